@@ -136,6 +136,7 @@ def nightly(
 def _completed(finished: FinishedRun) -> State[Any]:
     """The state of a flow run that came to its end."""
     note_ending(finished)
+    artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication)
     _tell_published(finished)
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
@@ -192,7 +193,6 @@ def _answered(request: RunRequest) -> State[Any] | None:
     if done.publication is None:
         raise Rejected(question.no(done.decision))
     finished = FinishedRun(request, done.scored, done.verdict, done.publication)
-    artifacts.show_summary(request, done.scored, done.verdict, done.publication)
     return _completed(finished)
 
 
@@ -274,6 +274,7 @@ def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwa
     account = account_of(watch.claim(), scored, verdict, publication)
     if not scored.finished:
         _keep_account(request, scored, account)
+    artifacts.catch_up(request, scored, verdict)
     return FinishedRun(request, scored, verdict, publication, account)
 
 

@@ -16,7 +16,7 @@ from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
-from nightjar.inference.run.account import Account
+from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.standing import Metric, RunFigures
 from nightjar.inference.validation.evaluations import LateEvaluation
@@ -48,18 +48,6 @@ class Seconds:
     score: float
     validate: float
     publish: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersCost:
-    """What the workers of a command cost, by `cost` of the job, in `currency`. worker_s: the seconds for which they
-    were held, all together. per_million_rows: of those that this command scored; null if there are none.
-    """
-
-    amount: float
-    per_million_rows: float | None
-    currency: str
-    worker_s: float
 
 
 @dataclass(frozen=True, slots=True)

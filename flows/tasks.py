@@ -72,7 +72,4 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
 def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
     """One atomic publication."""
     expect_failures()
-    publication = steps.publish_run(request, scored, verdict)
-    artifacts.catch_up(request, scored, verdict)
-    artifacts.show_summary(request, scored, verdict, publication)
-    return publication
+    return steps.publish_run(request, scored, verdict)

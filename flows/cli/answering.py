@@ -15,8 +15,8 @@ from nightjar.flows.cli.options import (
     RunIdOption,
     as_json_too,
     emit,
-    err,
     named_run,
+    note_aside,
     tell,
 )
 from nightjar.flows.cli.publishing import NightOption
@@ -81,7 +81,7 @@ def _answer(
         who = by or f"{getpass.getuser()}@{socket.gethostname()}"
         done = approving.answer(request, approved=approved, by=who, note=note, revision=revision)
         unresumed = replies.resume(done.question, done.decision)
-        writing.leave(request, lambda said: err.print(f"Note: {said}", highlight=False, markup=False, soft_wrap=True))
+        writing.leave(request, note_aside)
     shown, given = done.publication, done.decision
     late = shown.tables_behind if shown else ()
     revised = done.question.published.revision
@@ -92,5 +92,5 @@ def _answer(
         seen = f"published as #{shown.number}" if shown else "not published; readers keep what they see"
         tell(f"{request.job.name} {request.run_id} r{revised}: {given.words}: {seen}")
     for text in filter(None, (unresumed, shown.behind if shown else "", shown.unfinished if shown else "")):
-        err.print(f"Note: {text}", highlight=False, markup=False, soft_wrap=True)
+        note_aside(text)
     check_tables(request, late)

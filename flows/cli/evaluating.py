@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from nightjar.flows.cli.options import (
     as_json_too,
     emit,
     named_run,
+    note_aside,
     tell,
 )
 
@@ -44,9 +46,10 @@ def evaluate(
     """Join labels that came later to a night; keep its metrics.
 
     By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
-    `runs` and `diff` show the newest. A check on a metric that does not hold is a warning.
+    `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
     """
     from nightjar.flows.pages.latelabels import late_text
+    from nightjar.flows.pages.report import writing
     from nightjar.inference.run.evaluating import evaluate_late
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
@@ -57,6 +60,7 @@ def evaluate(
         made = evaluate_late(
             request, run, request.date if date else None, labels=labels or (), key=key or (), label=label
         )
+        writing.leave(replace(request, run_id=made.run_id), note_aside)
     if as_json:
         emit(made)
     else:

@@ -112,12 +112,17 @@ def say(message: str) -> None:
     err.print(f"nightjar: {message}", style="bold red", highlight=False, markup=False, soft_wrap=True)
 
 
+def note_aside(text: str) -> None:
+    """Print a note to standard error: what was asked for is done, and this is not."""
+    err.print(f"Note: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
 def lead_readers(request: RunRequest, date: str | None = None) -> None:
     """Update `latest/` and `dates/` to what readers see now, always including this date. If that fails, say so."""
     from nightjar.inference.output import places
 
     if note := places.refresh(request.storage, request.output, request.job.name, date):
-        err.print(f"Note: {note}", highlight=False, markup=False, soft_wrap=True)
+        note_aside(note)
 
 
 def emit(report: Any, *, one_line: bool = False) -> None:

@@ -18,8 +18,8 @@ from nightjar.flows.cli.options import (
     RunIdOption,
     as_json_too,
     emit,
-    err,
     named_run,
+    note_aside,
     out,
     tell,
 )
@@ -93,4 +93,4 @@ def open_page(page: str | bytes, name: str) -> None:
         path.write_bytes(page)
         page = str(path)
     if not webbrowser.open(Path(page).absolute().as_uri()):
-        err.print(f"Note: no browser could be started; the page is {page}", highlight=False, markup=False)
+        note_aside(f"no browser could be started; the page is {page}")

@@ -21,7 +21,7 @@ from nightjar.flows.pages.wording import (
     partly,
     where_time_went,
 )
-from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures, WorkersCost
+from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.messages import counted
@@ -29,13 +29,14 @@ from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.records import as_line
+from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import FinishedRun, Launched
+    from nightjar.flows.results import Launched
 
 
 def run_result(launched: Launched, total_s: float) -> RunResult:
@@ -79,18 +80,8 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
             proportional_mb=progress.proportional_mb,
         ),
         usage=_usage(progress, prices_of(run.request.job)),
-        cost=workers_cost(run),
+        cost=workers_cost(run.request.job, run.account, progress.scored_rows),
     )
-
-
-def workers_cost(run: FinishedRun) -> WorkersCost | None:
-    """What the workers of this command cost; None if the job has no prices, or nothing was scored."""
-    prices, account, rows = run.request.job.cost, run.account, run.scored.progress.scored_rows
-    if prices is None or account is None or not account.worker_s:
-        return None
-    amount = prices.of(run.request.job.resources, account.worker_s)
-    each = round(amount / rows * 1e6, 6) if rows else None
-    return WorkersCost(round(amount, 6), each, prices.currency, account.worker_s)
 
 
 def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
@@ -137,7 +128,7 @@ def as_text(launched: Launched, total_s: float) -> str:
             f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
             f"audited in {duration(run.verdict.seconds)}"
         )
-    if (cost := workers_cost(run)) is not None:
+    if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
         lines.append(f"  cost       {machines_cost(cost)}")
     if run.account is not None:
         lines.append(f"  time       {where_time_went(run.account.until(total_s))}")

@@ -12,9 +12,9 @@ from nightjar.inference.messages import counted
 from nightjar.inference.run.account import SCORE, Account
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import WorkersCost
     from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.predictors.prices import TokenPrices
+    from nightjar.inference.run.account import WorkersCost
     from nightjar.inference.run.report import Incident, ShardLine
     from nightjar.inference.run.standing import Metric
     from nightjar.inference.run.steps import Publication
@@ -186,11 +186,16 @@ _SAID = {
 """The parts of an account, in words."""
 
 
+def said_of_part(name: str) -> str:
+    """A part of an account, in words."""
+    return _SAID.get(name, name)
+
+
 def where_time_went(account: Account) -> str:
     """The parts of a run's wall time, the longest first, and what its workers did while they scored."""
     longest = sorted(account.parts.items(), key=lambda part: -part[1])
     told = [(name, seconds) for name, seconds in longest if seconds >= _TOLD * account.wall_s]
-    said = [f"{_SAID.get(name, name)} {duration(seconds)}{_shares(account, name)}" for name, seconds in told]
+    said = [f"{said_of_part(name)} {duration(seconds)}{_shares(account, name)}" for name, seconds in told]
     if (rest := account.wall_s - sum(seconds for _, seconds in told)) >= _LEAST_S:
         said.append(f"the rest {duration(rest)}")
     return ", ".join(said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
@@ -13,6 +13,7 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.manifests import RevisionFile
+from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.drifted import NightsCompared, drifted
 from nightjar.inference.run.report import Incident, RunReport, ShardLine, worded
 from nightjar.inference.run.request import RunRequest
@@ -20,6 +21,7 @@ from nightjar.inference.run.shardtimes import ShardTimes, shard_times
 from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest
 from nightjar.inference.run.trend import NightFigures, figures_of, trend
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Manifest, manifest_of, profile_in
 from nightjar.inference.validation.refused import Refused, read_refused
@@ -42,8 +44,10 @@ class Report:
 
     line: how it stands, and its figures. uri: of the revision. gates: all that were judged; of a run that was refused
     by an earlier version, or before anything was scored, only those that did not pass. decision: what a person answered
-    who was asked. metrics: of the audit, without the profile. trend: the nights before; tonight: the same figures of
-    this one, if they are known. compared: the columns beside those of other nights. times: when the shards were scored.
+    who was asked. metrics: of the audit, without the profile, and with
+    the evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of
+    this one, if they are known. compared: the columns beside those of other nights. account: where the time of the
+    last command that scored went, if it came to its end. cost: of its workers. times: when the shards were scored.
     shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries:
     their versions, where it was validated. incomplete: what could not be read, a sentence each.
     """
@@ -58,10 +62,13 @@ class Report:
     gates: tuple[GateResult, ...] = ()
     decision: str = ""
     metrics: Figures | None = None
+    late: LateEvaluation | None = None
     trend: tuple[NightFigures, ...] = ()
     tonight: NightFigures | None = None
     compared: tuple[NightsCompared, ...] = ()
     progress: Progress
+    account: Account | None = None
+    cost: WorkersCost | None = None
     times: ShardTimes
     shards: tuple[ShardLine, ...] = ()
     incidents: tuple[Incident, ...] = ()
@@ -116,8 +123,12 @@ class _Collector:
         refused = None if manifest else self._try(lambda: _refused(self.storage, newest))
         judged: Manifest | Refused | None = manifest or refused
         metrics = judged.metrics if judged else None
+        late = self._try(lambda: latest(self.storage, newest.uri))
+        if metrics and late:
+            metrics = replace(metrics, evaluation=late.evaluation)
         date = state.planned.date if state.planned else request.date
         rows, lost = state.progress.rows, state.progress.rows_quarantined
+        account = self._try(self._account)
         return Report(
             job=request.job.name,
             job_path=request.job_path,
@@ -129,10 +140,13 @@ class _Collector:
             gates=judged.gates if judged else _kept_gates(line),
             decision=state.decision.words if state.decision else "",
             metrics=metrics,
+            late=late,
             trend=self._try(lambda: trend(self.storage, request.output, date)) or (),
             tonight=NightFigures(date, request.run_id, rows, lost, figures_of(metrics)) if metrics else None,
             compared=self._try(lambda: self._compared(date, judged.profile if judged else None)) or (),
             progress=state.progress,
+            account=account,
+            cost=workers_cost(request.job, account, state.progress.scored_rows),
             times=shard_times(tables.outcomes),
             shards=tuple(tables.shards(SHARDS_SHOWN)),
             incidents=tuple(tables.incidents(INCIDENTS_SHOWN)),
@@ -152,6 +166,11 @@ class _Collector:
         except (JobError, StorageError) as error:
             self.incomplete.append(str(error))
             return None
+
+    def _account(self) -> Account | None:
+        """That of the last command that scored, and came to its end."""
+        epochs = [epoch for epoch, writer in self.newest.state.openers if writer.task == "score"]
+        return kept(self.storage, self.newest.uri, epochs[-1]) if epochs else None
 
     def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
         if kept is None:

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.output.revisions import revision_uri
+from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import earlier_nights
+from nightjar.inference.validation.manifest import Manifest
 
 MAX_NIGHTS = 30
 """The most earlier nights of a trend: a month. Each costs a request to the storage."""
@@ -37,6 +41,14 @@ def figures_of(metrics: Figures) -> dict[str, float]:
     return {name: value for name, value in ends.items() if isinstance(value, int | float)}
 
 
+def _figures(storage: Storage, output: str, run: str, night: Manifest) -> dict[str, float]:
+    """As `figures_of`, with the labels that came late. An evaluation that is damaged is none; `status` says so."""
+    try:
+        return figures_of(by_latest(storage, revision_uri(join(output, "runs", run), night.revision), night.metrics))
+    except StorageError:
+        return figures_of(night.metrics)
+
+
 def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
     """The published nights before this date, the earliest first; at most `MAX_NIGHTS`.
 
@@ -45,7 +57,7 @@ def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
     """
     found = islice(earlier_nights(storage, output, date), MAX_NIGHTS)
     nights = [
-        NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, figures_of(each.metrics))
+        NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, _figures(storage, output, run, each))
         for run, day, each in found
     ]
     return tuple(reversed(nights))

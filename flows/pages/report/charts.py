@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from nightjar.flows.pages.escaping import line, markdown
+from nightjar.flows.pages.wording import duration, said_of_part
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.figures import CalibrationBin
+from nightjar.inference.run.account import Account
 from nightjar.inference.run.shardtimes import ShardTimes
 
 if TYPE_CHECKING:
@@ -150,6 +153,35 @@ def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:
     title = "Calibration: what a score says, and how often it is so"
     rows = tuple((f"{each.mean_score:.3f}", f"{each.positive_share:.3f}", f"{each.rows:,}") for each in bins)
     return Chart(title, _svg(title, draw, (4.8, 3.2)), ("mean score", "share of label 1", "rows"), rows)
+
+
+def account_charts(account: Account) -> tuple[Chart, ...]:
+    """The parts of a run's wall time; and what its workers did while they scored."""
+    parts = [(said_of_part(name), seconds) for name, seconds in account.parts.items()]
+    charts = [_seconds_chart(f"The {duration(account.wall_s)} of the run, in their order", parts)]
+    if account.scoring:
+        title = f"What {counted(account.workers, 'worker')} did while scoring, on average"
+        charts.append(_seconds_chart(title, list(account.scoring.items())))
+    return tuple(charts)
+
+
+def _seconds_chart(title: str, parts: Sequence[tuple[str, float]]) -> Chart:
+    """A bar for each part, the first at the top."""
+    whole = sum(seconds for _, seconds in parts) or 1.0
+
+    def draw(axes: Axes) -> None:
+        at = range(len(parts))
+        drawn = axes.barh(at, [seconds for _, seconds in parts], height=0.7, color=_BEFORE, edgecolor=_NOW)
+        axes.bar_label(drawn, [f" {seconds / whole:.0%}" for _, seconds in parts], fontsize=8, color=_INK)
+        axes.set_yticks(list(at), [_short(name, 24) for name, _ in parts], fontsize=8)
+        axes.set_ylim(len(parts) - 0.4, -0.6)
+        axes.set_xlabel("seconds")
+        axes.margins(x=0.12)
+        axes.grid(visible=False, axis="y")
+
+    rows = tuple((name, f"{seconds:,.2f}", f"{seconds / whole:.1%}") for name, seconds in parts)
+    size = (4.8, 0.8 + 0.22 * max(3, len(parts)))
+    return Chart(title, _svg(title, draw, size, left=1.5), ("part", "seconds", "share"), rows)
 
 
 def timeline_chart(times: ShardTimes) -> Chart:

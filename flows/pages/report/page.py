@@ -15,15 +15,17 @@ from markupsafe import Markup
 
 from nightjar.flows.pages.escaping import visible
 from nightjar.flows.pages.evaluated import evaluation_lines
+from nightjar.flows.pages.latelabels import late_lines
 from nightjar.flows.pages.report.charts import (
     Chart,
+    account_charts,
     calibration_chart,
     drift_chart,
     throughput_chart,
     timeline_chart,
     trend_chart,
 )
-from nightjar.flows.pages.wording import details, duration, metric_text, said_of, shards_done, took
+from nightjar.flows.pages.wording import details, duration, machines_cost, metric_text, said_of, shards_done, took
 from nightjar.inference.messages import counted
 from nightjar.inference.run.reporting import Report
 from nightjar.inference.run.trend import NightFigures
@@ -51,6 +53,7 @@ class Charts:
     drift: tuple[Chart, ...]
     calibration: Chart | None
     trends: tuple[Chart, ...]
+    account: tuple[Chart, ...]
     times: tuple[Chart, ...]
 
     @property
@@ -65,6 +68,7 @@ def drawn(report: Report) -> Charts:
         drift=tuple(_drift_charts(report)),
         calibration=_calibration(report),
         trends=tuple(trends(report)),
+        account=account_charts(report.account) if report.account else (),
         times=(timeline_chart(report.times), throughput_chart(report.times)) if report.times.seconds else (),
     )
 
@@ -82,12 +86,13 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> 
             commands=commands,
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
-            evaluation=evaluation_lines(report.metrics) if report.metrics else [],
+            evaluation=_evaluation(report),
             progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
             attempts=[each for each in report.incidents if each.attempt is not None],
             rows=[each for each in report.incidents if each.attempt is None],
             identity=_identity(report),
             files=_files(report),
+            cost=machines_cost(report.cost) if report.cost else "",
             values=_VALUES,
         )
     )
@@ -138,6 +143,12 @@ def _drift_charts(report: Report) -> list[Chart]:
 def _calibration(report: Report) -> Chart | None:
     evaluation = report.metrics.evaluation if report.metrics else None
     return calibration_chart(evaluation.calibration) if evaluation and evaluation.calibration else None
+
+
+def _evaluation(report: Report) -> list[tuple[str, str]]:
+    if report.late is not None:
+        return late_lines(report.late)
+    return evaluation_lines(report.metrics) if report.metrics else []
 
 
 def _identity(report: Report) -> str:
