@@ -22,6 +22,7 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.slices import LONGEST, MOST_VALUES, Slices, can_slice
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, JudgesPart, evaluate, gates_of
 
@@ -71,6 +72,19 @@ def test_any_grouping_in_any_order_gives_the_same_bytes(rows: list[Row], cuts: l
         merged.merge(Slices.from_bytes(sliced(list(shuffled[low:high])).to_bytes()))
     assert merged.to_bytes() == sliced(rows).to_bytes()
     assert merged.results() == sliced(rows).results()
+
+
+def test_blocks_that_were_audited_apart_are_merged() -> None:
+    """A block without shards has none, and one of a job without slices has no bytes."""
+    one, other = sliced([("AA", 0.5, True), (None, 0.1, False)]), sliced([("AA", 0.2, False), ("b", 0.9, True)])
+    together = Audited()
+    for slices in (Slices.for_job(JOB), one, other):
+        together.merge(Audited(slices=slices.to_bytes()))
+    one.merge(other)
+    assert together.slices == one.to_bytes()
+    nothing = Audited()
+    nothing.merge(Audited())
+    assert nothing.slices == b""
 
 
 @pytest.mark.parametrize("many", [MOST_VALUES, MOST_VALUES + 1])
