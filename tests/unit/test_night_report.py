@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nightjar.flows.pages.report.charts import pictures
+from nightjar.flows.pages.report.charts import drift_chart, pictures
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import leave, write, written
 from nightjar.inference.engine import LOCAL
@@ -277,6 +278,15 @@ def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
     page = shown(large)
     assert len(page.encode()) < 5_000_000
     assert "(the first 300 of 400)" in page
+    assert "several shards that a worker scored after each other; shown are the 40 workers" in page
+
+
+def test_nights_that_end_at_the_same_moment_draw_the_same_plots() -> None:
+    """matplotlib's style is that of the whole process."""
+    groups = (Group("$x", 3, 4), Group("b", 5, 1))
+    with ThreadPoolExecutor(4) as pool:
+        drawn_at_once = list(pool.map(lambda _: drift_chart("$x^", "before", groups), range(12)))
+    assert drawn_at_once == [drift_chart("$x^", "before", groups)] * 12
 
 
 def test_more_columns_than_a_table_shows_are_counted() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,9 @@ _STYLE: Any = {
     "ytick.color": _INK,
     "legend.frameon": False,
 }
+
+_DRAWING = threading.Lock()
+"""matplotlib has one style per process, and nights of a backfill may end at the same moment."""
 
 _GROUPS = 12
 """The most groups of a plot; those that differ most. The table has all."""
@@ -249,7 +253,7 @@ def _svg(
     from matplotlib.figure import Figure
 
     out = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
+    with _DRAWING, matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=inches)
         wide, high = inches
         draw(figure.add_axes((left / wide, bottom / high, 1 - (left + _RIGHT) / wide, 1 - (bottom + top) / high)))
