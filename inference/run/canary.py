@@ -23,12 +23,13 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
-from nightjar.inference.run.collecting import collected
+from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
+from nightjar.inference.validation.refused import keep_refused
 
 GROUPS = 8
 """Of a night that is exactly at a limit each group is bad with a chance of one half: all eight once in 256 nights."""
@@ -132,6 +133,7 @@ def judge(
     if failed:
         size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.rows_in, 'row')}"
         said = "; ".join(map(gates.told, failed))
+        keep_refused(writer, uri, tuple(failed), figures(whole), whole)
         raise GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
 
 

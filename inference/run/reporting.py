@@ -44,12 +44,12 @@ class Report:
 
     line: how it stands, and its figures. uri: of the revision. gates: all that were judged; of a run that was refused
     by an earlier version, or before anything was scored, only those that did not pass. decision: what a person answered
-    who was asked. metrics: of the audit, without the profile, and with
-    the evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of
-    this one, if they are known. compared: the columns beside those of other nights. account: where the time of the
-    last command that scored went, if it came to its end. cost: of its workers. times: when the shards were scored.
-    shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries:
-    their versions, where it was validated. incomplete: what could not be read, a sentence each.
+    who was asked. metrics: of the audit, with the evaluation of labels that came late, if any; of a night that its
+    canary stopped, of the canary. late: that evaluation. trend: the nights before; tonight: the same figures of this
+    one, if they are known. compared: the columns beside those of other nights. account: where the time of the last
+    command that scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards,
+    incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries: their
+    versions, where it was validated. incomplete: what could not be read, a sentence each.
     """
 
     job: str
@@ -127,6 +127,7 @@ class _Collector:
         if metrics and late:
             metrics = replace(metrics, evaluation=late.evaluation)
         date = state.planned.date if state.planned else request.date
+        whole = state.progress.done_shards == state.progress.shards
         rows, lost = state.progress.rows, state.progress.rows_quarantined
         account = self._try(self._account)
         return Report(
@@ -142,7 +143,7 @@ class _Collector:
             metrics=metrics,
             late=late,
             trend=self._try(lambda: trend(self.storage, request.output, date)) or (),
-            tonight=NightFigures(date, request.run_id, rows, lost, figures_of(metrics)) if metrics else None,
+            tonight=NightFigures(date, request.run_id, rows, lost, figures_of(metrics)) if metrics and whole else None,
             compared=self._try(lambda: self._compared(date, judged.profile if judged else None)) or (),
             progress=state.progress,
             account=account,
@@ -199,7 +200,7 @@ def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str
             raise StorageError(f"{join(output, name)}: not the manifest that was published; restore it")
         return join(output, name), found
     asked = state.question
-    name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_validated(newest):06d}.json"
+    name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_judged(newest):06d}.json"
     file = join(newest.uri, name)
     try:
         return file, manifest_of(storage.read(file))
@@ -210,13 +211,12 @@ def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str
 
 
 def _refused(storage: Storage, newest: revs.Revision) -> Refused | None:
-    return read_refused(storage, newest.uri, _validated(newest))
+    return read_refused(storage, newest.uri, _judged(newest))
 
 
-def _validated(newest: revs.Revision) -> int:
-    """The last epoch in which the revision was validated; 0 if it never was, or was scored again since."""
-    openers = [(epoch, writer.task) for epoch, writer in newest.state.openers if writer.task in ("score", "validate")]
-    return openers[-1][0] if openers and openers[-1][1] == "validate" else 0
+def _judged(newest: revs.Revision) -> int:
+    """The last epoch in which gates were judged: of the night, or of its canary. 0 if there is none."""
+    return max((epoch for epoch, writer in newest.state.openers if writer.task in ("score", "validate")), default=0)
 
 
 def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:
