@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+import ray
 
 from nightjar.inference.engine.ray.capacity import check_cluster
-from nightjar.inference.errors import ClusterError
-from support import Lake
+from nightjar.inference.errors import ClusterError, Unanswered
+from nightjar.inference.run.approving import answer
+from support import Lake, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
@@ -41,6 +43,46 @@ def test_each_process_gets_what_the_job_asks_for(lake: Lake) -> None:
         got = each["resources"]
         assert (got["memory"], got["licence"], got["CPU"]) == (0.25 * 2**30, 0.5, 1)
         assert got["accelerator_type:A100"] > 0
+
+
+GPUS = """
+from pathlib import Path
+
+import ray
+
+class Model:
+    def __init__(self):
+        if ray.get_runtime_context().get_actor_id():
+            (Path(__LIVE__) / "held").write_text(str(ray.get_gpu_ids()))
+
+    def __call__(self, batch):
+        return {"score": batch["x"] * 2}
+"""
+
+
+def free_gpus() -> float:
+    return float(ray.available_resources().get("GPU", 0))
+
+
+def test_a_run_that_asks_a_person_holds_no_gpu_and_no_actor(lake: Lake) -> None:
+    """Its actor had one. After the yes nothing is scored."""
+    lake.write_model(GPUS)
+    every = free_gpus()
+    lake.ready(
+        model__uses="model:Model",
+        resources={"actors": 1, "gpus": 1},
+        checks=[{"column": "score", "max": 1, "on_fail": "ask"}],
+    )
+    with pytest.raises(Unanswered):
+        lake.run()
+    assert (lake.folder / "held").read_text() != "[]"
+    wait_until(lambda: free_gpus() == every, 30, "every GPU is free")
+    parts = sorted((lake.revision() / "data").iterdir())
+    done = answer(lake.request(), approved=True, by="anna")
+    assert done.publication is not None
+    assert done.publication.number == 1
+    assert sorted((lake.revision() / "data").iterdir()) == parts
+    assert free_gpus() == every
 
 
 @pytest.mark.parametrize(
