@@ -1,7 +1,7 @@
 """When a job runs, and what a person sees of it. The public names below are all that programs need of this package.
 
-`run`, `backfill`, `status`, `files` and `evaluate` do what the commands of the same names do. `nightly` is the Prefect
-flow of one night, to call from a flow of your own, or to deploy.
+`run`, `backfill`, `status`, `files`, `evaluate`, `approve` and `reject` do what the commands of the same names do.
+`nightly` is the Prefect flow of one night, to call from a flow of your own, or to deploy.
 """
 
 from __future__ import annotations
@@ -13,37 +13,43 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
-    from nightjar.flows.api import backfill, evaluate, files, run, status
+    from nightjar.flows.api import approve, backfill, evaluate, files, reject, run, status
     from nightjar.flows.nightly import nightly
-    from nightjar.flows.reports import RunResult, RunStatus
+    from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Night
     from nightjar.inference.output.reading import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 __all__ = [
+    "DecisionMade",
     "Files",
     "LateEvaluation",
     "Night",
     "RunResult",
     "RunStatus",
+    "approve",
     "backfill",
     "evaluate",
     "files",
     "nightly",
+    "reject",
     "run",
     "status",
 ]
 
 _MODULES = {
+    "DecisionMade": "nightjar.flows.reports",
     "Files": "nightjar.inference.output.reading",
     "LateEvaluation": "nightjar.inference.validation.evaluations",
     "Night": "nightjar.flows.results",
     "RunResult": "nightjar.flows.reports",
     "RunStatus": "nightjar.flows.reports",
+    "approve": "nightjar.flows.api",
     "backfill": "nightjar.flows.api",
     "evaluate": "nightjar.flows.api",
     "files": "nightjar.flows.api",
     "nightly": "nightjar.flows.nightly",
+    "reject": "nightjar.flows.api",
     "run": "nightjar.flows.api",
     "status": "nightjar.flows.api",
 }

@@ -19,7 +19,7 @@ from nightjar.inference.run.request import RunRequest, check_date, make_request
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nightjar.flows.reports import RunResult, RunStatus
+    from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Launched, Night
     from nightjar.inference.output.reading import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
@@ -154,6 +154,53 @@ def evaluate(
         key=_listed(key),
         label=label,
     )
+
+
+def approve(
+    job: str | Path,
+    *,
+    date: Date | None = None,
+    run_id: str | None = None,
+    by: str = "",
+    note: str = "",
+    revision: int | None = None,
+) -> DecisionMade:
+    """Say yes to what a run's gates ask, and publish it as it was validated; by default today's run.
+
+    by: who answers; default: this user on this machine. note: why. revision: the one that was looked at; where there
+    is a newer one, the answer is refused.
+
+    Raises:
+        JobError: Nothing asks, or what asked was answered or changed since.
+        Held: Another command writes the run.
+        TablesBehind: It is published, but a table of the job does not show it.
+    """
+    return _answered(job, date, run_id, True, by, note, revision)
+
+
+def reject(
+    job: str | Path,
+    *,
+    date: Date | None = None,
+    run_id: str | None = None,
+    by: str = "",
+    note: str = "",
+    revision: int | None = None,
+) -> DecisionMade:
+    """Say no to what a run's gates ask: readers keep what they see. The rest is as in `approve`."""
+    return _answered(job, date, run_id, False, by, note, revision)
+
+
+def _answered(
+    job: str | Path, date: Date | None, run_id: str | None, approved: bool, by: str, note: str, revision: int | None
+) -> DecisionMade:
+    from nightjar.flows.answering import answer
+    from nightjar.flows.pages.advice import check_tables
+
+    request = make_request(job, date=_date(date), run_id=run_id, scores=False)
+    made, _ = answer(request, approved=approved, by=by, note=note, revision=revision)
+    check_tables(request, made.tables_behind)
+    return made
 
 
 def _listed(given: str | Sequence[str]) -> tuple[str, ...]:

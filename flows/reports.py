@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
@@ -369,6 +370,11 @@ class DecisionMade:
     publication: int
     tables_behind: tuple[str, ...] = ()
     unresumed: str = ""
+
+    @property
+    def words(self) -> str:
+        """Who said what, for people."""
+        return Decision("", self.approved, self.by, self.note, self.at).words
 
 
 @dataclass(frozen=True, slots=True)

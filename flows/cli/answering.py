@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from typing import Annotated
 
 import typer
@@ -69,28 +67,18 @@ def _answer(
     revision: int | None,
     as_json: bool,
 ) -> None:
+    from nightjar.flows.answering import answer
     from nightjar.flows.pages.advice import check_tables
-    from nightjar.flows.pages.report import writing
-    from nightjar.flows.prefect_api import replies
-    from nightjar.flows.reports import DecisionMade
-    from nightjar.inference.run import approving
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, run_id=run_id, scores=False)
-        who = by or f"{getpass.getuser()}@{socket.gethostname()}"
-        done = approving.answer(request, approved=approved, by=who, note=note, revision=revision)
-        unresumed = replies.resume(done.question, done.decision)
-        writing.leave(request, note_aside)
-    shown, given = done.publication, done.decision
-    late = shown.tables_behind if shown else ()
-    revised = done.question.published.revision
+        made, notes = answer(request, approved=approved, by=by, note=note, revision=revision)
     if as_json:
-        about = (request.job.name, request.run_id, revised, given.approved, given.by, given.note, given.at)
-        emit(DecisionMade(*about, shown.number if shown else 0, late, unresumed))
+        emit(made)
     else:
-        seen = f"published as #{shown.number}" if shown else "not published; readers keep what they see"
-        tell(f"{request.job.name} {request.run_id} r{revised}: {given.words}: {seen}")
-    for text in filter(None, (unresumed, shown.behind if shown else "", shown.unfinished if shown else "")):
-        note_aside(text)
-    check_tables(request, late)
+        seen = f"published as #{made.publication}" if made.publication else "not published; readers keep what they see"
+        tell(f"{made.job} {made.run_id} r{made.revision}: {made.words}: {seen}")
+    for each in notes:
+        note_aside(each)
+    check_tables(request, made.tables_behind)

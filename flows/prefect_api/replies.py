@@ -60,22 +60,24 @@ def reply(question: Question) -> Reply | None:
         return None  # it was resumed without the form
 
 
-def resume(question: Question, decision: Decision) -> str:
-    """Let the flow run that asked end, if it is suspended. Returns what a person should know, if it could not be."""
+def resume(question: Question, decision: Decision) -> tuple[bool, str]:
+    """Let the flow run that asked end, if it is suspended. Returns whether it will, and what a person should know if it
+    should and cannot.
+    """
     if not PREFECT_API_URL.value():
-        return ""
+        return False, ""
     try:
         with get_client(sync_client=True) as client:
             found = client.read_flow_run(UUID(question.flow_run))
         if found.state is None or not found.state.is_paused():
-            return ""
+            return False, ""
         given = {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
         resume_flow_run(found.id, run_input=given)
     except ObjectNotFound:
-        return ""  # it was started with another API, or with none
+        return False, ""  # it was started with another API, or with none
     except _UNUSABLE as error:
-        return f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
-    return ""
+        return False, f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
+    return True, ""
 
 
 def _key(question: Question) -> str:

@@ -99,6 +99,7 @@ ORDER = {
         "serving",
         "backfill",
         "launch",
+        "answering",
         "nightly",
         "notifying",
         "tasks",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nightjar import flows
 from nightjar.flows import notifying
+from nightjar.flows.reports import DecisionMade
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import GateFailed, Held, JobError, RunFailed
+from nightjar.inference.errors import GateFailed, Held, JobError, RunFailed, Unanswered
 from support import NIGHT, Lake
 from webhooks import HANG, SECRET, Webhook, webhook
 
@@ -38,6 +41,25 @@ def told(lake: Lake, hook: Webhook, **changes: Any) -> str:
 def finished(lake: Lake) -> FinishedRun:
     ran = lake.run()
     return FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication)
+
+
+@pytest.mark.parametrize(("says", "event"), [(flows.approve, "published"), (flows.reject, "failed")])
+def test_an_answer_to_what_was_asked_is_told(lake: Lake, says: Callable[..., DecisionMade], event: str) -> None:
+    """No flow run is there to tell it. The record says who answered, and what came of it."""
+    with webhook() as hook:
+        asks = [{"column": "score", "max": 1, "on_fail": "ask"}]
+        lake.ready(notify={"on": ["published", "failed"], "webhook": hook.url}, checks=asks)
+        with pytest.raises(Unanswered):
+            lake.run()
+        made = says(lake.job_path, date=NIGHT, by="anna", note="a holiday")
+    assert (made.approved, made.by, made.note) == (event == "published", "anna", "a holiday")
+    assert made.publication == (1 if made.approved else 0)
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"]) == (event, NIGHT)
+    if not made.approved:
+        assert "rejected by anna at" in body["cause"]
+        assert body["command"] == f"nightjar show {lake.job_path} {NIGHT}"
+    assert (lake.revision() / "report.html").exists()
 
 
 def test_a_failed_night_is_told_with_its_verdict_cause_and_command(lake: Lake) -> None:
