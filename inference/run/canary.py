@@ -40,17 +40,14 @@ LEAST = 4
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """The shards that are scored first. of: all shards of the plan. estimates: whether the job has gates on shares or
-    means.
-    """
+    """The shards that are scored first. of: all shards of the plan."""
 
     shards: frozenset[str] = frozenset()
     of: int = 0
-    estimates: bool = False
 
     def notes(self) -> list[str]:
         """What a person should know of it."""
-        if not self.shards or not self.estimates or len(self.shards) >= LEAST:
+        if not self.shards or len(self.shards) >= LEAST:
             return []
         return [
             f"canary: it has {len(self.shards)} of {counted(self.of, 'shard')}, too few to judge shares and metrics by;"
@@ -73,7 +70,7 @@ def canary_of(request: RunRequest, made: Plan, committed: Set[str]) -> Canary:
     chosen = _sample(made, job.canary)
     if not set(made.ids()) - committed - chosen:
         return NO_CANARY
-    return Canary(chosen, len(made), any(not isinstance(rule.gate, gates.ColumnGate) for rule in _rules(job)))
+    return Canary(chosen, len(made))
 
 
 def _sample(made: Plan, share: float) -> frozenset[str]:
