@@ -75,10 +75,9 @@ def test_there_is_no_canary_where_nothing_would_be_spared(lake: Lake) -> None:
     ("canary", "notes"),
     [
         (NO_CANARY, []),
-        (Canary(frozenset("abcd"), 9, True), []),
-        (Canary(frozenset("abc"), 9, False), []),
+        (Canary(frozenset("abcd"), 9), []),
         (
-            Canary(frozenset("abc"), 9, True),
+            Canary(frozenset("abc"), 9),
             ["canary: it has 3 of 9 shards, too few to judge shares and metrics by; for 4 or more, lower "
              "input.shard_rows or raise canary"],
         ),
@@ -119,7 +118,7 @@ class Begun:
         writer.append([planned_line(), *(each for each in events if isinstance(each, Receipt))])
         try:
             with opened(LOCAL) as engine:
-                canary = Canary(frozenset(chosen), len(self.made), True)
+                canary = Canary(frozenset(chosen), len(self.made))
                 judge(request, engine, spec.revision, writer, self.made, set(self.made.ids()), canary)
         finally:
             writer.stop(release=True)
