@@ -274,14 +274,14 @@ def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
     tokens, spans = summary_of(pages, "published as #1")
     assert "a|b`c` <i>d [x](y) _e_ #1" in spans[0]
     assert Path(spans[0]).exists()
-    assert len([token for token in tokens if token.type == "tr_open"]) == 13
+    assert len([token for token in tokens if token.type == "tr_open"]) == 14
 
 
 @pytest.mark.flow
 def test_the_page_of_a_failed_run_holds_no_markup_of_others(hostile: Hostile, pages: list[Artifact]) -> None:
     """The reason as text, the commands as code that can be copied."""
     tokens, spans = summary_of(pages, "failed")
-    assert [token.type for token in tokens].count("list_item_open") == 6
+    assert [token.type for token in tokens].count("list_item_open") == 7
     look, repeat, *replays = (shlex.split(span) for span in spans)
     assert look[:3] == ["nightjar", "show", str(hostile.lake.job_path)]
     assert repeat[:3] == ["nightjar", "run", str(hostile.lake.job_path)]
@@ -289,12 +289,20 @@ def test_the_page_of_a_failed_run_holds_no_markup_of_others(hostile: Hostile, pa
 
 
 def summary_of(pages: list[Artifact], state: str) -> tuple[list[Token], list[str]]:
-    """The summary of the run in this state, read as Markdown: nothing in it but text and code; and the code."""
+    """The summary of the run in this state, read as Markdown: nothing in it but text and code, the link to the report
+    and its plots; and the code.
+    """
     (page,) = (each for each in pages if each.key == "hostile-summary" and each.description == state)
     tokens = READER.parse(str(page.data))
     assert not [token for token in tokens if token.type in {"html_block", "fence", "code_block"}]
     inline = [child for token in tokens for child in token.children or []]
-    assert {child.type for child in inline} <= {"text", "code_inline", "text_special"}
+    ours = {"link_open", "link_close", "image", "strong_open", "strong_close"}
+    assert {child.type for child in inline} <= {"text", "code_inline", "text_special"} | ours
+    (link,) = (unquote(str(child.attrs["href"])) for child in inline if child.type == "link_open")
+    assert link.startswith("file://")
+    assert Path(link.removeprefix("file://")).name == "report.html"
+    assert Path(link.removeprefix("file://")).exists()
+    assert all(str(child.attrs["src"]).startswith("data:image/svg+xml") for child in inline if child.type == "image")
     return tokens, [child.content for child in inline if child.type == "code_inline"]
 
 
