@@ -22,7 +22,7 @@ from nightjar.inference.run.canary import NO_CANARY, Canary, canary_of, judge
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
-from support import Lake, planned_line
+from support import Lake, OneStep, planned_line
 
 
 def plan(*rows: int) -> Plan:
@@ -124,7 +124,7 @@ class Begun:
             writer.stop(release=True)
 
 
-class Twice:
+class Twice(OneStep):
     """Twice x; a negative one is refused."""
 
     device = "cpu"
