@@ -81,7 +81,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     source = hashlib.sha256(REFUSES.encode()).hexdigest()
     assert manifest["code"].pop("digest")
     shards = pq.ParquetFile(pa.BufferReader(listed)).read()
-    assert shards.column_names == [*OUTCOMES.names, "failed_attempts"]
+    assert shards.column_names == [*OUTCOMES.names, "spent", "failed_attempts"]
     again = manifest["audit"]["rescored"]["rows"]
     assert again in (1999, 2000), "of two shards of a thousand rows; which ones is chance"
     assert manifest == {

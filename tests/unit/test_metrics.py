@@ -535,4 +535,5 @@ def test_a_label_and_float_outputs_are_all_there_is_to_measure_without_checks() 
         "outputs": counted,
         "evaluation": None,
         "profile": {},
+        "slices": {},
     }

@@ -159,7 +159,7 @@ KEYS = {
     "doing": "step",
     "packages": "loaded",
     "receipt": "shard attempt epoch worker rows_in rows_out rows_quarantined data quarantine seconds started_at "
-    "retries batch_rows adopted_from cuts",
+    "retries batch_rows adopted_from cuts spent",
     "revoked": "shard attempt cause message terminal died uri row rows worker rows_out rows_quarantined cuts",
     "failed": "shard attempt cause message terminal died uri row rows worker",
     "intent": "number published",
