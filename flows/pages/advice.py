@@ -14,7 +14,7 @@ from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import Standing
+from nightjar.inference.run.standing import RunLine, Standing
 
 
 def typed(name: str) -> str:
@@ -153,3 +153,16 @@ def advised(request: RunRequest, found: Standing, job: str, program: str = "") -
     never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
     commands = remedies(asked, "never begun" if never or tried else found.state, job)
     return {word: f"{program or typed('nightjar')} {command}" for word, command in commands.items()}
+
+
+def taking_back(request: RunRequest, line: RunLine, newest: int, job: str, program: str = "") -> dict[str, str]:
+    """The command that takes a night away from readers, if they see it: word → command. newest: the number of the
+    output's newest publication. job, program: as for `advised`.
+
+    The publication before is shown again if this is the newest one; an older one is taken out alone.
+    """
+    if not line.shown:
+        return {}
+    last = 1 < line.publication == newest
+    words = ["rollback", job, *request.place] if last else ["unpublish", job, *request.words]
+    return {"if it is wrong": f"{program or typed('nightjar')} {shlex.join(words)}"}

@@ -15,7 +15,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.drifted import NightsCompared, drifted
-from nightjar.inference.run.report import Incident, RunReport, ShardLine, worded
+from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.shardtimes import ShardTimes, shard_times
 from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest
@@ -42,7 +42,8 @@ T = TypeVar("T")
 class Report:
     """One revision of a run, as it stands now.
 
-    line: how it stands, and its figures. uri: of the revision. gates: all that were judged; of a run that was refused
+    line: how it stands, and its figures. uri: of the revision. newest: the number of the newest publication of the
+    output. remarks: (word, what a person should know of how it was scored, or can do about its files). gates: all that were judged; of a run that was refused
     by an earlier version, or before anything was scored, only those that did not pass. decision: what a person answered
     who was asked. metrics: of the audit, with the evaluation of labels that came late, if any; of a night that its
     canary stopped, of the canary. late: that evaluation. trend: the nights before; tonight: the same figures of this
@@ -57,6 +58,7 @@ class Report:
     line: RunLine
     uri: str
     input: str
+    newest: int = 0
     validated_at: str = ""
     remarks: tuple[tuple[str, str], ...] = ()
     gates: tuple[GateResult, ...] = ()
@@ -108,7 +110,8 @@ class _Collector:
 
     def report(self) -> Report:
         request, newest, state = self.request, self.newest, self.newest.state
-        shown = publish.newest(self.storage, request.output).runs.get(request.run_id)
+        now = publish.newest(self.storage, request.output)
+        shown = now.runs.get(request.run_id)
         line = run_line(
             self.storage,
             request.output,
@@ -136,8 +139,9 @@ class _Collector:
             line=line,
             uri=newest.uri,
             input=manifest.input if manifest else request.job.input.shown,
+            newest=now.number,
             validated_at=manifest.validated_at if manifest else "",
-            remarks=tuple(worded(state.about.again, state.about.notes(state.progress.cuts, state.progress.backoffs))),
+            remarks=self._remarks(),
             gates=judged.gates if judged else _kept_gates(line),
             decision=state.decision.words if state.decision else "",
             metrics=metrics,
@@ -159,6 +163,12 @@ class _Collector:
             cover=manifest.audit.cover if manifest else "",
             incomplete=tuple(dict.fromkeys(self.incomplete)),
         )
+
+    def _remarks(self) -> tuple[tuple[str, str], ...]:
+        about, progress = self.newest.state.about, self.newest.state.progress
+        mend = self._try(lambda: mending(self.newest, lost(self.storage, self.newest))) or []
+        said = worded(about.again, about.notes(progress.cuts, progress.backoffs))
+        return (*said, *(("mend", each) for each in mend))
 
     def _try(self, read: Callable[[], T]) -> T | None:
         """What can be read; else the report says what could not."""

@@ -14,6 +14,9 @@ MAX_BARS = 400
 MAX_WORKERS = 40
 """The most workers with bars of their own: those that scored the longest."""
 
+SLOW_S, SLOW_TIMES = 1.0, 5.0
+"""A shard is slow that took at least so many seconds, and so many times as long as most of the others."""
+
 _SPANS = 60
 """The spans of time in which the throughput is counted."""
 
@@ -39,6 +42,15 @@ class WorkerTime:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class SlowShard:
+    """A shard that kept its worker much longer than the others did. others_s: the median of these."""
+
+    shard: str
+    seconds: float
+    others_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTimes:
     """The shards that were scored for this revision; those that were taken over from an earlier one do not count.
@@ -46,7 +58,7 @@ class ShardTimes:
     began: of the first, in seconds since 1970. seconds: from there to the end of the last. shard_seconds: of all shards
     together. workers: how many scored. busiest: the first of them, the longest one first. bars: of these, at most
     `MAX_BARS`. spans: the ends of equal spans of time, in seconds since `began`. rows_per_s: in each span, as if the
-    rows of a shard were scored evenly.
+    rows of a shard were scored evenly. slow: the slowest shard, if it took much longer than the others.
     """
 
     shards: int = 0
@@ -59,13 +71,14 @@ class ShardTimes:
     bars: tuple[Bar, ...] = ()
     spans: tuple[float, ...] = ()
     rows_per_s: tuple[float, ...] = ()
+    slow: SlowShard | None = None
 
 
 def shard_times(outcomes: pa.Table) -> ShardTimes:
     """The times of all committed shards. outcomes: as `output.outcomes.outcomes`."""
     committed = outcomes.filter(pc.equal(outcomes["status"], "committed"))
     own = pc.fill_null(pc.equal(committed["adopted_from"], ""), True)
-    scored = committed.filter(own).select(["worker", "started_at", "seconds", "rows_in"])
+    scored = committed.filter(own).select(["worker", "started_at", "seconds", "rows_in", "shard"])
     taken_over = committed.num_rows - scored.num_rows
     if not scored.num_rows:
         return ShardTimes(taken_over=taken_over)
@@ -99,7 +112,27 @@ def shard_times(outcomes: pa.Table) -> ShardTimes:
         ),
         spans=spans,
         rows_per_s=speed,
+        slow=_slow(scored["shard"], _own(names, begin, end)),
     )
+
+
+def _own(names: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The seconds of each shard after its worker had ended the one before: a shard that is begun early waits for it."""
+    order = np.lexsort((end, names))
+    before = np.concatenate([[0.0], np.where(names[order][1:] == names[order][:-1], end[order][:-1], 0.0)])
+    own = np.empty(len(end))
+    own[order] = end[order] - np.maximum(begin[order], before)
+    return own
+
+
+def _slow(shards: pa.ChunkedArray, seconds: np.ndarray) -> SlowShard | None:
+    if len(seconds) < 2:
+        return None
+    at = int(seconds.argmax())
+    longest, others = float(seconds[at]), float(np.median(np.delete(seconds, at)))
+    if longest < max(SLOW_S, SLOW_TIMES * others):
+        return None
+    return SlowShard(shards[at].as_py(), round(longest, 3), round(others, 3))
 
 
 def _bars(worker: str, begin: np.ndarray, end: np.ndarray, rows: np.ndarray, of_all: int) -> list[Bar]:

@@ -20,10 +20,11 @@ from nightjar.flows.pages.report.charts import drift_chart, pictures
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import leave, write, written
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import GateFailed, JobError, Unanswered
+from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.output.visibility import unpublish
 from nightjar.inference.run.drifted import MAX_COLUMNS, MAX_GROUPED, beside
 from nightjar.inference.run.report import Incident
 from nightjar.inference.run.reporting import INCIDENTS_SHOWN, SHARDS_SHOWN, Report, collect
@@ -67,6 +68,11 @@ def night(lake: Lake) -> Lake:
 def page_of(lake: Lake, date: str = NIGHT) -> str:
     report, _ = write(lake.request(date=date))
     return Path(report.page).read_text()
+
+
+def verdict_of(page: str) -> str:
+    """The text of the first section."""
+    return Seen(page.partition("<h2 id=\"different\">")[0]).text
 
 
 def shown(report: Report, commands: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -141,6 +147,56 @@ def test_a_night_that_asks_says_so_and_how_to_answer(night: Lake) -> None:
     seen = Seen(page_of(night, "2026-11-20"))
     assert "Asks a person: gate score.drift" in seen.text
     assert f"nightjar approve {night.job_path} 2026-11-20" in seen.text
+
+
+def test_a_file_that_cannot_be_read_is_named_with_what_mends_it(lake: Lake) -> None:
+    lake.engine = LOCAL
+    lake.ready(retry__attempts=1)
+    file = lake.folder / "data" / "part-02.parquet"
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(RunFailed):
+        lake.run()
+    assert f"replace {file}, or remove it from the input" in verdict_of(page_of(lake))
+
+
+def test_the_verdict_says_why_shards_were_scored_again(night: Lake) -> None:
+    night.write_model("def score(batch):\n    return {'score': batch['x'] * 3}\n")
+    night.run()
+    assert "model.py changed: 8 of 8 shards are scored again" in verdict_of(page_of(night))
+
+
+def test_a_published_night_has_the_command_that_takes_it_back(night: Lake) -> None:
+    """The newest publication gives way to the one before; a night that has none before it, or is older, goes alone."""
+    assert f"nightjar unpublish {night.job_path} 2026-11-19" in verdict_of(page_of(night))
+    night.run(date="2026-11-20")
+    assert f"nightjar rollback {night.job_path}\n" in verdict_of(page_of(night, "2026-11-20"))
+    assert f"nightjar unpublish {night.job_path} 2026-11-19" in verdict_of(page_of(night))
+    unpublish(night.request().storage, night.request().output, "2026-11-19")
+    assert "if it is wrong" not in verdict_of(page_of(night))
+
+
+def test_a_check_that_only_warns_is_in_the_verdict(night: Lake) -> None:
+    night.write_job(checks=[{"column": "score", "max": 5, "on_fail": "warn"}])
+    night.run(date="2026-11-20")
+    assert "score.max: The greatest 'score' is 15998, above checks[0].max" in verdict_of(page_of(night, "2026-11-20"))
+
+
+def test_a_slow_shard_is_named_with_the_command_that_shows_what_it_printed(night: Lake) -> None:
+    night.write_model(
+        "import time\ndef score(batch):\n    time.sleep(5300 in batch['x'])\n    return {'score': batch['x']}\n"
+    )
+    night.run(date="2026-11-20")
+    report = collect(night.request(date="2026-11-20"))
+    slow = report.times.slow
+    assert slow is not None
+    assert slow.seconds >= 1 > slow.others_s
+    text = Seen(page_of(night, "2026-11-20")).text
+    assert "The slowest shard, part-02.parquet[1000:2000], took " in text
+    assert f"nightjar logs {night.job_path} 2026-11-20 --shard {slow.shard}" in text
+
+
+def test_no_shard_is_called_slow_that_took_about_as_long_as_the_others() -> None:
+    assert shard_times(outcomes_of(100, 4)).slow is None
 
 
 def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:

@@ -75,6 +75,7 @@ def drawn(report: Report) -> Charts:
 
 def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> str:
     """The page of one night. commands: what a person can do, each under a word for it."""
+    slowest = report.times.slow.shard if report.times.slow else ""
     return (
         templates()
         .get_template("report.html")
@@ -83,10 +84,12 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> 
             line=report.line,
             verdict=verdict(report),
             tone=tone(report.line.standing.state),
+            said=[*report.remarks, *warnings(report)],
             commands=commands,
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
             evaluation=_evaluation(report),
+            slow_input=next((each.input for each in report.shards if each.shard == slowest), ""),
             progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
             attempts=[each for each in report.incidents if each.attempt is not None],
             rows=[each for each in report.incidents if each.attempt is None],
@@ -107,6 +110,13 @@ def verdict(report: Report) -> str:
         return f"Refused by {line.standing.ended.where}"
     words = {"asks": f"Asks a person: {line.standing.words.removeprefix('asks at ')}"}
     return words.get(state, line.standing.words.capitalize())
+
+
+def warnings(report: Report) -> list[tuple[str, str]]:
+    """What the gates say that did not pass and only warn, also those that labels were judged by that came late."""
+    warn = [gate for gate in report.gates if gate.on_fail == "warn"]
+    judged = [*warn, *(report.late.gates if report.late else ())]
+    return [("warning", f"{gate.name}: {gate.sentence}") for gate in judged if not gate.passed][:_GATES]
 
 
 def tone(state: str) -> str:

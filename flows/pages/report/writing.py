@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.advice import advised, taking_back
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.reporting import REPORT, Report, collect
@@ -29,7 +29,12 @@ def write(request: RunRequest) -> tuple[Report, Charts]:
 
     report = collect(request)
     charts = drawn(report)
-    page = report_page(report, charts, advised(request, report.line.standing, request.job_path, "nightjar"))
+    line, job, program = report.line, request.job_path, "nightjar"
+    commands = {
+        **advised(request, line.standing, job, program),
+        **taking_back(request, line, report.newest, job, program),
+    }
+    page = report_page(report, charts, commands)
     request.storage.write(report.page, page.encode())
     return report, charts
 
