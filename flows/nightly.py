@@ -287,11 +287,11 @@ def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
 
 
 def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> tuple[Scored, Verdict]:
-    with watch.during("turn"), turn(request.job.resources.concurrency_limit), watch.during("score"):
+    with watch.during("turn"), turn(request, request.job.resources.concurrency_limit), watch.during("score"):
         scored: Scored = tasks.result(tasks.done(score_task, request, found))
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
     limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
-    with watch.during("turn"), turn(limit), watch.during("validate"):
+    with watch.during("turn"), turn(request, limit), watch.during("validate"):
         verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
     return scored, verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,9 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from nightjar.flows.prefect_api.api import is_away, lacks_limit, no_such_limit
+from nightjar.flows.waiting import over, tell_waiting
 from nightjar.inference.errors import RunFailed
+from nightjar.inference.run.request import RunRequest
 
 _ASK_S = 10.0
 """How often a slot is asked for while Prefect's API is away."""
@@ -26,13 +29,15 @@ _NOTICED_S = 600.0
 
 
 @contextmanager
-def turn(limit: str | None) -> Iterator[None]:
+def turn(request: RunRequest, limit: str | None) -> Iterator[None]:
     """Wait for a slot of Prefect's global concurrency limit, and hold it: jobs that share GPUs take turns."""
     if limit is None:
         yield
         return
-    get_run_logger().info("waiting for a slot of the concurrency limit %s", limit)
+    taken = f"`prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"
+    tell_waiting(request, f"waiting for a slot of the concurrency limit {limit}; {taken}")
     slot = _slot(limit)
+    over()
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Waits for a run's input, and says so on the terminal, in the run's log and on its page."""
+"""Waits for a run's input; says what a run waits for on the terminal, in the run's log and on its page."""
 
 from __future__ import annotations
 
@@ -57,13 +57,9 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
     Raises:
         GateFailed: The input did not come in time; its page shows the gate.
     """
-    show, key = _show.get(), f"{request.job.name}-progress"
 
     def tell(now: Awaited) -> None:
-        about = f"{markdown(request.run_id)}: {markdown(now.sentence)}"
-        show(now.sentence)
-        get_run_logger().info("%s", now.sentence)
-        deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+        tell_waiting(request, now.sentence)
 
     try:
         waited = await_input(request.storage, request.job, tell, patient=patient and not _once.get())
@@ -72,5 +68,18 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
         raise
     if waited:
         get_run_logger().info("the input is there")
-    show("")
+    over()
     return waited
+
+
+def tell_waiting(request: RunRequest, sentence: str) -> None:
+    """Say what the run waits for: on the terminal, in its log and on its page."""
+    key, about = f"{request.job.name}-progress", f"{markdown(request.run_id)}: {markdown(sentence)}"
+    _show.get()(sentence)
+    get_run_logger().info("%s", sentence)
+    deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+
+
+def over() -> None:
+    """Show no more that the run waits."""
+    _show.get()("")

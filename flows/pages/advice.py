@@ -152,6 +152,8 @@ def advised(request: RunRequest, found: Standing, job: str, program: str = "") -
     )
     never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
     commands = remedies(asked, "never begun" if never or tried else found.state, job)
+    if found.may_be_approved:
+        commands |= {"approve": shlex.join(["approve", job, request.run_id, *request.place])}
     return {word: f"{program or typed('nightjar')} {command}" for word, command in commands.items()}
 
 

@@ -42,7 +42,7 @@ _OF_THE_ROW = (openai.BadRequestError, openai.UnprocessableEntityError)
 _TOO_LARGE = 413
 
 _OF_THE_JOB = {
-    openai.AuthenticationError: "the endpoint does not accept the key",
+    openai.AuthenticationError: "the endpoint does not accept the key in {key}",
     openai.PermissionDeniedError: "the endpoint does not allow this",
     openai.NotFoundError: "the endpoint has no such model, or nothing at this address",
 }
@@ -62,6 +62,7 @@ class Endpoint(Requests):
         )
         self._api = options.get("api", CHAT)
         self._url = options["url"]
+        self._key_env = options.get("key_env", KEY_ENV)
         self.device = urlsplit(self._url).netloc
         self._fixed = self._body(options)
         self._max_tokens: int = options.get("sampling", {}).get("max_tokens", 0)
@@ -139,7 +140,8 @@ class Endpoint(Requests):
         """
         for kind, what in _OF_THE_JOB.items():
             if isinstance(error, kind):
-                raise EndpointRefused(f"model.url: {what} ({self._url}): {_said(error)}") from None
+                said = what.format(key=self._key_env)
+                raise EndpointRefused(f"model.url: {said} ({self._url}): {_said(error)}") from None
         if isinstance(error, _OF_THE_ROW) or error.status_code == _TOO_LARGE:
             raise PromptInvalid(f"the endpoint refuses the request: {_said(error)}") from None
 

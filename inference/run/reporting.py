@@ -43,7 +43,8 @@ class Report:
     """One revision of a run, as it stands now.
 
     line: how it stands, and its figures. uri: of the revision. newest: the number of the newest publication of the
-    output. remarks: (word, what a person should know of how it was scored, or can do about its files). gates: all that were judged; of a run that was refused
+    output. remarks: (word, what a person should know of how it was scored, or can do about its files). gates: all that
+    were judged; of a run that was refused
     by an earlier version, or before anything was scored, only those that did not pass. decision: what a person answered
     who was asked. metrics: of the audit, with the evaluation of labels that came late, if any; of a night that its
     canary stopped, of the canary. late: that evaluation. trend: the nights before; tonight: the same figures of this

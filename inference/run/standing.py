@@ -49,7 +49,8 @@ class Standing:
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
     limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if that was
     kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
-    read. opened: the engine of the last command that wrote its ledger; empty if nobody knows.
+    read. opened: the engine of the last command that scored or judged it; empty if nobody knows. may_be_approved: a
+    person said no, and may still change it to a yes.
     """
 
     state: str
@@ -57,6 +58,7 @@ class Standing:
     tried: Ended | None = None
     problem: str = ""
     opened: str = ""
+    may_be_approved: bool = False
 
     @property
     def engine(self) -> str:
@@ -210,14 +212,21 @@ def stands(
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""
-    engine = opener.engine if opener else ""
+    # A person's answer is written by a command that scores nothing.
+    scored = [writer.engine for _, writer in newest.state.openers if writer.task in ("score", "validate")]
+    engine = scored[-1] if scored else opener.engine if opener else ""
     if note is not None and note.at < last:
         note = None  # it was tried again since, and began
     if state in _GOING:
         return Standing(state, opened=engine)
     if state in {"published", "rolled back"}:
         return Standing(state, None, note, opened=engine)
-    return Standing(note.outcome, note, opened=engine) if note else Standing(state, ended, opened=engine)
+    if note is not None:
+        return Standing(note.outcome, note, opened=engine)
+    question = newest.state.question
+    refused = ended is not None and ended.error == Rejected.__name__
+    again = refused and question is not None and not question.lapsed
+    return Standing(state, ended, opened=engine, may_be_approved=again)
 
 
 def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:

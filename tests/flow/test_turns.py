@@ -49,6 +49,7 @@ def test_jobs_that_share_gpus_take_turns(lake: Lake, api_env: dict[str, str]) ->
         out, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, err
     assert json.loads(out)["rows_out"] == 8000
+    assert "waiting for a slot of the concurrency limit shared-gpus; `prefect gcl inspect shared-gpus` shows" in err
 
 
 def _gone(process: subprocess.Popen[Any]) -> bool:

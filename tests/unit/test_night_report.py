@@ -19,12 +19,13 @@ import pytest
 from nightjar.flows.pages.report.charts import drift_chart, pictures
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import leave, write, written
-from nightjar.inference.engine import LOCAL
+from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish
+from nightjar.inference.run.approving import answer
 from nightjar.inference.run.drifted import MAX_COLUMNS, MAX_GROUPED, beside
 from nightjar.inference.run.report import Incident
 from nightjar.inference.run.reporting import INCIDENTS_SHOWN, SHARDS_SHOWN, Report, collect
@@ -72,7 +73,7 @@ def page_of(lake: Lake, date: str = NIGHT) -> str:
 
 def verdict_of(page: str) -> str:
     """The text of the first section."""
-    return Seen(page.partition("<h2 id=\"different\">")[0]).text
+    return Seen(page.partition('<h2 id="different">')[0]).text
 
 
 def shown(report: Report, commands: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -197,6 +198,19 @@ def test_a_slow_shard_is_named_with_the_command_that_shows_what_it_printed(night
 
 def test_no_shard_is_called_slow_that_took_about_as_long_as_the_others() -> None:
     assert shard_times(outcomes_of(100, 4)).slow is None
+
+
+def test_a_rejected_night_says_who_said_no_once_and_how_to_say_yes_after_all(night: Lake) -> None:
+    night.write_job(checks=[{"column": "score", "max": 5, "on_fail": "ask"}])
+    with pytest.raises(Unanswered):
+        night.run(date="2026-11-20")
+    # As the command answers, which does not know where the night was scored.
+    answer(night.request(date="2026-11-20", engine=RAY), approved=False, by="ann", note="too high")
+    said = verdict_of(page_of(night, "2026-11-20"))
+    assert "Not approved" in said
+    assert said.count("rejected by ann") == 1
+    assert f"nightjar approve {night.job_path} 2026-11-20\n" in said
+    assert f"nightjar run {night.job_path} --run-id 2026-11-20 --engine local\n" in said
 
 
 def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:

@@ -26,6 +26,7 @@ from nightjar.flows.pages.report.charts import (
     trend_chart,
 )
 from nightjar.flows.pages.wording import details, duration, machines_cost, metric_text, said_of, shards_done, took
+from nightjar.inference.errors import Rejected
 from nightjar.inference.messages import counted
 from nightjar.inference.run.reporting import Report
 from nightjar.inference.run.trend import NightFigures
@@ -108,15 +109,18 @@ def verdict(report: Report) -> str:
         return f"Published as #{line.publication}"
     if state == "failed" and line.standing.ended is not None and line.standing.ended.gates:
         return f"Refused by {line.standing.ended.where}"
+    if line.standing.ended is not None and line.standing.ended.error == Rejected.__name__:
+        return "Not approved"
     words = {"asks": f"Asks a person: {line.standing.words.removeprefix('asks at ')}"}
     return words.get(state, line.standing.words.capitalize())
 
 
 def warnings(report: Report) -> list[tuple[str, str]]:
     """What the gates say that did not pass and only warn, also those that labels were judged by that came late."""
-    warn = [gate for gate in report.gates if gate.on_fail == "warn"]
-    judged = [*warn, *(report.late.gates if report.late else ())]
-    return [("warning", f"{gate.name}: {gate.sentence}") for gate in judged if not gate.passed][:_GATES]
+    said = [f"{gate.name}: {gate.sentence}" for gate in report.gates if not gate.passed and gate.on_fail == "warn"]
+    late = report.late.gates if report.late else ()
+    said += [f"{gate.name}: {gate.sentence}" for gate in late if not gate.passed]
+    return [("warning", each) for each in said[:_GATES]]
 
 
 def tone(state: str) -> str:
