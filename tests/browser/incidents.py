@@ -33,13 +33,14 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(Path(__file__).parent), str(TESTS)]
+sys.path[:0] = [str(Path(__file__).parent), str(TESTS)]  # as pytest does for its modules
 
-from conftest import ARGUMENTS, CHROMIUM
-from endpoints import Asked, Reply, endpoint, fault, said
-from nightjar.flows.prefect_api import server
-from support import answering, nightjar, wait_until
-from world import world
+from conftest import ARGUMENTS, CHROMIUM  # noqa: E402
+
+from endpoints import Asked, Reply, endpoint, fault, said  # noqa: E402
+from nightjar.flows.prefect_api import server  # noqa: E402
+from support import answering, nightjar, wait_until  # noqa: E402
+from world import world  # noqa: E402
 
 BEFORE, TONIGHT = "2026-11-18", "2026-11-19"
 WIDTH, HEIGHT = 1000, 1100
@@ -64,7 +65,8 @@ class Tips:
 
     def __call__(self, batch):
 {trouble}
-        logit = self.weights["bias"] - self.weights["distance"] * batch["distance"] + self.weights["hour"] * batch["hour"]
+        known = self.weights
+        logit = known["bias"] - known["distance"] * batch["distance"] + known["hour"] * batch["hour"]
         return {{"score": 1 / (1 + np.exp(-logit))}}
 '''
 
@@ -171,17 +173,39 @@ class Trips:
         number = revision or max(int(path.name[1:]) for path in revisions.glob("r[0-9]*"))
         return Shot(revisions / f"r{number}" / "report.html", sections)
 
-    def terminal(self, *commands: tuple[str, ...]) -> Shot:
-        """What commands print, as a page."""
-        shown = "".join(f"<b>$ nightjar {' '.join(c)}</b>\n{html.escape(self.command(*c))}\n" for c in commands)
+    def terminal(self, *commands: tuple[str, str]) -> Shot:
+        """Commands and what they printed, as a page."""
+        shown = "".join(f"<b>$ {words}</b>\n{html.escape(printed.strip())}\n\n" for words, printed in commands)
         style = "body{margin:0;background:#12161b}pre{margin:0;padding:16px 20px;color:#e6e9ec;font:13px/1.5 monospace;"
         page = self.folder / "terminal.html"
-        page.write_text(f"<style>{style}white-space:pre-wrap}}b{{color:#6fdd8b}}</style><main><pre>{shown.rstrip()}</pre></main>")
+        page.write_text(
+            f"<style>{style}white-space:pre-wrap}}b{{color:#6fdd8b}}</style><main><pre>{shown.rstrip()}</pre></main>"
+        )
         return Shot(page)
+
+    def until(self, running: subprocess.Popen[str], condition: Callable[[], object], what: str) -> None:
+        """Wait for something that a command does.
+
+        Raises:
+            AssertionError: The command ended before.
+        """
+        wait_until(lambda: running.poll() is not None or condition(), 120, what)
+        if running.poll() is not None:
+            self.said.append(running.communicate()[0])
+            raise AssertionError(f"the command ended before {what}:\n{self.said[-1]}")
 
     def receipts(self, date: str = TONIGHT) -> int:
         """How many shards of a night have parts."""
         return len(list((self.folder / "out" / "runs" / date).glob("r*/data/*.parquet")))
+
+
+def stretch(file: Path, rows: list[int], miles: float) -> None:
+    """Change the distance of some rows."""
+    table = pq.read_table(file)
+    distance = table["distance"].to_numpy().copy()
+    distance[rows] = miles
+    at = table.column_names.index("distance")
+    pq.write_table(table.set_column(at, "distance", pa.array(distance)), file, row_group_size=500)
 
 
 def bad_file(lake: Trips) -> Shot:
@@ -196,12 +220,7 @@ def bad_file(lake: Trips) -> Shot:
 def killed_worker(lake: Trips) -> Shot:
     """A row ends the process that scores it."""
     lake.job('if (batch["distance"] > 9000).any():\n    os._exit(1)')
-    lake.night(TONIGHT, distance=lambda miles: np.where(np.arange(len(miles)) == 417, miles, miles))
-    file = lake.folder / "data" / TONIGHT / "part-01.parquet"
-    table = pq.read_table(file)
-    miles = table["distance"].to_numpy().copy()
-    miles[417] = 9999
-    pq.write_table(table.set_column(1, "distance", pa.array(miles)), file, row_group_size=500)
+    stretch(lake.night(TONIGHT) / "part-01.parquet", [417], 9999)
     lake.run(TONIGHT, "--engine", "ray")
     return lake.report("quarantine")
 
@@ -266,7 +285,7 @@ def full_disk(lake: Trips) -> Shot:
         lake.job("time.sleep(0.8)")
         lake.night(TONIGHT)
         running = lake.start("run", "job.yaml", "--date", TONIGHT, "--engine", "local")
-        wait_until(lambda: lake.receipts() >= 2, 60, "two shards are committed")
+        lake.until(running, lambda: lake.receipts() >= 2, "two shards are committed")
         # 2 % of the disk is the reserve below which a run stops.
         free = shutil.disk_usage(lake.folder).free
         (lake.folder / "dump.core").write_bytes(bytes(free - (1 << 20)))
@@ -281,15 +300,13 @@ def full_disk(lake: Trips) -> Shot:
 
 
 def lost_node(lake: Trips) -> Shot:
-    """One of two machines of a Ray cluster is gone in mid-run."""
-    with (
-        tempfile.TemporaryDirectory() as home,
-        world(lake.env["PREFECT_API_URL"], Path(home), 1) as cluster,
-    ):
-        lake.job("time.sleep(0.8)", resources={"actors": 2, "gpus": 1})
+    """One of the two nodes of a Ray cluster that score is gone in mid-run."""
+    with world(lake.env["PREFECT_API_URL"], Path(lake.env["PREFECT_HOME"]), 1) as cluster:
+        lake.env |= cluster.env
+        lake.job("time.sleep(1.5)", resources={"actors": {"min": 1, "max": 2}, "gpus": 1})
         lake.night(TONIGHT)
         running = lake.start("run", "job.yaml", "--date", TONIGHT, "--ray", cluster.address)
-        wait_until(lambda: lake.receipts() >= 2, 120, "two shards are committed")
+        lake.until(running, lambda: lake.receipts() >= 3, "three shards are committed")
         next(node for node in cluster.nodes if node.actors()).kill()
         lake.said.append(running.communicate(timeout=COMMAND_S)[0])
         assert running.returncode == 0, lake.said[-1]
@@ -298,25 +315,17 @@ def lost_node(lake: Trips) -> Shot:
 
 def slow_shard(lake: Trips) -> Shot:
     """One file's rows take much longer than the others'."""
-    lake.job('if batch["distance"].max() > 90:\n    print("route of more than 90 miles: looked up stop by stop")\n    time.sleep(4)')
-    lake.night(TONIGHT)
-    file = lake.folder / "data" / TONIGHT / "part-03.parquet"
-    table = pq.read_table(file)
-    miles = table["distance"].to_numpy().copy()
-    miles[[20, 270]] = 97
-    pq.write_table(table.set_column(1, "distance", pa.array(miles)), file, row_group_size=500)
+    says = 'print("route of more than 90 miles: looked up stop by stop")'
+    lake.job(f'if batch["distance"].max() > 90:\n    {says}\n    time.sleep(4)')
+    stretch(lake.night(TONIGHT) / "part-03.parquet", [20, 270], 97)
     lake.run(TONIGHT)
     return lake.report("time", "shards")
 
 
 def queue(lake: Trips) -> Shot:
     """Another job holds the only slot of the GPU."""
-    subprocess.run(
-        [str(Path(nightjar()).with_name("prefect")), "gcl", "create", "gpu", "--limit", "1"],
-        env=lake.env,
-        check=True,
-        capture_output=True,
-    )
+    prefect = str(Path(nightjar()).with_name("prefect"))
+    subprocess.run([prefect, "gcl", "create", "gpu", "--limit", "1"], env=lake.env, check=True, capture_output=True)
     resources = {"actors": 1, "concurrency_limit": "gpu"}
     lake.job("time.sleep(3)", resources=resources)
     lake.night(BEFORE)
@@ -324,10 +333,18 @@ def queue(lake: Trips) -> Shot:
     first = lake.start("run", "job.yaml", "--date", BEFORE, "--engine", "local")
     second = None
     try:
-        wait_until(lambda: lake.receipts(BEFORE) >= 1, 60, "the first run scores")
+        lake.until(first, lambda: lake.receipts(BEFORE) >= 1, "the first run scores")
         second = lake.start("run", "job.yaml", "--date", TONIGHT, "--engine", "local")
-        time.sleep(20)
-        return lake.terminal(("status", "job.yaml", TONIGHT), ("runs", "job.yaml"))
+        told: list[str] = []
+        assert second.stdout is not None
+        while not any("waiting for" in line for line in told):
+            told.append(second.stdout.readline())
+            assert told[-1], "the second run ended"
+        words = f"nightjar run job.yaml --date {TONIGHT} --engine local"
+        inspected = subprocess.run(
+            [prefect, "gcl", "inspect", "gpu"], env=lake.env, check=True, capture_output=True, text=True
+        )
+        return lake.terminal((words, "".join(told)), ("prefect gcl inspect gpu", inspected.stdout))
     finally:
         for each in (second, first):
             if each is not None:
@@ -464,7 +481,7 @@ def main() -> None:
             folder = asked.lake / name
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            lake, began = Trips(folder, env), time.monotonic()
+            lake, began = Trips(folder, dict(env)), time.monotonic()
             try:
                 photograph(browser, names[name](lake), asked.pictures / f"{number:02d}-{name}.png")
                 print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)

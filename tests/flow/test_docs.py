@@ -79,10 +79,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> 
         lake.write_file(f"../train/{name}.parquet", 0, 1000)
     (folder / "truth").mkdir()
     (folder / "truth" / "labels.csv").write_text("id,late\n17000,1\n17001,0\n17002,\n")
-    evaluation = {"key": ["id"], "label": "late"}
-    lake.write_job(
-        name="docs", input__uri="data/{date}/", profile="all", retry__max_quarantined=0.01, evaluation=evaluation
-    )
+    late = {"key": ["id"], "label": "late"}
+    lake.write_job(name="docs", input__uri="data/{date}/", profile="all", retry__max_quarantined=0.01, late_labels=late)
     job = yaml.safe_load(lake.job_path.read_text())
     shutil.copytree(folder, folder / "jobs" / "docs", ignore=shutil.ignore_patterns("jobs"))
     (folder / "jobs" / "docs" / "job.yaml").write_text(yaml.safe_dump({**job, "name": "docs-served"}, sort_keys=False))
