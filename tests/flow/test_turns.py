@@ -49,7 +49,6 @@ def test_jobs_that_share_gpus_take_turns(lake: Lake, api_env: dict[str, str]) ->
         out, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, err
     assert json.loads(out)["rows_out"] == 8000
-    assert "waiting for a slot of the concurrency limit shared-gpus; `prefect gcl inspect shared-gpus` shows" in err
 
 
 def _gone(process: subprocess.Popen[Any]) -> bool:
@@ -60,4 +59,5 @@ def _asks_for_a_slot(api: str) -> bool:
     """Whether a run has said that it waits for this one."""
     with client(api) as asked:
         logs = asked.read_logs(limit=200, sort=LogSort.TIMESTAMP_DESC)
-    return any("waiting for a slot of the concurrency limit shared-gpus" in log.message for log in logs)
+    said = "waiting for a slot of the concurrency limit shared-gpus; `prefect gcl inspect shared-gpus` shows how many"
+    return any(said in log.message for log in logs)
