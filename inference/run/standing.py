@@ -73,14 +73,19 @@ class Standing:
 
     @property
     def cause(self) -> str:
-        """The reason, in a sentence; empty if there is nothing to explain."""
+        """The reason; empty if there is nothing to explain."""
+        return " ".join(self.causes)
+
+    @property
+    def causes(self) -> list[str]:
+        """The reasons, one of each gate."""
         if self.ended is not None:
             gates = [gate.sentence for gate in self.ended.gates]
             # The gates say all that the message says, unless it is a question's, which says how long it waits.
-            return " ".join([*gates, *([self.ended.message] if not gates or self.ended.outcome == ASKS else [])])
+            return [*gates, *([self.ended.message] if not gates or self.ended.outcome == ASKS else [])]
         if self.state == "killed" and self.engine == LOCAL:
-            return f"{_CAUSES['killed']}, or the model's code ended it: without --engine local Ray finds the row"
-        return self.problem or _CAUSES.get(self.state, "")
+            return [f"{_CAUSES['killed']}, or the model's code ended it: without --engine local Ray finds the row"]
+        return [*filter(None, [self.problem or _CAUSES.get(self.state, "")])]
 
 
 _CAUSES = {
@@ -223,8 +228,7 @@ def stands(
         return Standing(state, None, note, opened=engine)
     if note is not None:
         return Standing(note.outcome, note, opened=engine)
-    question = newest.state.question
-    refused = ended is not None and ended.error == Rejected.__name__
+    question, refused = newest.state.question, ended is not None and ended.error == Rejected.__name__
     again = refused and question is not None and not question.lapsed
     return Standing(state, ended, opened=engine, may_be_approved=again)
 

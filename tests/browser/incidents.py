@@ -242,7 +242,7 @@ def zeroed_feature(lake: Trips) -> Shot:
     lake.night(TONIGHT, hour=np.zeros_like)
     lake.run(BEFORE)
     lake.run(TONIGHT, code=1)
-    return lake.report("different", "gates")
+    return lake.report("different")
 
 
 def drifted_column(lake: Trips) -> Shot:
@@ -252,7 +252,7 @@ def drifted_column(lake: Trips) -> Shot:
     lake.night(TONIGHT, distance=lambda miles: miles * np.float32(1.609))
     lake.run(BEFORE)
     lake.run(TONIGHT, code=1)
-    return lake.report("different", "gates")
+    return lake.report("different")
 
 
 def expired_key(lake: Trips) -> Shot:
@@ -301,9 +301,9 @@ def full_disk(lake: Trips) -> Shot:
 
 def lost_node(lake: Trips) -> Shot:
     """One of the two nodes of a Ray cluster that score is gone in mid-run."""
-    with world(lake.env["PREFECT_API_URL"], Path(lake.env["PREFECT_HOME"]), 1) as cluster:
+    with world(lake.env["PREFECT_API_URL"], Path(lake.env["PREFECT_HOME"])) as cluster:
         lake.env |= cluster.env
-        lake.job("time.sleep(1.5)", resources={"actors": {"min": 1, "max": 2}, "gpus": 1})
+        lake.job("time.sleep(1.5)", resources={"actors": {"min": 1, "max": 2}})
         lake.night(TONIGHT)
         running = lake.start("run", "job.yaml", "--date", TONIGHT, "--ray", cluster.address)
         lake.until(running, lambda: lake.receipts() >= 3, "three shards are committed")
@@ -319,7 +319,7 @@ def slow_shard(lake: Trips) -> Shot:
     lake.job(f'if batch["distance"].max() > 90:\n    {says}\n    time.sleep(4)')
     stretch(lake.night(TONIGHT) / "part-03.parquet", [20, 270], 97)
     lake.run(TONIGHT)
-    return lake.report("time", "shards")
+    return lake.report("time")
 
 
 def queue(lake: Trips) -> Shot:
@@ -430,7 +430,8 @@ SHORTEN = """sections => {
     const name = each.getAttribute('aria-labelledby');
     if (name !== 'verdict' && !sections.includes(name)) each.remove();
   });
-  document.querySelectorAll('tbody tr:nth-child(n+4), main > section h3 + pre').forEach(each => each.remove());
+  const long = 'tbody tr:nth-child(n+4), main > section h3 + pre, #different ~ .scroll';
+  document.querySelectorAll(long).forEach(each => each.remove());
 }"""
 """Leaves the verdict and the sections that are named, and the first rows of tables."""
 

@@ -127,6 +127,15 @@ def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lak
     assert "score: tonight and 2026-11-19, the last published night" in seen.text
 
 
+def test_each_gate_that_refuses_has_a_paragraph_of_its_own(night: Lake) -> None:
+    night.write_job(checks=[{"column": "score", "max": 5}, {"column": "score", "min": 1}])
+    with pytest.raises(GateFailed):
+        night.run(date="2026-11-20")
+    page = page_of(night, "2026-11-20")
+    assert "<p>The greatest &#39;score&#39; is 15998, above" in page
+    assert "<p>The smallest &#39;score&#39; is 0, below" in page
+
+
 def test_a_night_that_its_canary_stopped_shows_what_the_canary_is_like(night: Lake) -> None:
     night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
     night.write_job(profile="all", canary=0.3, checks=[{"column": "score", "max": 5}])

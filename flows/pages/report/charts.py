@@ -122,7 +122,7 @@ def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
     title = f"{column}: tonight and {called}"
     rows = tuple((name, f"{share:.2%}", f"{other:.2%}") for name, share, other in shares)
     return Chart(
-        title, _svg(title, draw, (4.8, 3.0), left=0.55, bottom=0.9, top=0.3), ("values", called, "tonight"), rows
+        title, _svg(title, draw, (4.8, 3.0), left=0.8, bottom=0.9, top=0.3), ("values", called, "tonight"), rows
     )
 
 
