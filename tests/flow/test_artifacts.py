@@ -133,7 +133,7 @@ def test_the_run_shows_four_tasks_that_did_their_work(flights_page: Page) -> Non
 
 
 def test_every_artifact_carries_the_jobs_name(flights_page: Page) -> None:
-    """So that each key has a history over nights; and each belongs to a task of the run."""
+    """So that each key has a history over nights. Each belongs to a task of the run, or to the run as a whole."""
     kinds = {key: artifact.type for key, artifact in flights_page.artifacts.items()}
     assert kinds == {
         "flight-delays-progress": "progress",
@@ -144,7 +144,9 @@ def test_every_artifact_carries_the_jobs_name(flights_page: Page) -> None:
         "flight-delays-output": "markdown",
     }
     tasks = {task.id for task in flights_page.tasks}
-    assert all(artifact.task_run_id in tasks for artifact in flights_page.artifacts.values())
+    whole = {key for key, artifact in flights_page.artifacts.items() if artifact.task_run_id not in tasks}
+    assert whole == {"flight-delays-summary", "flight-delays-output"}
+    assert all(artifact.flow_run_id == flights_page.run.id for artifact in flights_page.artifacts.values())
 
 
 @pytest.mark.parametrize(
