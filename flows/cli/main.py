@@ -32,11 +32,7 @@ from nightjar.flows.cli.options import (
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
-EXAMPLES = """
-\b
-One night, now:           nightjar run job.yaml --date 2026-11-19
-Every night, with pages:  nightjar serve jobs/
-"""
+EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
 
 app = typer.Typer(
     name="nightjar",

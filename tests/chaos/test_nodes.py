@@ -333,7 +333,7 @@ def test_a_lost_head_ends_the_command_with_one_message(bereft: Bereft) -> None:
     assert bereft.said["state"] == "failed"
     first, *notes = bereft.trouble.strip().splitlines()
     assert first.startswith("nightjar: ")
-    starts = ("What was committed", "  so far", "  note", "  look", "  repeat")
+    starts = ("What was committed", "  so far", "  note", "  report", "  look", "  repeat")
     assert all(note.startswith(starts) for note in notes), notes
     assert not bereft.published
 
