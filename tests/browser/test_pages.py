@@ -107,6 +107,10 @@ def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
     picture(page, "run")
     page.get_by_text("Artifacts", exact=True).click()
+    expect(page.get_by_text("flight-delays-summary").first).to_be_visible()
+    # Below the run's own artifacts are those of its tasks, which Prefect's page loads when they come into view.
+    page.get_by_role("heading", name="Task runs").scroll_into_view_if_needed()
+    page.mouse.wheel(0, 2000)
     for key in ("summary", "shards", "gates", "retries"):
         expect(page.get_by_text(f"flight-delays-{key}").first).to_be_visible()
     page.get_by_text("flight-delays-summary").first.click()
