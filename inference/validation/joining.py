@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.validation.joinkeys import keys_of, shown
+from nightjar.inference.validation.joinkeys import keys_of, shown, whole
 from nightjar.inference.validation.keyhash import hashes
 
 BLOCK_ROWS = 1 << 20
@@ -142,7 +142,7 @@ class _Known:
         counts.unmatched += found.null_count
         block = block.filter(found.is_valid())
         keys = found.drop_null().to_numpy()
-        labels, files = _one(block["label"]), block["file"].to_numpy()
+        labels, files = whole(block["label"]), block["file"].to_numpy()
         first = np.full(len(self._at), -1, np.int64)
         first[keys[::-1]] = np.arange(len(keys))[::-1]  # of each key the first of its labels here
         new = np.flatnonzero((first >= 0) & (self._at < 0))
@@ -177,17 +177,13 @@ class _Known:
         )
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
 def _divide(tables: Iterable[pa.Table], folder: Path, divisions: int) -> None:
     """Write rows to one file for each division that has any. The first column is the key; a null is in the first."""
     with _on_disk(folder), ExitStack() as stack:
         folder.mkdir()
         files: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         for block in _gathered(tables):
-            which = (hashes([_one(block.column(0))], block.num_rows) % np.uint64(divisions)).astype(np.uint8)
+            which = (hashes([whole(block.column(0))], block.num_rows) % np.uint64(divisions)).astype(np.uint8)
             order = np.argsort(which, kind="stable")
             rows = block.take(pa.array(order)) if divisions > 1 else block
             edges = np.searchsorted(which[order], np.arange(divisions + 1))
