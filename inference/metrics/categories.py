@@ -42,7 +42,7 @@ class CategoryState:
     def add(self, values: pa.Array, counts: np.ndarray) -> None:
         """Add each of these values as often as `counts` says; none is null."""
         if not self.cut:
-            self._add(dict(zip(map(_text, values.to_pylist()), counts.tolist(), strict=True)))
+            self._add(dict(zip(map(as_text, values.to_pylist()), counts.tolist(), strict=True)))
 
     def merge(self, other: CategoryState) -> None:
         """Add another's rows to these."""
@@ -75,5 +75,6 @@ class CategoryState:
         return cls(Counter(dict(counts)), cut)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value as the text by which it is counted."""
     return str(value).lower() if isinstance(value, bool) else str(value)

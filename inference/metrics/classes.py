@@ -14,6 +14,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import LabelInvalid
+from nightjar.inference.metrics.categories import as_text
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.figures import Averages, Bounded, ClassFigure, ClassFigures, Confused, Evaluation
 from nightjar.inference.metrics.packing import pack, unpack
@@ -227,7 +228,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 def _coded(column: pa.Array, index: dict[str, int]) -> np.ndarray:
     """The class of each value by its place in `index`, which gets the names that it lacks."""
     encoded = pc.dictionary_encode(column)
-    names = (str(value).lower() if isinstance(value, bool) else str(value) for value in encoded.dictionary.to_pylist())
+    names = map(as_text, encoded.dictionary.to_pylist())
     places = np.array([index.setdefault(name, len(index)) for name in names], np.int64)
     found: np.ndarray = places[encoded.indices.to_numpy()]
     return found

@@ -15,6 +15,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.categories import as_text
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.evaluators import TASKS, Evaluator, evaluator_of
 from nightjar.inference.metrics.figures import Slice, SliceFigures
@@ -181,11 +182,5 @@ def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]
         return None
     codes = encoded.indices.to_numpy().astype(np.int8)
     rows = np.bincount(codes, minlength=len(encoded.dictionary)).tolist()
-    values = list(map(_text, encoded.dictionary.to_pylist()))
+    values = [None if value is None else as_text(value) for value in encoded.dictionary.to_pylist()]
     return pa.array(np.argsort(codes, kind="stable")), list(zip(values, rows, strict=True))
-
-
-def _text(value: Any) -> Value:
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
