@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import AlreadyExists, Missing
 from nightjar.inference.job.model import Job
@@ -49,13 +49,7 @@ class Account:
     def until(self, wall_s: float) -> Account:
         """The account of a longer time, which begins with this one."""
         end = round(max(0.0, wall_s - self.wall_s), 3)
-        return Account(
-            wall_s=round(wall_s, 3),
-            parts={**self.parts, "end": end},
-            workers=self.workers,
-            scoring=self.scoring,
-            worker_s=self.worker_s,
-        )
+        return replace(self, wall_s=round(wall_s, 3), parts={**self.parts, "end": end})
 
 
 @dataclass(frozen=True, slots=True)
