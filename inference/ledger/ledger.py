@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from nightjar.inference.ledger.lines import decode, encode
 from nightjar.inference.ledger.state import Segment, State
@@ -92,13 +93,18 @@ class Ledger:
         return self._read_all(self.numbers(after))
 
     def _read_all(self, numbers: Sequence[int]) -> Iterator[Segment]:
-        if is_local(self.uri) and len(numbers) <= _READERS:
-            # Starting a thread takes longer than reading a small local file.
+        if is_local(self.uri):
+            # Decoding takes most of the time then, and Python decodes in one thread at a time.
             yield from map(self.read, numbers)
             return
         with ThreadPoolExecutor(_READERS) as pool:
-            for start in range(0, len(numbers), _READERS * 2):
-                yield from pool.map(self.read, numbers[start : start + _READERS * 2])
+            ahead: deque[Future[Segment]] = deque()
+            for number in numbers:
+                ahead.append(pool.submit(self.read, number))
+                if len(ahead) == _READERS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
 
     def receipts(self, state: State) -> Iterator[Receipt]:
         """The committed receipt of every shard: the first one, or the first one after a revocation.

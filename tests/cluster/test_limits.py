@@ -56,12 +56,12 @@ FILES = [("a.parquet", 0, 1000), ("b.parquet", 1000, 1000)]
 A_BAD_ROW_FIRST = [("a.parquet", 0, 1), ("b.parquet", 1, 999), ("c.parquet", 1000, 1000)]
 
 
-def placed(lake: Lake, files: list[tuple[str, int, int]], model: str) -> WorkerSpec:
+def placed(lake: Lake, files: list[tuple[str, int, int]], model: str, stall_s: float = 5) -> WorkerSpec:
     """Two thousand rows, each file one row group."""
     for name, first, rows in files:
         lake.write_file(name, first, rows, row_group=rows)
     lake.write_model(model)
-    lake.write_job(retry__stall_s=5)
+    lake.write_job(retry__stall_s=stall_s)
     return lake.worker_spec()
 
 
@@ -99,18 +99,19 @@ def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[
 
 def test_an_actor_in_which_a_row_hangs_says_so_before_it_ends(lake: Lake) -> None:
     """Its last event arrives, and the pass ends. What comes of it: tests/runs/test_deaths.py."""
-    spec = placed(lake, FILES, HANGS_AT_A_ROW.replace("5300", "7"))
+    # Until an actor has been started there is no event, and three times this ends the pass: a slow machine takes 15 s.
+    spec = placed(lake, FILES, HANGS_AT_A_ROW.replace("5300", "7"), stall_s=12)
     events = [event for batch in run_pass(spec, lake.planned().table, [Attempt()] * 2) for event in batch]
     (failed,) = (event for event in events if isinstance(event, Failed))
     assert (failed.cause, failed.rows, failed.died) == ("Stalled", 256, True)
-    assert failed.message.startswith("Stalled: no progress for retry.stall_s = 5 s, in wait")
+    assert failed.message.startswith("Stalled: no progress for retry.stall_s = 12 s, in wait")
     assert not [event for event in events if isinstance(event, Receipt) and event.shard == failed.shard]
 
 
 def test_a_pass_keeps_its_limits_to_itself(lake: Lake) -> None:
     """Whoever else uses Ray Data in this process has neither its time limit nor its small blocks, and sees its log."""
     before = DataContext.get_current().copy(), logging.getLogger("ray.data").level
-    events = run_pass(lake.ready(retry__stall_s=7).worker_spec(), lake.planned().table, [Attempt()] * 8)
+    events = run_pass(lake.ready(retry__stall_s=77).worker_spec(), lake.planned().table, [Attempt()] * 8)
     assert len([event for batch in events for event in batch if isinstance(event, Receipt)]) == 8
     assert (DataContext.get_current(), logging.getLogger("ray.data").level) == before
 
