@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Two nights of a column. psi: the population stability index. js: the Jensen-Shannon distance, to base 2. ks: the
+    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index. js: the Jensen-Shannon distance, to base 2. ks: the
     largest difference of the two distribution functions; None for what is no number. chance: for each of these, what
     differs by chance alone between nights of these sizes. nulls: the change of the share of rows without a value. new,
     vanished: the values that only one of the two nights has, the most frequent first.
@@ -49,6 +49,7 @@ class Drift:
 
     before: int
     now: int
+    draws: int
     psi: float
     js: float
     ks: float | None
@@ -67,9 +68,12 @@ class Incomparable:
     changed: bool = False
 
 
-def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift | Incomparable:
+def drift(
+    before: ColumnProfile, now: ColumnProfile, columns: int = 1, draws: int | None = None
+) -> Drift | Incomparable:
     """Compare two nights. columns: how many are compared at once; what is allowed for chance grows with them, so that
-    all together do not cry wolf more often than one.
+    all together do not cry wolf more often than one. draws: how many independent draws tonight's rows are, by default
+    as many as rows. Rows of one file are often alike, so a sample of shards has as many as shards.
     """
     if not before.rows or not now.rows:
         return Incomparable(f"{'the other night' if not before.rows else 'tonight'} has no rows")
@@ -80,8 +84,10 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift 
         return Incomparable("it holds neither numbers nor text nor bools")
     groups = _groups(before, now)
     old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
+    draws = draws or now.rows
+    new *= draws / now.rows
     p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
-    sizes = 1 / before.rows + 1 / now.rows
+    sizes = 1 / before.rows + 1 / draws
     alarm = (1 - SURE) / columns
     # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
     # 2020). The Jensen-Shannon divergence is an eighth of it for small differences, in nats.
@@ -97,6 +103,7 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift 
     return Drift(
         before=before.rows,
         now=now.rows,
+        draws=draws,
         psi=float(((q - p) * np.log(q / p)).sum()),
         js=_jensen_shannon(p, q),
         ks=_kolmogorov_smirnov(before, now) if kinds == {"number"} else None,
@@ -191,6 +198,8 @@ def _only(one: ColumnProfile, other: ColumnProfile) -> tuple[str, ...]:
 
 def _chi_squared(freedom: int, normal: float) -> float:
     """The quantile of chi-squared that belongs to one of the normal distribution (Wilson, Hilferty; PNAS 17, 1931)."""
+    if not freedom:
+        return 0.0  # all rows are in one group, whose share is 1 in each night
     part = 2 / (9 * freedom)
     return float(freedom * max(0.0, 1 - part + normal * math.sqrt(part)) ** 3)
 

@@ -2,7 +2,9 @@
 
 Only gates that block are judged, by the parts that were written, as the audit reads them. A limit that one row breaks
 is broken whatever the other rows are. Figures that are shares or means differ from shard to shard: they count as bad
-only if they are bad in each of several groups of the canary's shards, which chance hardly makes.
+only if they are bad in each of several groups of the canary's shards, which chance hardly makes. Drift is judged by all
+shards of the canary together, as if each were a single row: the rows of a shard may well be alike, as in an input that
+is sorted, and then each shard has drifted, and the night has not.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ def judge(
         for part, group in zip(parts, groups, strict=True)
         if part.shards
     ]
-    together = collected(request, nothing, whole, table, others)
+    together = replace(collected(request, nothing, whole, table, others), sampled=whole.shards)
     failed = [
         replace(result, on_fail=rule.on_fail, sentence=f"Canary: {result.sentence}")
         for rule in _rules(request.job)

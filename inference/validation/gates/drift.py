@@ -49,8 +49,8 @@ class _Drifting(ABC):
         """The gate's name."""
 
     @abstractmethod
-    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
-        """Compare tonight with the other night. night: that one, for a sentence."""
+    def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
+        """Compare tonight with the other night. night: that one, for a sentence. draws: as in `drift`."""
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
@@ -59,7 +59,7 @@ class _Drifting(ABC):
             return self._result(False, "not measured", sentence)
         other = evidence.baselines[self.against]
         if other.profile is not None:
-            return self.compare(evidence.profile, other.profile, other.called)
+            return self.compare(evidence.profile, other.profile, other.called, evidence.sampled)
         passed = self.against == "last" or self.against.startswith("last:")
         then = ", and passes." if passed else f". Name another published run in {self.key}.against, or write `last`."
         if self.against == BASELINE:
@@ -68,8 +68,8 @@ class _Drifting(ABC):
         return self._result(passed, "nothing to compare with", sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`: never, because other rows may outweigh these."""
-        return False
+        """As `JudgesPart.refuses_any`: of a sample of shards, because what chance makes of so few is allowed already."""
+        return evidence.sampled is not None
 
     def can_judge(self, evidence: Evidence) -> bool:
         """As `JudgesPart.can_judge`."""
@@ -85,9 +85,12 @@ class _Drifting(ABC):
         for name, limit in self.limits:
             value, allowed = getattr(found, name), limit + found.chance[name]
             if value is not None and abs(value) > allowed:
+                tonight = f"and {found.now:,} rows"
+                if found.draws != found.now:
+                    tonight = f"rows and the {found.now:,} of {counted(found.draws, 'shard')}"
                 said.append(
                     f"its {_CALLED[name]} is {value:.3g}, where {self.key}.{name} = {limit:g} allows {allowed:.3g} "
-                    f"between {found.before:,} and {found.now:,} rows"
+                    f"between {found.before:,} {tonight}"
                 )
         return said
 
@@ -108,12 +111,12 @@ class ColumnDrift(_Drifting):
         """The gate's name."""
         return f"{self.column}.drift"
 
-    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+    def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
         """Compare the column."""
         if self.column not in before.columns:
             sentence = f"{night} has no profile of {self.column!r}, so {self.key}.drift passes."
             return self._result(True, "nothing to compare with", sentence)
-        found = drift(before.columns[self.column], now.columns[self.column], self.columns)
+        found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
         if isinstance(found, Incomparable):
             sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}."
             return self._result(False, "cannot be compared", sentence)
@@ -136,10 +139,10 @@ class AnyDrift(_Drifting):
         """The gate's name."""
         return "drift"
 
-    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+    def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
         """Compare all columns."""
         common = [name for name in now.columns if name in before.columns]
-        found = {name: drift(before.columns[name], now.columns[name], len(common)) for name in common}
+        found = {name: drift(before.columns[name], now.columns[name], len(common), draws) for name in common}
         compared, said = 0, []
         for name, each in found.items():
             if isinstance(each, Drift):

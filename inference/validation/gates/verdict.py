@@ -98,15 +98,16 @@ class Repeated:
 class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
-    rows_partial: rows in the quarantine that are written as well. columns: checked column → its figures. offenders: key
-    of a gate that names rows → the first rows that it refuses. usage: of language models, for all shards. evaluation:
-    the labels against the scores, if the job has a label. slices: the same for each value of the columns by which the
-    job divides the rows. profile: of the columns that are profiled. baselines: other
-    nights, as the job's checks name them. called: key of a check → what the function answered that it calls. repeated:
-    key of a check on keys → the rows that share one.
+    sampled: of a sample of the night's shards, how many these are; None of the whole night. rows_partial: rows in the
+    quarantine that are written as well. columns: checked column → its figures. offenders: key of a gate that names rows
+    → the first rows that it refuses. usage: of language models, for all shards. evaluation: the labels against the
+    scores, if the job has a label. slices: the same for each value of the columns by which the job divides the rows.
+    profile: of the columns that are profiled. baselines: other nights, as the job's checks name them. called: key of a
+    check → what the function answered that it calls. repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
+    sampled: int | None = None
     shards: int = 0
     missing: int = 0
     rows_in: int = 0
