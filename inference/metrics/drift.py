@@ -41,10 +41,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index. js: the Jensen-Shannon distance, to base 2. ks: the
-    largest difference of the two distribution functions; None for what is no number. chance: for each of these, what
-    differs by chance alone between nights of these sizes. nulls: the change of the share of rows without a value. new,
-    vanished: the values that only one of the two nights has, the most frequent first.
+    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index. js:
+    the Jensen-Shannon distance, to base 2. ks: the largest difference of the two distribution functions; None for what
+    is no number. chance: for each of these, what differs by chance alone between nights of these sizes. nulls: the
+    change of the share of rows without a value. new, vanished: the values that only one of the two nights has, the most
+    frequent first.
     """
 
     before: int

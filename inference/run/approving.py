@@ -12,7 +12,7 @@ from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.publishing import commit_tables, lead_readers, make_visible
+from nightjar.inference.run.publishing import finish_publication, make_visible, shown_everywhere
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.run.validating import verdict_of
@@ -48,17 +48,21 @@ def answer(
 ) -> Answered:
     """Keep a person's answer, and carry it out. A no may be changed to a yes; after a yes there is only `unpublish`.
 
+    A yes that was cut off while it was carried out is finished first; another yes then comes to the same.
+
     revision, checksum: of what the person saw, if that is known.
 
     Raises:
         JobError: Nothing asks; or what asked was answered, was scored or validated again since, or has waited too long.
         Held: Another command writes the run.
     """
-    newest = revs.newest_revision(request.storage, request.run_uri)
+    newest, finished = _newest(request)
     question = newest.state.question if newest else None
     if newest is None or question is None:
         raise JobError(f"the run {request.run_id!r} asks nothing: no gate of its newest revision says on_fail: ask")
     given = newest.state.decision
+    if finished and approved and given is not None:
+        return _as_it_is(request, newest, question, given)
     _check(request, newest, question, approved, revision, checksum)
     with suppress(Rejected), leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         if (writer.state.question, writer.state.decision) != (question, given) or writer.state.intent is not None:
@@ -68,14 +72,11 @@ def answer(
             writer.append([given])
         if not given.approved:
             raise Rejected(question.no(given))  # the lease keeps it as the run's end
-        began = time.time()
-        verdict = verdict_of(request, question.published, writer.epoch)
+        began, entry = time.time(), question.published
+        verdict = verdict_of(request, entry, writer.epoch)
         assert writer.state.planned is not None
-        number, swept, unfinished = make_visible(request, writer, question.published, writer.state.planned.fingerprint)
-        left, behind = commit_tables(request), lead_readers(request)
-        entry = question.published
-        seconds = time.time() - began
-        shown = Publication(entry.revision, number, entry.manifest, swept, seconds, unfinished, behind, left)
+        number, swept, unfinished = make_visible(request, writer, entry, writer.state.planned.fingerprint)
+        shown = shown_everywhere(request, entry.revision, number, entry.manifest, began, swept, unfinished)
         return Answered(question, given, _scored(writer.state, entry.revision), verdict, shown)
     assert given is not None
     verdict = verdict_of(request, question.published, newest.state.epoch)
@@ -87,19 +88,30 @@ def carried_out(request: RunRequest) -> Answered | None:
 
     None if nothing was asked, or nobody has answered.
     """
-    newest = revs.newest_revision(request.storage, request.run_uri)
+    newest, _ = _newest(request)
     if newest is None or (question := newest.state.question) is None or (given := newest.state.decision) is None:
         return None
-    if given.approved and newest.success is None:
+    if given.approved and not newest.sealed:
         return answer(request, approved=True, by=given.by, note=given.note)
-    entry = question.published
+    return _as_it_is(request, newest, question, given)
+
+
+def _newest(request: RunRequest) -> tuple[revs.Revision | None, bool]:
+    """The newest revision, and whether its publication was begun and has been finished only now."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    finished = newest is not None and finish_publication(request, newest)
+    return (revs.newest_revision(request.storage, request.run_uri) if finished else newest), finished
+
+
+def _as_it_is(request: RunRequest, newest: revs.Revision, question: Question, given: Decision) -> Answered:
+    """What became of a question that was answered, and whose answer was carried out."""
+    entry, shown = question.published, newest.state.published
     verdict = verdict_of(request, entry, newest.state.epoch)
-    shown = None
-    if newest.success is not None:
-        left, behind = commit_tables(request), lead_readers(request)
-        number = newest.success.publication
-        shown = Publication(entry.revision, number, entry.manifest, behind=behind, tables_behind=left)
-    return Answered(question, given, _scored(newest.state, newest.number), verdict, shown)
+    scored = _scored(newest.state, newest.number)
+    if shown is None:
+        return Answered(question, given, scored, verdict, None)
+    made = shown_everywhere(request, entry.revision, shown.number, entry.manifest, time.time())
+    return Answered(question, given, scored, verdict, made)
 
 
 def _check(

@@ -20,6 +20,7 @@ from nightjar.inference.run.request import (
 )
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.validation import gates
+from nightjar.inference.validation.manifest import read_manifest
 
 
 def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
@@ -33,10 +34,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     began = time.time()
     if scored.finished:
         _check_visible(request, scored, verdict)
-        left = commit_tables(request)
-        behind = lead_readers(request)
-        seconds = time.time() - began
-        return Publication(scored.revision, scored.number, verdict.manifest, 0, seconds, "", behind, left)
+        return shown_everywhere(request, scored.revision, scored.number, verdict.manifest, began)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
     if verdict.question is not None:
@@ -47,9 +45,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         if gates.asking(verdict.gates) and not writer.state.approves(entry):
             raise unanswered(verdict)
         number, swept, unfinished = make_visible(request, writer, entry, scored.fingerprint)
-    left = commit_tables(request)
-    behind = lead_readers(request)
-    return Publication(scored.revision, number, verdict.manifest, swept, time.time() - began, unfinished, behind, left)
+    return shown_everywhere(request, scored.revision, number, verdict.manifest, began, swept, unfinished)
 
 
 def unanswered(verdict: Verdict) -> Unanswered:
@@ -64,9 +60,9 @@ def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published, fi
     uri = revs.revision_uri(request.run_uri, entry.revision)
     made = revs.read_plan(request.storage, uri, writer.state, fingerprint)
     assert made is not None
-    swept, unfinished = 0, ""
+    swept, unfinished, before = 0, "", writer.state.published
     try:
-        number = publish.publish(writer, request.output, request.run_id, entry)
+        number = before.number if before else publish.publish(writer, request.output, request.run_id, entry)
         # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
         swept = revs.sweep(writer, uri, made, answers=request.job.keeps_answers)
         revs.mark_success(writer, uri, number, entry.manifest)
@@ -77,6 +73,32 @@ def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published, fi
             raise
         number, unfinished = intent.number, str(error)
     return number, swept, unfinished
+
+
+def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
+    """Finish a publication that was begun, because before that nobody knows what readers will see.
+
+    Returns whether there was one.
+    """
+    if not newest.sealed or newest.success is not None:
+        return False
+    with leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
+        intent = writer.state.intent
+        assert intent is not None
+        manifest = read_manifest(request.storage, request.output, intent.published)
+        make_visible(request, writer, intent.published, manifest.fingerprint)
+    return True
+
+
+def shown_everywhere(
+    request: RunRequest, revision: int, number: int, manifest: str, began: float, swept: int = 0, unfinished: str = ""
+) -> Publication:
+    """Commit what is published to the job's tables, and lead readers to it. began: when this began, in epoch seconds;
+    the others are as in `Publication`.
+    """
+    left = commit_tables(request)
+    behind = lead_readers(request)
+    return Publication(revision, number, manifest, swept, time.time() - began, unfinished, behind, left)
 
 
 def commit_tables(request: RunRequest) -> tuple[str, ...]:

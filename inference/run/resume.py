@@ -24,7 +24,6 @@ from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.versions import same_version
-from nightjar.inference.validation.manifest import read_manifest
 
 
 def claim(request: RunRequest) -> None:
@@ -61,25 +60,6 @@ def retire(request: RunRequest, newest: revs.Revision) -> None:
 
 def limited(made: Plan, request: RunRequest) -> Plan:
     return made.limited(request.limit) if request.limit else made
-
-
-def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
-    """Finish a publication that was begun, because before that nobody knows what readers will see.
-
-    Returns whether there was one."""
-    if newest.success is not None:
-        return False
-    with leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
-        intent = writer.state.intent
-        assert intent is not None
-        entry, done = intent.published, writer.state.published
-        number = done.number if done else publish.publish(writer, request.output, request.run_id, entry)
-        manifest = read_manifest(request.storage, request.output, entry)
-        made = revs.read_plan(request.storage, newest.uri, writer.state, manifest.fingerprint)
-        assert made is not None
-        revs.sweep(writer, newest.uri, made, answers=request.job.keeps_answers)
-        revs.mark_success(writer, newest.uri, number, entry.manifest)
-    return True
 
 
 def plan_in(

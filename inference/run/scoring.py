@@ -30,7 +30,7 @@ from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.ceilings import ceilings
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
-from nightjar.inference.run.publishing import commit_tables, mend_places
+from nightjar.inference.run.publishing import commit_tables, finish_publication, mend_places
 from nightjar.inference.run.request import (
     RunRequest,
     identity_of,
@@ -39,7 +39,6 @@ from nightjar.inference.run.request import (
 from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
     claim,
-    finish_publication,
     limited,
     number_for,
     plan_in,
@@ -74,7 +73,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     for snapshot in request.scoring.snapshots:
         keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    settled = newest is not None and newest.sealed and finish_publication(request, newest)
+    settled = newest is not None and finish_publication(request, newest)
     now = publish.newest(request.storage, request.output) if newest is None else None
     # If this fails now, it is tried again, and reported, when this run is published.
     mend_places(request, now, settled=settled)

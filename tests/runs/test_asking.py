@@ -9,14 +9,16 @@ import pytest
 from nightjar.inference.errors import GateFailed, JobError, Unanswered
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import approving, steps
-from nightjar.inference.run.approving import Answered, answer
+from nightjar.inference.run.approving import Answered, answer, carried_out
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import Standing, stands
 from support import Lake
-from writers import BEFORE_SNAPSHOT, die_answering
+from writers import BEFORE_SNAPSHOT, BEFORE_SUCCESS, Point, die_answering
 
 ASKS = [{"column": "score", "max": 15000, "on_fail": "ask"}]
 """Twice 7999 is above it."""
+
+AFTER_ANSWER = Point("between the answer and the intent", "publish", "create", "*/ledger/*", 3)
 
 
 def asked(lake: Lake, **options: object) -> RunRequest:
@@ -75,7 +77,7 @@ def test_a_yes_publishes_what_was_validated_and_scores_nothing(lake: Lake) -> No
     assert done.decision.words.startswith("approved by anna at ")
     assert done.decision.words.endswith(": it is a holiday")
     assert done.decision.words in done.scored.warnings
-    with pytest.raises(JobError, match="was published already; `nightjar unpublish` takes it back"):
+    with pytest.raises(JobError, match="; `nightjar unpublish` takes it back from readers"):
         no(lake)
 
 
@@ -174,3 +176,26 @@ def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_command(lake: Lake, t
     assert ran.publication.number == 1
     assert ran.scored.progress.reused_shards == 8
     assert len(lake.published()) == 8000
+
+
+@pytest.mark.parametrize("point", [AFTER_ANSWER, BEFORE_SNAPSHOT, BEFORE_SUCCESS], ids=["answered", "unseen", "seen"])
+def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_yes(lake: Lake, tmp_path: Path, point: Point) -> None:
+    """As it is by a suspended flow run, which finds the answer in the ledger; a no comes too late."""
+    request = asked(lake)
+    die_answering(request, point, tmp_path)
+    with pytest.raises(JobError, match="; `nightjar unpublish` takes it back from readers"):
+        no(lake)
+    again = carried_out(request)
+    assert again is not None
+    assert again.publication is not None
+    assert (again.publication.number, again.decision.approved) == (1, True)
+    assert len(lake.published()) == 8000
+
+
+def test_a_yes_that_was_cut_off_may_be_repeated(lake: Lake, tmp_path: Path) -> None:
+    die_answering(asked(lake), BEFORE_SUCCESS, tmp_path)
+    done = yes(lake)
+    assert done.publication is not None
+    assert done.publication.number == lake.snapshot().number == 1
+    with pytest.raises(JobError, match="was published already"):
+        yes(lake)

@@ -68,7 +68,7 @@ class _Drifting(ABC):
         return self._result(passed, "nothing to compare with", sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`: of a sample of shards, because what chance makes of so few is allowed already."""
+        """As `JudgesPart.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
         return evidence.sampled is not None
 
     def can_judge(self, evidence: Evidence) -> bool:
