@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from dataclasses import replace
 
@@ -27,8 +28,7 @@ def answer(
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
     """
-    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
-    done = approving.answer(request, approved=approved, by=who, note=note, revision=revision)
+    done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, revision=revision)
     resumed, unresumed = replies.resume(done.question, done.decision)
     notes: list[str] = [unresumed]
     writing.leave(request, notes.append)
@@ -48,6 +48,15 @@ def answer(
         unresumed,
     )
     return made, tuple(filter(None, notes))
+
+
+def _somebody() -> str:
+    """This user on this machine. In a container a user may have a number and no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _tell(request: RunRequest, done: approving.Answered) -> str:

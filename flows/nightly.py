@@ -43,6 +43,7 @@ from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
+    GateFailed,
     Held,
     Interrupted,
     NightjarError,
@@ -54,7 +55,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run import approving, reasons, steps
-from nightjar.inference.run.account import Account, account_of, keep
+from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
 from nightjar.inference.run.publishing import unanswered
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest, fixed
@@ -100,8 +101,10 @@ def nightly(
     request: RunRequest | None = None
     watch = Stopwatch("start", begun())
     try:
-        if deployment.id and (answered := _answered(due(flow_run.parameters))) is not None:
-            return answered
+        if deployment.id:
+            request = due(flow_run.parameters)  # whoever must be told of an answer is told with its run
+            if (answered := _answered(request)) is not None:
+                return answered
         request = requested(flow_run.parameters)
         # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
         with watch.during("input"):
@@ -113,16 +116,9 @@ def nightly(
     except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:
         error = given if isinstance(given, NightjarError) else RunFailed(f"{type(given).__name__}: {given}")
         note_ending(error)
-        if request is None:
-            events.refused(job_name(flow_run.parameters), job, error)
-        else:
-            _keep_reason(request, error)
-            if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
-                artifacts.show_failure(request, error, ray)
-                _tell_failed(request, error)
-        if request is not None and isinstance(error, Unanswered):
-            return _ask(request, error)
-        # The run's page shows the message alone; calling the flow still raises the error.
+        if request is not None:
+            return _failed(request, error, ray)
+        events.refused(job_name(flow_run.parameters), job, error)
         return Failed(message=str(error), data=error)
     except (KeyboardInterrupt, TerminationSignal) as signal:
         stopped = _stopped(signal)
@@ -145,6 +141,18 @@ def _completed(finished: FinishedRun) -> State[Any]:
     return Completed(message=finished.sentence)
 
 
+def _failed(request: RunRequest, error: NightjarError, ray: str | None) -> State[Any]:
+    """The state of a flow run that ended with an error, once people have been told."""
+    _keep_reason(request, error)
+    if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
+        artifacts.show_failure(request, error, ray)
+        _tell_failed(request, error)
+    if isinstance(error, Unanswered):
+        return _ask(request, error, ray)
+    # The run's page shows the message alone; calling the flow still raises the error.
+    return Failed(message=str(error), data=error)
+
+
 def _tell_failed(request: RunRequest, error: NightjarError) -> None:
     """Tell Prefect's automations, and whom the job says."""
     events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
@@ -159,7 +167,7 @@ def _tell_published(finished: FinishedRun) -> None:
         get_run_logger().warning("%s", problem)
 
 
-def _ask(request: RunRequest, error: Unanswered) -> State[Any]:
+def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
     """Suspend this flow run until a person answers on its page, if Prefect can; nothing of the run is running now.
 
     Returns the state of one that ends instead: the commands `approve` and `reject` answer it.
@@ -167,7 +175,11 @@ def _ask(request: RunRequest, error: Unanswered) -> State[Any]:
     question = approving.asked(request)
     try:
         if question is not None and replies.can_suspend():
+            if (answered := _answered(request)) is not None:
+                return answered  # by somebody who was told of the question, and was faster than this run
             replies.suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
+    except Rejected as no:
+        return _failed(request, no, ray)
     except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
         get_run_logger().warning("this run cannot be suspended (%s); `nightjar approve` answers it", fault)
     return Failed(name="Asks", message=str(error), data=error)
@@ -264,22 +276,26 @@ def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwa
             raise
         # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
         get_run_logger().warning("%s", error)
+        watch.count_as(AGAIN, SCORE)
+        watch.count_as(AUDIT, VALIDATE)
         scored, verdict = _scored_and_validated(request, tasks, found, watch)
     if verdict.question is not None:
+        _keep_account(request, scored, account_of(watch.claim(), scored, verdict))
         raise unanswered(verdict)
     with watch.during("publish"):
         publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
     artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     account = account_of(watch.claim(), scored, verdict, publication)
-    if not scored.finished:
-        _keep_account(request, scored, account)
+    _keep_account(request, scored, account)
     artifacts.catch_up(request, scored, verdict)
     return FinishedRun(request, scored, verdict, publication, account)
 
 
 def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
-    """For whoever asks later. The night is published, so a storage that fails now is told of, and no more."""
+    """For whoever asks later. How the night ends is known, so a storage that fails now is told of, and no more."""
+    if scored.finished:
+        return
     try:
         keep(request.storage, revision_uri(request.run_uri, scored.revision), scored.epoch, made)
     except StorageError as error:
@@ -287,11 +303,15 @@ def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
 
 
 def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> tuple[Scored, Verdict]:
-    with watch.during("turn"), turn(request, request.job.resources.concurrency_limit), watch.during("score"):
+    with watch.during("turn"), turn(request, request.job.resources.concurrency_limit), watch.during(SCORE):
         scored: Scored = tasks.result(tasks.done(score_task, request, found))
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
     limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
-    with watch.during("turn"), turn(request, limit), watch.during("validate"):
-        verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
+    try:
+        with watch.during("turn"), turn(request, limit), watch.during(VALIDATE):
+            verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
+    except GateFailed:
+        _keep_account(request, scored, account_of(watch.claim(), scored))
+        raise
     return scored, verdict

@@ -6,6 +6,7 @@ what goes wrong is a warning. The address is a secret, and is in no message, log
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import os
@@ -120,7 +121,8 @@ def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, com
     cause = clip(cause)
     text = "\n".join(filter(None, [about, cause, f"`{typed}`" if command else "", link]))
     night = (request.job.name, request.run_id, request.date)
-    return Message(event, *night, verdict, cause, typed if command else "", link, text)
+    # Slack and Mattermost take <…> for links and mentions, as <!channel>; the cause may hold values of the input.
+    return Message(event, *night, verdict, cause, typed if command else "", link, html.escape(text, quote=False))
 
 
 def _link(request: RunRequest) -> str:

@@ -5,11 +5,13 @@ They persist no results and cache nothing: the ledger is the memory, so a task r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.runtime import task_run
 
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.bar import ProgressArtifact
@@ -52,7 +54,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
         artifacts.show_shards(request)
         raise
     artifacts.show_shards(request)
-    return scored
+    return replace(scored, tries=task_run.run_count)
 
 
 @task(name="validate", task_run_name="validate", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
@@ -65,7 +67,7 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
         artifacts.show_gates(request, error.gates)
         raise
     artifacts.show_gates(request, verdict.gates)
-    return verdict
+    return replace(verdict, tries=task_run.run_count)
 
 
 @task(name="publish", task_run_name="publish", cache_policy=NO_CACHE, persist_result=False)

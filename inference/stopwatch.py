@@ -34,6 +34,11 @@ class Stopwatch:
         finally:
             self.turn_to(before)
 
+    def count_as(self, other: str, doing: str) -> None:
+        """What was spent on `doing` until now counts for `other`."""
+        self.turn_to(self._doing)
+        self._spent[other] = self._spent.get(other, 0.0) + self._spent.pop(doing, 0.0)
+
     def claim(self) -> dict[str, float]:
         """What was done since this was last asked → seconds, in the order in which it was first done."""
         self.turn_to(self._doing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,13 +19,16 @@ HANG = 0
 
 @dataclass
 class Webhook:
-    """The server. answers: one after the other, the last of them for ever. posted: bodies, in order. at: when."""
+    """The server. answers: one after the other, the last of them for ever. posted: bodies, in order. at: when.
+    on_message: called with each body before it is answered.
+    """
 
     url: str = ""
     answers: Sequence[int] = (200,)
     posted: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
+    on_message: Callable[[dict[str, Any]], object] = bool
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -41,6 +44,7 @@ def webhook(*answers: int) -> Iterator[Webhook]:
             found.posted.append(body)
             found.headers.append(dict(self.headers))
             found.at.append(time.monotonic())
+            found.on_message(body)
             if status == HANG:
                 found.over.wait(60)
                 return

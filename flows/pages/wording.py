@@ -180,6 +180,7 @@ _SAID = {
     "gates": "gates",
     "manifest": "the manifest",
     "publish": "publishing",
+    "again": "scoring that was repeated",
     "tasks": "Prefect's tasks",
     "end": "ending",
 }

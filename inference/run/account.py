@@ -12,10 +12,15 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.protocol import Storage, join
 
-ACTORS, SCORE = "actors", "score"
+ACTORS, SCORE, AGAIN = "actors", "score", "again"
 """The parts in which workers start, and score. `Account.scoring` divides the second."""
+
+VALIDATE, AUDIT, TASKS = "validate", "audit", "tasks"
+_WHOLE = {"flow": TASKS, VALIDATE: AUDIT}
+"""What the flow did → the part that it counts for, where no step says more of it."""
 
 _FORM = "account-{epoch:08d}.json"
 
@@ -27,8 +32,9 @@ class Account:
     wall_s: of the whole command. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and
     Ray start. `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the
     model. `actors`: in each pass, until the first shard is begun. `score`. `canary`: its gates. `wait`: before failed
-    shards are tried again. `close`: the score step ends. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`:
-    what Prefect takes around the steps. `end`: after the last step.
+    shards are tried again. `close`: the score step ends. `again`: score steps before the last one, which failed, or
+    whose parts an audit found damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes
+    around the steps. `end`: after the last step.
 
     workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
     together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
@@ -87,22 +93,27 @@ class Crew:
         return most
 
 
-def account_of(flow: Mapping[str, float], scored: Scored, verdict: Verdict, publication: Publication) -> Account:
+def account_of(
+    flow: Mapping[str, float], scored: Scored, verdict: Verdict | None = None, publication: Publication | None = None
+) -> Account:
     """Put the account of a run together. flow: what its flow did → seconds; the steps among it, as the flow saw them.
 
-    A step that says itself what it did is divided by that; what the flow saw beyond it counts for `tasks`.
+    A step that says itself what it did is divided by that. What the flow saw beyond it counts for `tasks`; of a step
+    that was tried several times, for the tries before. A run that ends with its gates has no verdict, or is not
+    published.
     """
-    within = {SCORE: scored.took, "validate": verdict.took, "publish": {"publish": publication.seconds}}
+    said: dict[str, tuple[Mapping[str, float], str]] = {SCORE: (scored.took, AGAIN if scored.tries > 1 else TASKS)}
+    if verdict is not None:
+        said[VALIDATE] = verdict.took, AUDIT if verdict.tries > 1 else TASKS
+    if publication is not None:
+        said["publish"] = {"publish": publication.seconds}, TASKS
     parts: dict[str, float] = {}
-    tasks = 0.0
     for name, seconds in flow.items():
-        took = within.get(name) or {name: seconds}
-        tasks += seconds - sum(took.values())
-        for what, within_s in took.items():
+        took, beyond = said.get(name, ({_WHOLE.get(name, name): seconds}, TASKS))
+        for what, within_s in (*took.items(), (beyond, seconds - sum(took.values()))):
             parts[what] = parts.get(what, 0.0) + within_s
-    parts["tasks"] = tasks + parts.pop("flow", 0.0)
     rounded = {name: round(seconds, 3) for name, seconds in parts.items() if round(seconds, 3)}
-    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "canary", "wait"))
+    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "canary", "wait", AGAIN))
     progress = scored.progress
     return Account(
         wall_s=round(sum(flow.values()), 3),
@@ -141,8 +152,13 @@ def keep(storage: Storage, revision: str, epoch: int, made: Account) -> None:
 
 
 def kept(storage: Storage, revision: str, epoch: int) -> Account | None:
-    """The account of the command that had this epoch; None if it kept none."""
+    """The account of the command that had this epoch; None if it kept none.
+
+    Raises:
+        StorageError: It cannot be read, or another version wrote it.
+    """
+    file = join(revision, _FORM.format(epoch=epoch))
     try:
-        return of_json(Account, json.loads(storage.read(join(revision, _FORM.format(epoch=epoch)))))
+        return read_control(storage, file, lambda raw: of_json(Account, json.loads(raw)), "an account", "delete it")
     except Missing:
         return None

@@ -132,8 +132,9 @@ def judge(
     if failed:
         size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.rows_in, 'row')}"
         said = "; ".join(map(gates.told, failed))
-        keep_refused(writer, uri, tuple(failed), figures(whole), whole)
-        raise GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
+        refusal = GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
+        keep_refused(writer, uri, refusal, figures(whole), whole)
+        raise refusal
 
 
 def _audited(storage: Storage, revision: str, job: Job, lines: list[dict[str, Any]]) -> Audited:

@@ -27,7 +27,8 @@ class Scored:
     """The result of the score step.
 
     published, number: how this revision was published before, if it was; then nothing was left to score. again: why
-    shards with a result were scored again. workers: the most that scored at once. took: what was done → seconds.
+    shards with a result were scored again. workers: the most that scored at once. took: what was done → seconds, in the
+    last of so many tries of the step.
     """
 
     revision: int
@@ -43,6 +44,7 @@ class Scored:
     again: tuple[str, ...] = ()
     workers: int = 0
     took: Mapping[str, float] = field(default_factory=dict)
+    tries: int = 1
 
     @property
     def finished(self) -> bool:
@@ -53,7 +55,7 @@ class Scored:
 @dataclass(frozen=True)
 class Verdict:
     """The result of the validate step. manifest, shards: names of the files that were written after every gate
-    passed. question: what a person is asked before it is published. took: what was done → seconds.
+    passed. question: what a person is asked before it is published. took, tries: as in `Scored`.
     """
 
     revision: int
@@ -66,6 +68,7 @@ class Verdict:
     seconds: float = 0.0
     question: Question | None = None
     took: Mapping[str, float] = field(default_factory=dict)
+    tries: int = 1
 
 
 @dataclass(frozen=True)

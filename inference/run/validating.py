@@ -15,6 +15,7 @@ from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     AuditFailed,
     FoldersInvalid,
+    GateFailed,
     RunFailed,
     ShardsFailed,
 )
@@ -97,8 +98,11 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
         judged = gates.evaluate(gates.gates_of(request.job), evidence)
-        keep_refused(writer, uri, judged, shown, audited)
-        results = gates.enforce(judged)
+        try:
+            results = gates.enforce(judged)
+        except GateFailed as refusal:
+            keep_refused(writer, uri, refusal, shown, audited)
+            raise
         for snapshot in request.scoring.snapshots:
             verify(request.storage, snapshot)
         verify_packages(request.job, request.scoring)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from nightjar.inference.errors import Missing, StorageError
+from nightjar.inference.errors import GateFailed, Missing, StorageError
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
@@ -27,16 +27,18 @@ class Refused:
     profile: RevisionFile | None = field(default=None, metadata=SELDOM)
 
 
-def keep_refused(
-    writer: LedgerWriter, uri: str, gates: tuple[GateResult, ...], metrics: Figures, audited: Audited
-) -> None:
-    """Keep what the gates saw, if one of them blocks. uri: of the revision."""
-    if not any(gate.verdict == "block" for gate in gates):
-        return
+def keep_refused(writer: LedgerWriter, uri: str, refusal: GateFailed, metrics: Figures, audited: Audited) -> None:
+    """Keep what the gates saw when they refused the revision. uri: of the revision.
+
+    The refusal is what ends the run: a storage that fails here, too, is a note to it.
+    """
     storage, epoch = writer.ledger.storage, writer.epoch
-    profile = write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
-    kept = Refused(gates=gates, metrics=metrics, at=utc(), profile=profile)
-    storage.create(join(uri, _name(epoch)), json.dumps(to_json(kept), indent=1).encode())
+    try:
+        profile = write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
+        kept = Refused(gates=refusal.gates, metrics=metrics, at=utc(), profile=profile)
+        storage.create(join(uri, _name(epoch)), json.dumps(to_json(kept), indent=1).encode())
+    except StorageError as error:
+        refusal.add_note(f"what the gates saw could not be kept for the report: {error}")
 
 
 def read_refused(storage: Storage, uri: str, epoch: int) -> Refused | None:

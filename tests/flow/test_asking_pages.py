@@ -12,8 +12,10 @@ from prefect.client.schemas.objects import FlowRun
 
 from forked import forked
 from nightjar.flows.pages import standing
+from nightjar.inference.run import approving
 from service import Service, client, deployments, ended, service, start_run, state_of
 from support import Lake, conforms, wait_until
+from webhooks import Webhook, webhook
 
 pytestmark = [pytest.mark.flow]
 
@@ -27,6 +29,11 @@ class Asking:
     lake: Lake
     serving: Service
     env: dict[str, str]
+    told: Webhook
+
+    def said(self, night: str) -> list[str]:
+        """What was sent of this night, kind after kind."""
+        return [message["event"] for message in self.told.posted if message["run_id"] == night]
 
     @property
     def api(self) -> str:
@@ -52,10 +59,12 @@ class Asking:
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Asking]:
     folder = tmp_path_factory.mktemp("asking")
-    lake = Lake(folder / "job", engine="local").ready(name="asking", checks=ASKS)
-    with service(folder, "serve", lake.folder, "--engine", "local", env=api_env) as serving:
-        wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")
-        yield Asking(lake, serving, api_env)
+    lake = Lake(folder / "job", engine="local")
+    with webhook() as told:
+        lake.ready(name="asking", checks=ASKS, notify={"webhook": told.url, "on": ["failed", "asks", "published"]})
+        with service(folder, "serve", lake.folder, "--engine", "local", env=api_env) as serving:
+            wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")
+            yield Asking(lake, serving, api_env, told)
 
 
 def test_a_yes_on_the_page_publishes_without_scoring(asking: Asking) -> None:
@@ -88,6 +97,27 @@ def test_a_no_on_the_page_fails_the_run(asking: Asking) -> None:
     assert ": wrong fares. What was asked: score.max" in str(done.state.message)
     assert "2026-11-02" not in asking.lake.snapshot().runs
     assert asking.status("2026-11-02").state == "failed"
+    assert asking.said("2026-11-02") == ["asks", "failed"]
+    report = asking.lake.out / "runs" / "2026-11-02" / "r1" / "report.html"
+    assert "rejected by ben at " in report.read_text()
+
+
+def test_whoever_answers_before_the_run_is_suspended_ends_it(asking: Asking) -> None:
+    """As an automation may that is told of the question: the run does not wait for a second answer."""
+
+    def answer(message: dict[str, Any]) -> None:
+        if message["event"] == "asks":
+            approving.answer(asking.lake.request(date="2026-11-05"), approved=True, by="a robot")
+
+    asking.told.on_message = answer
+    try:
+        run = ended(asking.api, start_run(asking.api, deployments(asking.api, "asking")["asking"], date="2026-11-05"))
+    finally:
+        asking.told.on_message = bool
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    assert asking.said("2026-11-05") == ["asks", "published"]
+    assert asking.lake.snapshot().runs["2026-11-05"].revision == 1
 
 
 def test_a_yes_by_command_ends_the_suspended_run_too(asking: Asking) -> None:

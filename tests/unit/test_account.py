@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nightjar.flows.pages.wording import where_time_went
+from nightjar.inference.errors import StorageError
 from nightjar.inference.job.cost import Cost
 from nightjar.inference.job.sections import Resources
 from nightjar.inference.ledger.progress import Progress
@@ -21,6 +22,13 @@ from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import join
 from support import Lake
+
+
+def test_what_was_done_before_may_count_for_something_else() -> None:
+    watch = Stopwatch("score", clock=iter([0.0, 2.0, 3.0, 7.0]).__next__)
+    watch.count_as("again", "score")  # at 2, while it goes on
+    watch.turn_to("end")
+    assert watch.claim() == {"again": 2.0, "score": 1.0, "end": 4.0}
 
 
 def ticking(*moments: float) -> Stopwatch:
@@ -107,6 +115,40 @@ def test_the_account_of_a_run_has_every_second_once() -> None:
     assert made.wall_s == sum(FLOW.values()) == sum(made.parts.values())
     assert made.workers == 2
     assert made.worker_s == 2 * (1.0 + 14.0 + 1.0)
+
+
+def test_scoring_that_prefect_repeated_is_not_what_prefect_takes() -> None:
+    """What the first try took is counted as scoring, and its workers are paid."""
+    made = account_of({**FLOW, "score": FLOW["score"] + 3600}, replace(SCORED, tries=2), VERDICT, PUBLICATION)
+    once = account_of(FLOW, SCORED, VERDICT, PUBLICATION)
+    assert made.parts["again"] == pytest.approx(3600 + 1.0)
+    assert made.parts["tasks"] == pytest.approx(once.parts["tasks"] - 1.0)
+    assert made.worker_s == pytest.approx(once.worker_s + 2 * 3601)
+    assert sum(made.parts.values()) == pytest.approx(made.wall_s)
+
+
+def test_an_audit_that_was_repeated_is_an_audit() -> None:
+    made = account_of({**FLOW, "validate": FLOW["validate"] + 60}, SCORED, replace(VERDICT, tries=2), PUBLICATION)
+    assert made.parts["audit"] == pytest.approx(62.5)
+    assert "again" not in made.parts
+
+
+def test_a_run_that_a_gate_refused_has_an_account_of_what_it_did() -> None:
+    flow = {name: seconds for name, seconds in FLOW.items() if name != "publish"}
+    made = account_of(flow, SCORED)
+    assert made.parts["audit"] == FLOW["validate"]
+    assert "publish" not in made.parts
+    assert sum(made.parts.values()) == pytest.approx(made.wall_s) == pytest.approx(sum(flow.values()))
+
+
+def test_a_damaged_account_is_named(tmp_path: Path) -> None:
+    request = Lake(tmp_path, "local").ready().request()
+    revision = join(request.run_uri, "r1")
+    for content in (b"{", b'{"wall_s": 1}', b"[]"):
+        request.storage.delete([join(revision, "account-00000007.json")])
+        request.storage.create(join(revision, "account-00000007.json"), content)
+        with pytest.raises(StorageError, match=r"account-00000007\.json: not an account that this version can read"):
+            kept(request.storage, revision, 7)
 
 
 def test_scoring_is_divided_by_what_its_workers_did() -> None:

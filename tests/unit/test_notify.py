@@ -81,6 +81,17 @@ def test_a_failed_night_is_told_with_its_verdict_cause_and_command(lake: Lake) -
     assert hook.headers[0]["Content-Type"] == "application/json"
 
 
+def test_a_value_of_the_input_mentions_nobody(lake: Lake) -> None:
+    """A chat takes `<!channel>` for all of its people. The other fields have the value as it is."""
+    with webhook() as hook:
+        lake.ready(notify={"on": ["failed"], "webhook": hook.url})
+        assert notifying.failed(lake.request(), RunFailed("'carrier' has the new values '<!channel>' & 'x'")) == ""
+    (body,) = hook.posted
+    assert body["cause"] == "'carrier' has the new values '<!channel>' & 'x'"
+    assert "'&lt;!channel&gt;' &amp; 'x'" in body["text"]
+    assert "<" not in body["text"]
+
+
 def test_a_gate_that_blocks_is_the_verdict_and_its_sentence_the_cause(lake: Lake) -> None:
     with webhook() as hook:
         lake.ready(notify={"on": ["failed"], "webhook": hook.url}, checks=[{"column": "score", "max": 5}])
