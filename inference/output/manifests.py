@@ -14,6 +14,7 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import published_run
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage, join
 
 
@@ -64,7 +65,7 @@ def read_verified(storage: Storage, output: str, published: Published) -> bytes:
 def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
     """The exact data files of a published run (default: of the latest night), in input order."""
     run, entry = published_run(storage, output, run_id)
-    uri = join(output, "runs", run, f"r{entry.revision}")
+    uri = revision_in(output, run, entry.revision)
     return (join(uri, name) for name in data_parts(storage, output, run, entry).table["name"].to_pylist())
 
 
@@ -78,7 +79,7 @@ def data_parts(storage: Storage, output: str, run: str, entry: Published) -> Pub
     listed = found.shards
     if listed is None:
         raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
-    file = join(output, "runs", run, f"r{entry.revision}", listed.file)
+    file = join(revision_in(output, run, entry.revision), listed.file)
     raw = storage.read(file)
     if checksum(raw) != listed.checksum:
         raise JobError(f"{file}: not the file that was published; restore it")

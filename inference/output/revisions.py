@@ -84,9 +84,19 @@ class Revision:
         return any(writer.flow_run == flow_run for _, writer in self.state.openers)
 
 
+def run_folder(output: str, run: str) -> str:
+    """The URI of the folder with a run's revisions. output: the URI of the job's output."""
+    return join(output, "runs", run)
+
+
 def revision_uri(run_uri: str, number: int) -> str:
     """The URI of a revision."""
     return join(run_uri, f"r{number}")
+
+
+def revision_in(output: str, run: str, number: int) -> str:
+    """The URI of a run's revision. output: the URI of the job's output."""
+    return revision_uri(run_folder(output, run), number)
 
 
 def newest_revision(storage: Storage, run_uri: str) -> Revision | None:

@@ -16,7 +16,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.manifests import read_verified
 from nightjar.inference.output.publications import Origin, Snapshot
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage
 
 _MAX_TRIES = 100
 _READERS = 16
@@ -123,7 +123,7 @@ def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
     Raises:
         JobError: it was never published, readers see it already, or it is not as it was published.
     """
-    entry = _published_before(storage, join(output, "runs", run_id))
+    entry = _published_before(storage, revs.run_folder(output, run_id))
     if entry is None:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
     if publish.shown(storage, output, run_id) == entry:

@@ -9,7 +9,8 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.metrics.drift import Drift, Incomparable, drift
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import run_manifest
 from nightjar.inference.validation.manifest import Manifest, read_profile
@@ -73,7 +74,7 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
     profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
     named = zip((before, now), profiles, strict=True)
     one, other = (
-        _figures(each, by_latest(storage, join(output, "runs", run, f"r{each.revision}"), each.metrics).evaluation)
+        _figures(each, by_latest(storage, revision_in(output, run, each.revision), each.metrics).evaluation)
         for run, each in zip((before, now), manifests, strict=True)
     )
     return RunsCompared(

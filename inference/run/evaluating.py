@@ -23,9 +23,10 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import reading
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import LabelsJoined, LateEvaluation, LateGate, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
 from nightjar.inference.validation.joining import Counts, Join
@@ -86,7 +87,7 @@ def evaluate_late(
         gates=tuple(LateGate(each.name, each.passed, each.observed, each.limit, each.sentence) for each in gates),
         evaluation=state.results(),
     )
-    return keep(request.storage, join(request.output, "runs", night.run_id, f"r{night.revision}"), made)
+    return keep(request.storage, revision_in(request.output, night.run_id, night.revision), made)
 
 
 def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[tuple[str, ...], str]:

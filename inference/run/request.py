@@ -27,6 +27,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LEASE_S
+from nightjar.inference.output.revisions import run_folder
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import LakeStorage
@@ -111,7 +112,7 @@ class RunRequest:
     @property
     def run_uri(self) -> str:
         """The URI of the folder with this run's revisions."""
-        return join(self.output, "runs", self.run_id)
+        return run_folder(self.output, self.run_id)
 
 
 def make_request(
@@ -257,7 +258,7 @@ def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | Non
     if run_id is None or (is_dated(job.output.uri) and day is None):
         return None
     try:
-        return begun(storage, join(fill(job.output.uri, day or dt.date.min), "runs", run_id))
+        return begun(storage, run_folder(fill(job.output.uri, day or dt.date.min), run_id))
     except Missing:
         return None
 

@@ -151,7 +151,7 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
 
 
 def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, lease_s: float) -> RunLine | None:
-    uri = join(output, "runs", run_id)
+    uri = revs.run_folder(output, run_id)
     newest = revs.newest_revision(storage, uri)
     if newest is None:
         note = reasons.note_of(storage, uri, job)
@@ -163,7 +163,7 @@ def run_line(
     storage: Storage, output: str, run_id: str, newest: revs.Revision, shown: int, job: str, lease_s: float = LEASE_S
 ) -> RunLine:
     """A run that has a revision. newest: its newest one. shown: the one readers see, 0 for none. job: its name."""
-    uri, progress = join(output, "runs", run_id), newest.state.progress
+    uri, progress = revs.run_folder(output, run_id), newest.state.progress
     manifest = sealed_manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
     return RunLine(

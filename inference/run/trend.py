@@ -8,8 +8,8 @@ from itertools import islice
 
 from nightjar.inference.errors import StorageError
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.output.revisions import revision_uri
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import earlier_nights
 from nightjar.inference.validation.manifest import Manifest
@@ -44,7 +44,7 @@ def figures_of(metrics: Figures) -> dict[str, float]:
 def _figures(storage: Storage, output: str, run: str, night: Manifest) -> dict[str, float]:
     """As `figures_of`, with the labels that came late. An evaluation that is damaged is none; `status` says so."""
     try:
-        return figures_of(by_latest(storage, revision_uri(join(output, "runs", run), night.revision), night.metrics))
+        return figures_of(by_latest(storage, revision_in(output, run, night.revision), night.metrics))
     except StorageError:
         return figures_of(night.metrics)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.figures import Evaluation, Figures
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.control import numbered, read_control
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -119,7 +120,7 @@ def by_latest(storage: Storage, revision: str, found: Figures) -> Figures:
 
 def evaluation_uri(output: str, made: LateEvaluation) -> str:
     """Where an evaluation was kept. output: the URI of the job's output."""
-    return _uri(join(output, "runs", made.run_id, f"r{made.revision}"), made.number)
+    return _uri(revision_in(output, made.run_id, made.revision), made.number)
 
 
 def _numbers(storage: Storage, revision: str) -> list[int]:

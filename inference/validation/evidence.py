@@ -12,7 +12,8 @@ from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.profile import merged
 from nightjar.inference.output import publications as publish
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.output.revisions import run_folder
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,
@@ -105,7 +106,7 @@ def run_manifest(storage: Storage, output: str, run: str) -> tuple[str, Manifest
     """
     if entry := publish.newest(storage, output).runs.get(run):
         return entry.date, read_manifest(storage, output, entry)
-    found = validated_manifest(storage, join(output, "runs", run))
+    found = validated_manifest(storage, run_folder(output, run))
     return (found.date, found) if found else None
 
 

@@ -27,7 +27,7 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.manifests import RevisionFile, read_verified
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.output.revisions import newest_revision, revision_in
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
 from nightjar.inference.storage.protocol import Storage, join
@@ -184,7 +184,7 @@ def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) ->
         JobError: It is not the file that was published, or another version wrote it.
     """
     assert manifest.profile is not None
-    return profile_in(storage, join(output, "runs", run, f"r{manifest.revision}"), manifest.profile)
+    return profile_in(storage, revision_in(output, run, manifest.revision), manifest.profile)
 
 
 def profile_in(storage: Storage, uri: str, kept: RevisionFile) -> Profile:

@@ -31,6 +31,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.manifests import data_parts
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
 from nightjar.inference.output.publications import Snapshot
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -198,7 +199,7 @@ def _nights(snapshot: Snapshot) -> dict[str, tuple[str, Published]]:
 
 
 def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
-    folder = join(output, "runs", run, f"r{entry.revision}")
+    folder = revision_in(output, run, entry.revision)
     try:
         found = data_parts(storage, output, run, entry)
         parts, by = found.table, tuple(found.partitioned_by)
