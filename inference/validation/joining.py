@@ -1,13 +1,12 @@
 """Joins labels to the rows of a night by their keys: exactly, at any size, in bounded memory.
 
-The rows, and then the labels, are written to files on the local disk, divided by the hash of their key. Then one
-division at a time is joined. The rows of a division are in memory together; its labels are read a block at a time.
+The rows, and then the labels, are divided by the hash of their key. Then one division at a time is joined. The rows of
+a division are in memory together; its labels are read a block at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,18 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.errors import JobError
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.storage.local import storage_error
+from nightjar.inference.validation.dividing import blocks, divide, divisions
 from nightjar.inference.validation.joinkeys import keys_of, shown, whole
-from nightjar.inference.validation.keyhash import hashes
-
-BLOCK_ROWS = 1 << 20
-"""The rows that are divided, or looked up, at a time; and about the rows of a division."""
-
-_MOST = 256
-"""The most divisions, each of which is an open file. A night of more than `BLOCK_ROWS` times as many rows needs more
-memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,13 +67,13 @@ class Join:
             JobError: Two labels of one key differ. Names the key and the files.
             StorageError: The disk took no more.
         """
-        divisions = min(_MOST, max(1, -(-self.rows // BLOCK_ROWS)))
+        into = divisions(self.rows)
         mine, theirs = self.folder / "rows", self.folder / "labels"
-        _divide((self._keyed(each, wanted) for each in night), mine, divisions)
-        _divide((self._of_file(*each, label) for each in labels), theirs, divisions)
-        for index in range(divisions):
-            said = _blocks(theirs / str(index))
-            if rows := list(_blocks(mine / str(index))):
+        divide((self._keyed(each, wanted) for each in night), mine, into)
+        divide((self._of_file(*each, label) for each in labels), theirs, into)
+        for index in range(into):
+            said = blocks(theirs, index)
+            if rows := list(blocks(mine, index)):
                 yield self._labelled(pa.concat_tables(rows), said)
             else:
                 self.counts.unmatched += sum(each.num_rows for each in said)
@@ -175,50 +166,3 @@ class _Known:
             f"labels: {named} has the label {one.as_py()!r} and the label {other.as_py()!r}, {where}; leave one of "
             "them out, or name all the columns that make a row's key"
         )
-
-
-def _divide(tables: Iterable[pa.Table], folder: Path, divisions: int) -> None:
-    """Write rows to one file for each division that has any. The first column is the key; a null is in the first."""
-    with _on_disk(folder), ExitStack() as stack:
-        folder.mkdir()
-        files: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        for block in _gathered(tables):
-            which = (hashes([whole(block.column(0))], block.num_rows) % np.uint64(divisions)).astype(np.uint8)
-            order = np.argsort(which, kind="stable")
-            rows = block.take(pa.array(order)) if divisions > 1 else block
-            edges = np.searchsorted(which[order], np.arange(divisions + 1))
-            for index, (low, high) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-                if low == high:
-                    continue
-                if index not in files:
-                    file = stack.enter_context(pa.OSFile(str(folder / str(index)), "wb"))
-                    files[index] = stack.enter_context(pa.ipc.new_stream(file, rows.schema))
-                files[index].write_table(rows.slice(low, high - low))
-
-
-@contextmanager
-def _on_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        found = storage_error(error, str(folder))
-        raise StorageError(f"{found}; the environment variable TMPDIR names another place for it") from error
-
-
-def _blocks(path: Path) -> Iterator[pa.Table]:
-    """The rows of a division; none if it has no file."""
-    if path.exists():
-        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as batches:
-            yield from _gathered(pa.Table.from_batches([batch]) for batch in batches)
-
-
-def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small tables together, as ones of about `BLOCK_ROWS` rows."""
-    held: list[pa.Table] = []
-    for table in tables:
-        held.append(table)
-        if sum(each.num_rows for each in held) >= BLOCK_ROWS:
-            yield pa.concat_tables(held)
-            held = []
-    if held and (last := pa.concat_tables(held)).num_rows:
-        yield last

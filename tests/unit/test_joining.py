@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.validation import joining
+from nightjar.inference.validation import dividing, joining
 from nightjar.inference.validation.joining import Join
 from nightjar.inference.validation.joinkeys import check_kinds, keys_of, shown
 
@@ -170,7 +170,7 @@ def test_labels_of_other_nights_may_contradict_each_other(tmp_path: Path) -> Non
 def test_many_divisions_find_what_pandas_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Rows and labels at random, some of them twice, in blocks and divisions of odd sizes."""
     random = np.random.default_rng(seed)
-    monkeypatch.setattr(joining, "BLOCK_ROWS", int(random.integers(10, 400)))
+    monkeypatch.setattr(dividing, "BLOCK_ROWS", int(random.integers(10, 400)))
     ids = random.integers(0, 4000, 3000)
     said = random.integers(0, 6000, 2500)
     files = [
@@ -199,7 +199,7 @@ def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
 
 def test_no_more_than_a_block_of_labels_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night of few rows, and labels of a year: what is looked up at a time is about as large as a block."""
-    monkeypatch.setattr(joining, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(dividing, "BLOCK_ROWS", 100)
     seen: list[int] = []
     add = joining._Known.add
     monkeypatch.setattr(
