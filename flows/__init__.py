@@ -1,6 +1,6 @@
 """When a job runs, and what a person sees of it. The public names below are all that programs need of this package.
 
-`run`, `backfill`, `status`, `files`, `evaluate`, `approve` and `reject` do what the commands of the same names do.
+`run`, `backfill`, `status`, `files`, `evaluate`, `diff`, `approve` and `reject` do what the commands of these names do.
 `nightly` is the Prefect flow of one night, to call from a flow of your own, or to deploy.
 """
 
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
-    from nightjar.flows.api import approve, backfill, evaluate, files, reject, run, status
+    from nightjar.flows.api import approve, backfill, diff, evaluate, files, reject, run, status
     from nightjar.flows.nightly import nightly
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Night
     from nightjar.inference.output.reading import Files
+    from nightjar.inference.run.comparing import RunsCompared
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "Night",
     "RunResult",
     "RunStatus",
+    "RunsCompared",
     "approve",
     "backfill",
+    "diff",
     "evaluate",
     "files",
     "nightly",
@@ -44,8 +47,10 @@ _MODULES = {
     "Night": "nightjar.flows.results",
     "RunResult": "nightjar.flows.reports",
     "RunStatus": "nightjar.flows.reports",
+    "RunsCompared": "nightjar.inference.run.comparing",
     "approve": "nightjar.flows.api",
     "backfill": "nightjar.flows.api",
+    "diff": "nightjar.flows.api",
     "evaluate": "nightjar.flows.api",
     "files": "nightjar.flows.api",
     "nightly": "nightjar.flows.nightly",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Launched, Night
     from nightjar.inference.output.reading import Files
+    from nightjar.inference.run.comparing import RunsCompared
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 Date = str | dt.date
@@ -154,6 +155,31 @@ def evaluate(
         key=_listed(key),
         label=label,
     )
+
+
+def diff(
+    job: str | Path,
+    before: str,
+    now: str,
+    *,
+    date: Date | None = None,
+    key: str | Sequence[str] = (),
+    rows: int = 20,
+) -> RunsCompared:
+    """Compare two runs: their figures, how far their columns are apart, and the rows whose outputs moved most.
+
+    before, now: the runs, by date or name. date: of the output, if output.uri has {date}. key: the columns by which a
+    row is found in both; default: those of late_labels, or of a check on unique keys. rows: the most rows to name of
+    each output; 0: the rows are not read.
+
+    Raises:
+        JobError: The job file, date or name is wrong; a run did not pass its gates; or its rows have no such key.
+        StorageError: The storage refused or failed.
+    """
+    from nightjar.inference.run import comparing
+
+    request = make_request(job, date=_date(date), scores=False)
+    return comparing.diff(request, before, now, key=_listed(key), rows=rows)
 
 
 def approve(

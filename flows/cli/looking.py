@@ -129,27 +129,37 @@ def diff(
     date: Annotated[
         str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
     ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            help="A column by which a row is found in both runs; may be repeated. Default: late_labels.key, or a check "
+            "on unique keys.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", min=0, help="The most rows of an output that are listed; 0: read no rows.")
+    ] = 20,
     lines: LinesOption = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two runs: figures, metrics and columns.
+    """Compare two runs: figures, metrics, columns and rows.
 
-    Columns are compared if the job describes them (profile); those that are furthest apart come first.
+    Columns are compared if the job describes them (profile); those that are furthest apart come first. Rows are joined
+    by a key; those whose outputs moved most come first.
     """
-    from nightjar.flows.cli import tables
-    from nightjar.inference.run.comparing import compare
+    from nightjar.flows.cli import diffing
+    from nightjar.inference.run import comparing
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json, {}):
         request = make_request(job, date=date, scores=False)
-        found = compare(request.storage, request.job.name, request.output, before, now)
+        found = comparing.diff(request, before, now, key=key or (), rows=rows)
     if as_json:
         emit(found)
         return
-    out.print(tables.figures(found))
-    if found.columns:
-        out.print(tables.columns(found, lines))
-    tell(tables.compared(found, lines))
+    for each in diffing.compared(found, lines):
+        tell(each) if isinstance(each, str) else out.print(each)
 
 
 def files(

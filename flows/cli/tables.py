@@ -14,7 +14,6 @@ from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, metric_text, took
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
-from nightjar.inference.run.comparing import RunsCompared
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import RunLine
@@ -36,7 +35,7 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
     """The table of a job's runs."""
     columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
-    table = _table(f"{request.job.name}: {request.output}", columns)
+    table = table_of(f"{request.job.name}: {request.output}", columns)
     for each in found:
         number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
         table.add_row(
@@ -58,7 +57,7 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
     of = f"{len(found):,} of {total:,}" if len(found) < total else f"all {total:,}"
     rows = [cells(each) for each in found]
     said = [name for name in _SHARDS if any(row[name] for row in rows)]
-    table = _table(f"Shards ({of}): without result first, then retried, then slowest", [])
+    table = table_of(f"Shards ({of}): without result first, then retried, then slowest", [])
     for name in said:
         # A name or an id may take two lines, but is complete, because `nightjar retry --shard` needs the whole id.
         table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
@@ -70,7 +69,7 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
 
 def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of a few rows with their predictions. It has no title, because Rich would fold it in a narrow table."""
-    table = _table("", [])
+    table = table_of("", [])
     for name in names:
         table.add_column(Text(line(name)), overflow="fold")
     for row in rows:
@@ -103,7 +102,7 @@ def _incident(said: Incident) -> str:
 
 def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
     """The table of an output's publications; readers see the first one."""
-    table = _table(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"])
+    table = table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"])
     for number, each in enumerate(found):
         at, latest = each.snapshot, each.snapshot.latest()
         seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
@@ -133,51 +132,6 @@ def _some(runs: list[str]) -> str:
     return ", ".join(runs[-_RUNS:]) + more
 
 
-def figures(found: RunsCompared) -> Table:
-    """The table of two runs' figures."""
-    table = _table(found.job, ["figure", found.before, found.now])
-    for each in found.figures:
-        table.add_row(each.name, _figure(each.before), _figure(each.now))
-    return table
-
-
-def columns(found: RunsCompared, lines: int) -> Table:
-    """The table of two runs' columns, the ones that are furthest apart first."""
-    names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now", "new", "gone"]
-    table = _table("", names)
-    for each in (each for each in found.columns[:lines] if not each.why):
-        distances = (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)
-        table.add_row(
-            Text(visible(each.column)),
-            *map(_figure, distances),
-            *(Text(visible(_first(values))) for values in (each.new, each.vanished)),
-        )
-    return table
-
-
-def compared(found: RunsCompared, lines: int) -> str:
-    """What the tables do not say."""
-    said = [f"{each.column!r} cannot be compared: {each.why}" for each in found.columns[:lines] if each.why]
-    if len(found.columns) > lines:
-        said.append(f"{len(found.columns) - lines:,} more columns: --lines {len(found.columns)}")
-    said += [
-        f"the columns of {run} were not described: write `profile` into the job, and score it again"
-        for run in found.undescribed
-    ]
-    return "\n".join(map(line, said))
-
-
-def _figure(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def _first(values: Sequence[str]) -> str:
-    more = f" and {len(values) - _RUNS:,} more" if len(values) > _RUNS else ""
-    return ", ".join(values[:_RUNS]) + more
-
-
 def replayed(result: Replayed) -> str:
     """One row's input values, and its outputs or its error."""
     return "\n".join([*_values("input", result.inputs), result.text, *_values("output", result.outputs)])
@@ -190,7 +144,7 @@ def _values(kind: str, values: Values) -> list[str]:
 
 def history(job: str, found: Iterable[NightListed]) -> Table:
     """The table of a job's nights."""
-    table = _table(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
+    table = table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
     for each in found:
         number = f" #{each.publication}" if each.publication else ""
         table.add_row(
@@ -207,13 +161,14 @@ def history(job: str, found: Iterable[NightListed]) -> Table:
 
 def nights(found: Iterable[Night]) -> Table:
     """The table of a backfill's nights."""
-    table = _table("", ["night", "state", "rows", "what happened"])
+    table = table_of("", ["night", "state", "rows", "what happened"])
     for night in found:
         table.add_row(night.date, night.state, f"{night.rows:,}", Text(visible(night.said)))
     return table
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
+def table_of(title: str, columns: Sequence[str]) -> Table:
+    """An empty table as all commands show them."""
     table = Table(
         title=Text(visible(title)) if title else None,
         title_justify="left",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from nightjar.inference.errors import Missing
+from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.errors import Missing, NightjarError, StorageError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.output import nights, outcomes
 from nightjar.inference.output.parts import DATA
+from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
 
@@ -59,9 +61,36 @@ class Files:
             partition_base_dir=self.data,
         )
 
+    def blocks(self, rows: ds.Dataset, columns: list[str]) -> Iterator[pa.Table]:
+        """Some columns of the rows, a bounded number of rows at a time. rows: the dataset.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+        wide = row_bytes(pa.schema([rows.schema.field(name) for name in columns]))
+        many = int(max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(wide, 1))))
+        try:
+            # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
+            # And not far ahead, because blocks of wide rows are large.
+            batches = rows.to_batches(
+                columns=columns, batch_size=many, batch_readahead=1, fragment_readahead=1, use_threads=False
+            )
+            for batch in batches:
+                yield pa.Table.from_batches([batch])
+        except NightjarError:
+            raise
+        except OSError as error:
+            raise storage_error(error, self.data) from error
+        except pa.ArrowException as error:
+            raise StorageError(f"{self.data}: a published file cannot be read: {error}; restore it") from error
+
     def filesystem(self) -> fs.FileSystem:
         """A read-only pyarrow file system over the job's storage, which opens `uris`."""
         return fs.PyFileSystem(_Reading(self.storage))
+
+
+_BLOCK_ROWS, _BLOCK_BYTES = 1 << 17, 1 << 26
+"""The most rows, and about the most bytes, that are read at a time."""
 
 
 def files(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> Files:
@@ -71,7 +100,11 @@ def files(storage: Storage, output: str, run_id: str | None, date: str | None = 
         JobError: it is not published; or its manifest or list of shards is not what was published.
         Missing: one of these was deleted.
     """
-    night = nights.published(storage, output, run_id, date)
+    return files_of(storage, nights.published(storage, output, run_id, date))
+
+
+def files_of(storage: Storage, night: nights.PublishedNight) -> Files:
+    """The files of a run."""
     return Files(
         publication=night.publication,
         run_id=night.run or "",

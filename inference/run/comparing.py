@@ -1,15 +1,18 @@
-"""Two runs of a job side by side: their figures, and how far their columns are apart."""
+"""Two runs of a job side by side: their figures, how far their columns are apart, and the rows that moved most."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.drift import Drift, Incomparable, drift
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.run.moving import RowsCompared, key_of, moved
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import run_manifest
@@ -17,6 +20,14 @@ from nightjar.inference.validation.manifest import Manifest, read_profile
 
 _SLICES = 10
 """The most slices of a column that are compared."""
+
+ROWS = 20
+"""The most rows that are named of each output, if nobody says otherwise."""
+
+_NO_KEY = (
+    "the rows were not joined: name the columns by which a row is found in both runs, --key COLUMN (if both scored the "
+    "same files: --key _file --key _row), or write late_labels.key or a check {unique: […]} into the job"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,8 @@ class ColumnCompared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
     """Two runs: before, and now. columns: the ones that are furthest apart come first. undescribed: the runs whose
-    columns were not described, so that none is compared.
+    columns were not described, so that none is compared. rows: what moved, row by row; null if the rows were not
+    joined. unjoined: why not; empty if nobody asked for it.
     """
 
     job: str
@@ -61,15 +73,43 @@ class RunsCompared:
     figures: tuple[FigureCompared, ...]
     columns: tuple[ColumnCompared, ...]
     undescribed: tuple[str, ...] = ()
+    rows: RowsCompared | None = None
+    unjoined: str = ""
+
+
+def diff(request: RunRequest, before: str, now: str, *, key: Sequence[str] = (), rows: int = ROWS) -> RunsCompared:
+    """Compare two runs of a job that passed their gates, also row by row.
+
+    key: the columns by which a row is found in both; default: those that the job itself calls a key, if there are any.
+    rows: the most rows to name of each output; 0: the rows are not read.
+
+    Raises:
+        JobError: A run did not pass, or a file of it is not the one that was published; or its rows have no such key.
+        StorageError: The storage refused or failed.
+    """
+    storage, output = request.storage, request.output
+    found = compare(storage, request.job.name, output, before, now)
+    if not rows:
+        return found
+    chosen = tuple(dict.fromkeys(key)) or key_of(request.job)
+    if not chosen:
+        return replace(found, unjoined=_NO_KEY)
+    runs = [(run, *_passed(storage, output, run)) for run in (before, now)]
+    try:
+        return replace(found, rows=moved(storage, output, runs, chosen, rows))
+    except JobError as error:
+        if key:
+            raise
+        return replace(found, unjoined=f"the rows were not joined: {error}")
 
 
 def compare(storage: Storage, job: str, output: str, before: str, now: str) -> RunsCompared:
-    """Compare two runs of a job that passed their gates. job: its name.
+    """Compare two runs of a job that passed their gates, without reading their rows. job: its name.
 
     Raises:
         JobError: A run did not, or its manifest or profile is not the one that was published.
     """
-    manifests = [_manifest(storage, output, run) for run in (before, now)]
+    manifests = [_passed(storage, output, run)[1] for run in (before, now)]
     runs = zip((before, now), manifests, strict=True)
     profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
     named = zip((before, now), profiles, strict=True)
@@ -90,13 +130,13 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
     )
 
 
-def _manifest(storage: Storage, output: str, run: str) -> Manifest:
+def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifest]:
     if (found := run_manifest(storage, output, run)) is None:
         raise JobError(
             f"no run {run!r} is published in {output}, or was validated without being published; `nightjar runs` "
             "lists the runs"
         )
-    return found[1]
+    return found
 
 
 def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, LabelInvalid, NightjarError, ShardError, StorageError
+from nightjar.inference.errors import JobError, LabelInvalid, ShardError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
@@ -25,15 +25,11 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import reading
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
-from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import LabelsJoined, LateEvaluation, LateGate, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
 from nightjar.inference.validation.joining import Counts, Join
 from nightjar.inference.validation.joinkeys import check_kinds, declared
-
-_BATCH_ROWS = 1 << 17
-"""Rows of the night that are read at a time."""
 
 _INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, field in Input.model_fields.items())})\b")
 
@@ -69,7 +65,7 @@ def evaluate_late(
     said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
-        read = _rows(night, rows, list(dict.fromkeys((*key, state.score))))
+        read = night.blocks(rows, list(dict.fromkeys((*key, state.score))))
         for table, found in match.joined(read, [state.score], said.blocks(rows.schema.field(state.score).type), label):
             state.update(table[state.score], found)
     _check_joined(match, night.run_id, said.shown)
@@ -179,20 +175,6 @@ def _of_labels() -> Iterator[None]:
     except (JobError, ShardError) as error:
         said = _INPUT_KEYS.sub(r"late_labels.input.\1", str(error).removeprefix("input.uri: "))
         raise JobError(clip(said if said.startswith("late_labels.") else f"labels: {said}")) from error
-
-
-def _rows(night: reading.Files, rows: pa.dataset.Dataset, wanted: list[str]) -> Iterator[pa.Table]:
-    """The wanted columns of the night's rows, a batch at a time."""
-    try:
-        # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
-        for batch in rows.to_batches(columns=wanted, batch_size=_BATCH_ROWS, use_threads=False):
-            yield pa.Table.from_batches([batch])
-    except NightjarError:
-        raise
-    except OSError as error:
-        raise storage_error(error, night.data) from error
-    except pa.ArrowException as error:
-        raise StorageError(f"{night.data}: a published file cannot be read: {error}; restore it") from error
 
 
 def _check_joined(match: Join, run_id: str, labels: str) -> None:

@@ -10,9 +10,9 @@ from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.profile import merged
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.revisions import run_folder
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import (
     Baseline,
@@ -24,7 +24,7 @@ from nightjar.inference.validation.gates import (
     input_gates,
 )
 from nightjar.inference.validation.judging import NightEvidence
-from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated_manifest
+from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated
 
 
 def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
@@ -72,7 +72,7 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
             return Baseline(name, None, "no earlier night is published")
         run, day, manifest = found
     elif named := run_manifest(storage, output, run):
-        day, manifest = named
+        day, manifest = named[0].date, named[1]
     else:
         return Baseline(name, None, f"no run {run!r} is published, or was validated without being published")
     called = day if run == day else f"the run {run} of {day}"
@@ -98,16 +98,15 @@ def _window(storage: Storage, output: str, date: str, nights: int) -> Baseline:
     return Baseline(called, merged(read_profile(storage, output, run, manifest) for run, manifest in described))
 
 
-def run_manifest(storage: Storage, output: str, run: str) -> tuple[str, Manifest] | None:
-    """The date and the manifest of a run that readers see, or that was validated without being published.
+def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
+    """A run that readers see, or that was validated without being published; and its manifest.
 
     Raises:
         JobError: The manifest is not the one that was published, or another version wrote it.
     """
     if entry := publish.newest(storage, output).runs.get(run):
-        return entry.date, read_manifest(storage, output, entry)
-    found = validated_manifest(storage, run_folder(output, run))
-    return (found.date, found) if found else None
+        return entry, read_manifest(storage, output, entry)
+    return validated(storage, output, run)
 
 
 def last_night(storage: Storage, output: str, date: str) -> LastNight | None:

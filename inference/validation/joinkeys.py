@@ -46,14 +46,21 @@ def declared(type_: pa.DataType) -> str:
     return type_name(type_) if is_.is_timestamp(type_) else _DECLARED.get(kind, "")
 
 
-def check_kinds(key: Sequence[str], rows: pa.Schema, labels: pa.Schema) -> None:
-    """Check that the key's columns can be compared.
+def check_kinds(
+    key: Sequence[str],
+    rows: pa.Schema,
+    others: pa.Schema,
+    called: tuple[str, str] = ("the published rows", "the labels"),
+    so: str = "so that no label would find its row",
+) -> None:
+    """Check that the key's columns can be compared. called: rows and others, for people; so: what if they are never
+    equal.
 
     Raises:
         JobError: One is of a type that is no key, or not of the same kind in both.
     """
     for name in key:
-        types = {"the published rows": rows.field(name).type, "the labels": labels.field(name).type}
+        types = dict(zip(called, (rows.field(name).type, others.field(name).type), strict=True))
         for where, type_ in types.items():
             if not kind_of(type_):
                 more = ", because floats are not exact" if is_.is_floating(type_) else ""
@@ -64,7 +71,7 @@ def check_kinds(key: Sequence[str], rows: pa.Schema, labels: pa.Schema) -> None:
         one, other = (kind_of(type_) for type_ in types.values())
         if one != other and {one, other} != _ALIKE:
             shown = " and ".join(f"{type_name(type_)} in {where}" for where, type_ in types.items())
-            raise JobError(f"key: {name!r} is {shown}; these are never equal, so that no label would find its row")
+            raise JobError(f"key: {name!r} is {shown}; these are never equal, {so}")
 
 
 def keys_of(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
@@ -83,17 +90,21 @@ def keys_of(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
     return pc.binary_join_element_wise(*parts, pa.scalar(b" ", pa.large_binary()))
 
 
-def shown(key: bytes, names: Sequence[str]) -> str:
-    """A key for people."""
+def values_of(key: bytes, columns: int) -> list[str]:
+    """The values of a key's columns, as texts. key: as of `keys_of`. columns: how many it has."""
     values = []
-    if len(names) == 1:
+    if columns == 1:
         values, key = [key], b""
     while key:
         length, _, key = key.partition(b" ")
         values.append(key[: int(length)])
         key = key[int(length) + 1 :]
-    told = (value.decode(errors="backslashreplace") for value in values)
-    return ", ".join(f"{name} = {value}" for name, value in zip(names, told, strict=True))
+    return [value.decode(errors="backslashreplace") for value in values]
+
+
+def shown(key: bytes, names: Sequence[str]) -> str:
+    """A key for people."""
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, values_of(key, len(names)), strict=True))
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:

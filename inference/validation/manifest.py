@@ -27,7 +27,7 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.manifests import RevisionFile, read_verified
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import newest_revision, revision_in
+from nightjar.inference.output.revisions import newest_revision, revision_in, run_folder
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
 from nightjar.inference.storage.protocol import Storage, join
@@ -161,20 +161,24 @@ def read_manifest(storage: Storage, output: str, published: Published) -> Manife
         raise JobError(f"{join(output, published.manifest)}: not a manifest that this version can read") from error
 
 
-def validated_manifest(storage: Storage, run_uri: str) -> Manifest | None:
-    """The manifest of a run whose newest revision passed its gates and was not to be published; None if there is none.
+def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
+    """What a run would have published whose newest revision passed its gates and was not to be published; None if there
+    is none.
 
     Raises:
         JobError: This version cannot read it.
     """
-    newest = newest_revision(storage, run_uri)
+    newest = newest_revision(storage, run_folder(output, run))
     if newest is None or newest.state.ended is None or newest.state.ended.outcome != VALIDATED:
         return None
     file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
+    raw = storage.read(file)
     try:
-        return manifest_of(storage.read(file))
+        found = manifest_of(raw)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise JobError(f"{file}: not a manifest that this version can read") from error
+    name = file.removeprefix(output).lstrip("/")
+    return Published(newest.number, name, checksum(raw), found.date), found
 
 
 def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) -> Profile:

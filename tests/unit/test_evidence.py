@@ -163,10 +163,10 @@ def test_drift_from_a_run_is_from_one_that_was_published_or_validated(tmp_path: 
     assert compared(tmp_path, "limited")[0] == "limited"
     found = run_manifest(LakeStorage(), str(tmp_path), "baseline")
     assert found is not None
-    assert (found[0], found[1].totals.rows_in) == ("2026-10-01", 3)
+    assert (found[0].date, found[1].totals.rows_in) == ("2026-10-01", 3)
     found = run_manifest(LakeStorage(), str(tmp_path), "2026-12-24")
     assert found is not None
-    assert (found[0], found[1].totals.rows_in) == ("2026-12-24", 2)
+    assert (found[0].date, found[1].totals.rows_in) == ("2026-12-24", 2)
 
 
 def test_drift_from_a_window_is_from_its_nights_taken_together(tmp_path: Path) -> None:

@@ -1,0 +1,308 @@
+"""How far the values of one output moved between two runs, row by row: by numbers and vectors the distance, of anything
+else which values became which.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.numbers import NumberState
+from nightjar.inference.validation.joinkeys import values_of
+from nightjar.inference.validation.keyhash import comparable
+from nightjar.inference.values import shown
+
+NUMBER, VECTOR, VALUE = "number", "vector", "value"
+
+MOST_CHANGES = 1000
+"""The most different changes, of one value to another, that are counted. An output with more is text, and has none."""
+
+_CHARS = 200
+"""The longest value in characters; a longer one is cut off where it is shown."""
+
+_SLICE = 1 << 13
+"""Rows whose vectors are subtracted at a time."""
+
+_UNMEASURED = 5
+"""The most rows that are named of those that have no distance."""
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowMoved:
+    """A row whose output is another one now.
+
+    key: the values of the key's columns, as text. before, now: the output, as text; null as such. change: of a number
+    now less before; of a vector the Euclidean distance; null if there is none.
+    """
+
+    key: tuple[str, ...]
+    before: str | None
+    now: str | None
+    change: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChanged:
+    """A value that became another one, and of how many rows."""
+
+    before: str | None
+    now: str | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputMoved:
+    """How far an output moved, of the rows that were paired.
+
+    kind: number, vector (a list of numbers) or value (anything else); empty if it was not compared, and `why` says why.
+    types: before and now; null in a run that does not have it. unchanged, changed: in rows. unmeasured: those of the
+    changed rows that have no distance, because a number is null, NaN or infinite in one of the runs, or a vector has
+    another length. median, p99, max: of the distances of all other rows, the unchanged ones included, each within 1/128
+    of itself; null for values. rows: the ones that moved most, the farthest first; of values the first by their keys.
+    unmeasured_rows: the first by their keys. changes: of values the most frequent ones; changes_cut: there are too many
+    to count them.
+    """
+
+    output: str
+    kind: str = ""
+    why: str = ""
+    types: tuple[str | None, str | None]
+    unchanged: int = 0
+    changed: int = 0
+    unmeasured: int = 0
+    median: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    rows: tuple[RowMoved, ...] = ()
+    unmeasured_rows: tuple[RowMoved, ...] = ()
+    changes: tuple[ValueChanged, ...] = ()
+    changes_cut: bool = False
+
+
+_Ranked = tuple[float, bytes, RowMoved]
+
+
+@dataclass(slots=True)
+class Movement:
+    """An output's movement, as rows are added. most: the most rows, and the most changes, that are named. key: the
+    number of the key's columns.
+    """
+
+    output: str
+    kind: str
+    types: tuple[str, str]
+    most: int
+    key: int
+    _unchanged: int = 0
+    _changed: int = 0
+    _unmeasured: int = 0
+    _distances: NumberState = field(default_factory=NumberState)
+    _farthest: list[_Ranked] = field(default_factory=list)
+    _without: list[_Ranked] = field(default_factory=list)
+    _changes: Counter[tuple[str | None, str | None]] = field(default_factory=Counter)
+    _cut: bool = False
+
+    def update(self, keys: pa.Array, before: pa.ChunkedArray, now: pa.ChunkedArray) -> None:
+        """Add rows: each has a key, as of `keys_of`, and a value in each run."""
+        changed, moved = _MOVED[self.kind](before, now)
+        self._changed += (count := int(changed.sum()))
+        self._unchanged += len(changed) - count
+        distances = np.where(changed, np.abs(moved), 0.0)
+        unranked = np.zeros(len(changed))
+        rows = _Rows(keys, before, now, moved, self.key)
+        if self.kind == VALUE:
+            self._farthest = _best([*self._farthest, *rows.ranked(unranked, changed, self.most)], self.most)
+            self._count_changes(before.filter(pa.array(changed)), now.filter(pa.array(changed)))
+            return
+        measured = np.isfinite(distances)
+        self._unmeasured += int((~measured).sum())
+        self._distances.update(distances[measured])
+        self._farthest = _best([*self._farthest, *rows.ranked(distances, changed & measured, self.most)], self.most)
+        self._without = _best([*self._without, *rows.ranked(unranked, ~measured, _UNMEASURED)], _UNMEASURED)
+
+    def results(self) -> OutputMoved:
+        """What is told of it."""
+        there = self._distances.count
+        return OutputMoved(
+            output=self.output,
+            kind=self.kind,
+            types=self.types,
+            unchanged=self._unchanged,
+            changed=self._changed,
+            unmeasured=self._unmeasured,
+            median=self._distances.quantile(0.5) if there else None,
+            p99=self._distances.quantile(0.99) if there else None,
+            max=self._distances.high,
+            rows=tuple(row for *_, row in self._farthest),
+            unmeasured_rows=tuple(row for *_, row in self._without),
+            changes=tuple(ValueChanged(*pair, rows) for pair, rows in self._ranked_changes()),
+            changes_cut=self._cut,
+        )
+
+    def _ranked_changes(self) -> list[tuple[tuple[str | None, str | None], int]]:
+        return sorted(self._changes.items(), key=lambda found: (-found[1], *map(str, found[0])))[: self.most]
+
+    def _count_changes(self, before: pa.ChunkedArray, now: pa.ChunkedArray) -> None:
+        if self._cut or not len(before):
+            return
+        codes = []
+        for column in (before, now):
+            found = comparable(column).dictionary_encode().indices
+            codes.append(found.fill_null(-1).to_numpy().astype(np.int64) + 1)
+        pairs, first, counts = np.unique(
+            codes[0] * (codes[1].max() + 1) + codes[1], return_index=True, return_counts=True
+        )
+        if len(pairs) <= MOST_CHANGES:
+            for row, count in zip(first.tolist(), counts.tolist(), strict=True):
+                self._changes[_text(before[row]), _text(now[row])] += count
+        if len(pairs) > MOST_CHANGES or len(self._changes) > MOST_CHANGES:
+            self._changes, self._cut = Counter(), True
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    keys: pa.Array
+    before: pa.ChunkedArray
+    now: pa.ChunkedArray
+    moved: Floats
+    key: int
+
+    def ranked(self, distances: Floats, which: Bools, most: int) -> Iterator[_Ranked]:
+        """The rows among these that have the greatest distances; of equal ones those with the first keys."""
+        at = np.flatnonzero(which)
+        if len(at) > most:
+            least = np.partition(distances[at], len(at) - most)[len(at) - most]
+            level = at[distances[at] == least]
+            at = at[distances[at] > least]
+            smallest = pc.bottom_k_unstable(self.keys.take(pa.array(level)), most - len(at))
+            at = np.concatenate([at, level[smallest.to_numpy()]])
+        for index in at.tolist():
+            key: bytes = self.keys[index].as_py()
+            change = float(self.moved[index])
+            yield (
+                float(distances[index]),
+                key,
+                RowMoved(
+                    tuple(values_of(key, self.key)),
+                    _text(self.before[index]),
+                    _text(self.now[index]),
+                    change if np.isfinite(change) else None,
+                ),
+            )
+
+
+def _best(found: list[_Ranked], most: int) -> list[_Ranked]:
+    return heapq.nsmallest(most, found, key=lambda each: (-each[0], each[1]))
+
+
+def _text(value: pa.Scalar) -> str | None:
+    return shown(value, _CHARS) if value.is_valid else None
+
+
+def kind_of(type_: pa.DataType) -> str:
+    """How an output of this type is compared."""
+    type_ = _plain(type_)
+    if _is_number(type_):
+        return NUMBER
+    return VECTOR if is_list(type_) and _is_number(type_.value_type) else VALUE
+
+
+def incomparable(before: pa.DataType | None, now: pa.DataType | None, runs: tuple[str, str]) -> str:
+    """Why the values of two runs cannot be compared; empty if they can. None: the run does not have the output."""
+    if before is None or now is None:
+        return f"only {runs[0] if now is None else runs[1]} has it"
+    kinds, types = (kind_of(before), kind_of(now)), (_plain(before), _plain(now))
+    alike = types[0] == types[1] or all(map(is_text, types))
+    if kinds[0] == kinds[1] and (kinds[0] != VALUE or alike):
+        return ""
+    return f"it is {type_name(before)} in {runs[0]} and {type_name(now)} in {runs[1]}; score one of the runs again"
+
+
+def _none(type_: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([], type=type_)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return plain(_none(type_)).type
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(is_.is_integer(type_) or is_.is_floating(type_) or is_.is_decimal(type_))
+
+
+def _numbers(before: pa.ChunkedArray, now: pa.ChunkedArray) -> tuple[Bools, Floats]:
+    """Which numbers are others now, and by how much; NaN where there is no difference to tell."""
+    there = [np.asarray(each.is_valid()) for each in (before, now)]
+    both = there[0] & there[1]
+    if whole := _whole_numbers(before, now):
+        one, other = (each.cast(whole).fill_null(0).to_numpy() for each in (before, now))
+        # As unsigned numbers their difference is exact, however far they are apart.
+        mine, theirs = one.view(np.uint64), other.view(np.uint64)
+        moved = np.where(other >= one, (theirs - mine).astype(np.float64), -(mine - theirs).astype(np.float64))
+        same = one == other
+    else:
+        one, other = (each.cast(pa.float64()).fill_null(np.nan).to_numpy() for each in (before, now))
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = other - one
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        if before.type == now.type and is_.is_decimal(before.type):
+            same = np.asarray(pc.fill_null(pc.equal(before, now), False))
+    changed = np.where(both, ~same, there[0] != there[1])
+    return changed, np.where(both, moved, np.nan)
+
+
+def _whole_numbers(*columns: pa.ChunkedArray) -> pa.DataType | None:
+    """The type in which both columns are exact whole numbers; None if there is none."""
+    if not all(is_.is_integer(each.type) for each in columns):
+        return None
+    large = [is_.is_uint64(each.type) for each in columns]
+    return pa.uint64() if all(large) else None if any(large) else pa.int64()
+
+
+def _vectors(before: pa.ChunkedArray, now: pa.ChunkedArray) -> tuple[Bools, Floats]:
+    """Which vectors are others now, and their Euclidean distance; NaN where it is none."""
+    changed, moved = np.zeros(len(before), bool), np.zeros(len(before))
+    for at in range(0, len(before), _SLICE):
+        one, other = (each.slice(at, _SLICE).combine_chunks() for each in (before, now))
+        lengths = [np.asarray(pc.fill_null(pc.list_value_length(each), -1)) for each in (one, other)]
+        alike = (lengths[0] == lengths[1]) & (lengths[0] >= 0)
+        rows = np.repeat(np.flatnonzero(alike), lengths[0][alike])
+        items = [pc.list_flatten(each.filter(pa.array(alike))) for each in (one, other)]
+        differs, apart = _numbers(*(pa.chunked_array([each]) for each in items))
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.where(differs, apart * apart, 0.0)
+            here = slice(at, at + len(one))
+            moved[here] = np.where(
+                lengths[0] == lengths[1], np.sqrt(np.bincount(rows, squares, minlength=len(one))), np.nan
+            )
+        changed[here] = (lengths[0] != lengths[1]) | (np.bincount(rows, differs, minlength=len(one)) > 0)
+    return changed, moved
+
+
+def _values(before: pa.ChunkedArray, now: pa.ChunkedArray) -> tuple[Bools, Floats]:
+    """Which values are others now. They have no distance."""
+    one, other = comparable(before), comparable(now)
+    unequal = pc.fill_null(pc.not_equal(one, other), False)
+    changed = pc.or_(unequal, pc.not_equal(one.is_null(), other.is_null()))
+    return np.asarray(changed), np.full(len(one), np.nan)
+
+
+_MOVED: dict[str, Callable[[pa.ChunkedArray, pa.ChunkedArray], tuple[Bools, Floats]]] = {
+    NUMBER: _numbers,
+    VECTOR: _vectors,
+    VALUE: _values,
+}
