@@ -1,7 +1,7 @@
 """When a job runs, and what a person sees of it. The public names below are all that programs need of this package.
 
-`run`, `backfill`, `status`, `files`, `evaluate`, `diff`, `approve` and `reject` do what the commands of these names do.
-`nightly` is the Prefect flow of one night, to call from a flow of your own, or to deploy.
+The functions but `nightly` do what the commands of the same names do. `nightly` is the Prefect flow of one night, to
+call from a flow of your own, or to deploy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
-    from nightjar.flows.api import approve, backfill, diff, evaluate, files, reject, run, status
+    from nightjar.flows.api import approve, backfill, baseline, diff, evaluate, files, reject, run, status
     from nightjar.flows.nightly import nightly
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Night
@@ -31,6 +31,7 @@ __all__ = [
     "RunsCompared",
     "approve",
     "backfill",
+    "baseline",
     "diff",
     "evaluate",
     "files",
@@ -50,6 +51,7 @@ _MODULES = {
     "RunsCompared": "nightjar.inference.run.comparing",
     "approve": "nightjar.flows.api",
     "backfill": "nightjar.flows.api",
+    "baseline": "nightjar.flows.api",
     "diff": "nightjar.flows.api",
     "evaluate": "nightjar.flows.api",
     "files": "nightjar.flows.api",

@@ -71,6 +71,28 @@ def run(
     return run_result(done, total_s)
 
 
+def baseline(
+    job: str | Path,
+    inputs: str | Sequence[str],
+    *,
+    date: Date | None = None,
+    engine: str = RAY,
+    ray: str | None = None,
+) -> RunResult:
+    """Score and describe a training set, for the job's checks on drift to compare with; it is never published.
+
+    inputs: the training set: files, folders or patterns. date: its logical date; default: today in the job's time
+    zone. The rest is as in `run`. Repeat the call to continue it, or to replace it.
+    """
+    from rich.console import Console
+
+    from nightjar.flows.pages.finished import run_result
+    from nightjar.inference.job.checks import BASELINE
+
+    request = make_request(job, date=_date(date), run_id=BASELINE, publish=False, engine=engine, inputs=_listed(inputs))
+    return run_result(*launched(request, ray, Console(quiet=True), verbose=False, quiet=True))
+
+
 def backfill(
     job: str | Path,
     first: Date,

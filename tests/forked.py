@@ -78,9 +78,9 @@ def forked_light(*words: str | Path, env: dict[str, str] | None = None) -> Done:
     return _nursery(LIGHT).run(COMMAND, words, env or {}, None)
 
 
-def forked_call(function: str, *words: str | Path) -> Done:
+def forked_call(function: str, *words: str | Path, env: dict[str, str] | None = None) -> Done:
     """Call a function, given as `module:name`, in a process that has imported its module and what scores."""
-    return _nursery((function.partition(":")[0], *SCORES)).run(function, words, {}, None)
+    return _nursery((function.partition(":")[0], *SCORES)).run(function, words, env or {}, None)
 
 
 @cache
