@@ -17,6 +17,7 @@ from nightjar.flows.cli.options import (
     emit,
     lead_readers,
     named_run,
+    note_aside,
     out,
     tell,
 )
@@ -86,7 +87,7 @@ def rollback(
     else:
         tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
     if not dry_run:
-        _show(request)
+        _show(request, then, changed)
 
 
 def unpublish(
@@ -134,19 +135,24 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         emit(listed_publication(after, changed))
     else:
         tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
-    _show(request)
+    _show(request, after, changed)
 
 
-def _show(request: RunRequest) -> None:
-    """Update the folders and tables for readers.
+def _show(request: RunRequest, after: Snapshot, changed: tuple[Change, ...]) -> None:
+    """Update the folders and tables for readers, and the reports of the runs that changed.
 
     Raises:
         TablesBehind: A table could not be updated.
     """
     from nightjar.flows.pages.advice import check_tables
+    from nightjar.flows.pages.report import writing
     from nightjar.inference.run.publishing import commit_tables
+    from nightjar.inference.run.request import make_request
 
     lead_readers(request)
+    place = request.date if request.dated else None
+    runs = [make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed]
+    writing.renew({each.run_id: each for each in runs}, after, note_aside)
     check_tables(request, commit_tables(request))
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nightjar.flows.cli.main import app
+from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import drift_chart, pictures
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import leave, write, written
@@ -183,6 +185,33 @@ def test_a_published_night_has_the_command_that_takes_it_back(night: Lake) -> No
     assert f"nightjar unpublish {night.job_path} 2026-11-19" in verdict_of(page_of(night))
     unpublish(night.request().storage, night.request().output, "2026-11-19")
     assert "if it is wrong" not in verdict_of(page_of(night))
+
+
+def test_what_a_person_takes_back_or_shows_again_is_so_on_its_page(
+    night: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands make the page anew, if there is one; where they change many runs, the earlier ones are marked."""
+
+    def did(*words: str) -> list[str]:
+        app([words[0], str(night.job_path), *words[1:]], standalone_mode=False)
+        assert capsys.readouterr().err == ""
+        return [verdict_of(Path(night.revision(run_id=run), "report.html").read_text()) for run in runs]
+
+    runs = [NIGHT, "2026-11-20"]
+    night.run(date=runs[1])
+    for run in runs:
+        page_of(night, run)
+    night.run(date="2026-11-21")  # has no page
+    monkeypatch.setattr(writing, "REMADE", 1)
+    first, second = did("rollback", "--to", "0")
+    assert "Since this page was made: rollback to publication 0, publication 4 of " in first
+    assert f"Now readers see nothing of this run. This page is made again by: nightjar report {night.job_path}" in first
+    assert "Rolled back" in second
+    assert "Readers see nothing of this run." in second
+    assert "Since" not in second
+    assert "Published as #2" in did("republish", "2026-11-20")[1]
+    assert "Rolled back" in did("unpublish", "2026-11-20")[1]
+    assert not Path(night.revision(run_id="2026-11-21"), "report.html").exists()
 
 
 def test_a_check_that_only_warns_is_in_the_verdict(night: Lake) -> None:

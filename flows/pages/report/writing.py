@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from markupsafe import escape
+
 from nightjar.flows.pages.advice import advised, taking_back
+from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.run.reporting import REPORT, Report, collect
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
+
+REMADE = 10
+"""The most reports that are made again at once."""
+
+_MARKED_AT_ONCE = 16
+
+MAIN = '<main id="main" tabindex="-1">'
+"""Where a report's own text begins; what happened since is written there."""
 
 if TYPE_CHECKING:
     from nightjar.flows.pages.report.charts import Chart
@@ -49,6 +63,39 @@ def leave(request: RunRequest, warn: Callable[[str], object], *, finished: bool 
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
     return ()
+
+
+def renew(changed: Mapping[str, RunRequest], after: Snapshot, warn: Callable[[str], object]) -> None:
+    """Make the reports true again that lie in storage, of runs of which readers see something else now. changed: each
+    run's request. after: the publication that changed it. warn: as in `leave`.
+
+    Those of the last `REMADE` runs by name are made again; others are marked, because making one takes about a second.
+    """
+    there = [run for run in sorted(changed) if written(changed[run])]
+    for run in there[-REMADE:]:
+        leave(changed[run], warn)
+    with ThreadPoolExecutor(_MARKED_AT_ONCE) as pool:
+        list(pool.map(lambda run: _mark(changed[run], after, warn), there[:-REMADE]))
+
+
+def _mark(request: RunRequest, after: Snapshot, warn: Callable[[str], object]) -> None:
+    """Write above a report what happened since it was made."""
+    shown = after.runs.get(request.run_id)
+    seen = f"r{shown.revision} of this run" if shown else "nothing of this run"
+    again = shlex.join(["nightjar", "report", request.job_path, *request.words])
+    said = (
+        f"Since this page was made: {after.note}, publication {after.number} of {after.at[:19]} UTC. Now readers see "
+        f"{seen}. This page is made again by: {again}"
+    )
+    uri = written(request)
+    try:
+        page = request.storage.read(uri).decode()
+        if MAIN not in page:
+            raise StorageError(f"{uri} is not as it was written")
+        marked = page.replace(MAIN, f'{MAIN}\n<p class="verdict open" role="note">{escape(visible(said))}</p>', 1)
+        request.storage.write(uri, marked.encode())
+    except (StorageError, ValueError) as error:
+        warn(f"the report of the run {request.run_id!r} tells of before: {error}; `{again}` makes it again")
 
 
 def written(request: RunRequest) -> str:
