@@ -14,7 +14,7 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from nightjar.flows.prefect_api.api import is_away, lacks_limit, no_such_limit
-from nightjar.flows.waiting import over, tell_waiting
+from nightjar.flows.waiting import waiting
 from nightjar.inference.errors import RunFailed
 from nightjar.inference.run.request import RunRequest
 
@@ -35,9 +35,9 @@ def turn(request: RunRequest, limit: str | None) -> Iterator[None]:
         yield
         return
     taken = f"`prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"
-    tell_waiting(request, f"waiting for a slot of the concurrency limit {limit}; {taken}")
-    slot = _slot(limit)
-    over()
+    with waiting(request) as tell:
+        tell(f"waiting for a slot of the concurrency limit {limit}; {taken}")
+        slot = _slot(limit)
     try:
         yield
     finally:

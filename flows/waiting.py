@@ -15,6 +15,7 @@ from nightjar.flows.pages.escaping import markdown
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input
+from nightjar.inference.run.waits import keeping
 
 
 def _silent(_: str) -> None:
@@ -58,28 +59,37 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
         GateFailed: The input did not come in time; its page shows the gate.
     """
 
-    def tell(now: Awaited) -> None:
-        tell_waiting(request, now.sentence)
+    with waiting(request) as tell:
 
-    try:
-        waited = await_input(request.storage, request.job, tell, patient=patient and not _once.get())
-    except GateFailed as error:
-        artifacts.show_gates(request, error.gates)
-        raise
+        def told(now: Awaited) -> None:
+            tell(now.sentence)
+
+        try:
+            waited = await_input(request.storage, request.job, told, patient=patient and not _once.get())
+        except GateFailed as error:
+            artifacts.show_gates(request, error.gates)
+            raise
     if waited:
         get_run_logger().info("the input is there")
-    over()
     return waited
 
 
-def tell_waiting(request: RunRequest, sentence: str) -> None:
-    """Say what the run waits for: on the terminal, in its log and on its page."""
-    key, about = f"{request.job.name}-progress", f"{markdown(request.run_id)}: {markdown(sentence)}"
-    _show.get()(sentence)
-    get_run_logger().info("%s", sentence)
-    deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+@contextmanager
+def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
+    """Say what the run waits for until the end of the block, each time that it is told: on the terminal, in its log, on
+    its page, and beside its revisions for `nightjar status`.
+    """
+    key = f"{request.job.name}-progress"
+    with keeping(request) as keep:
 
+        def tell(sentence: str) -> None:
+            about = f"{markdown(request.run_id)}: {markdown(sentence)}"
+            _show.get()(sentence)
+            get_run_logger().info("%s", sentence)
+            keep(sentence)
+            deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
-def over() -> None:
-    """Show no more that the run waits."""
-    _show.get()("")
+        try:
+            yield tell
+        finally:
+            _show.get()("")

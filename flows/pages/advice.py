@@ -128,7 +128,7 @@ def remedies(
         case "unknown" | "never begun" | "rejected":
             tried = {"try": shlex.join(["check", job, "--date", request.date, *request.how])}
             return tried if state == "unknown" else {**tried, "repeat": again}
-        case "published" | "limited" | "running" | "publishing" | "unreadable":
+        case "published" | "limited" | "running" | "publishing" | "unreadable" | "waiting":
             return {}
         case "rolled back":
             return {"republish": shlex.join(["republish", job, *request.named]), "anew": again}

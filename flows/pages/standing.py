@@ -19,10 +19,17 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.nights import deleted
-from nightjar.inference.run import reasons
 from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import RunFigures, RunLine, Standing, sealed_manifest, stands
+from nightjar.inference.run.standing import (
+    RunFigures,
+    RunLine,
+    Standing,
+    before_it_begins,
+    sealed_manifest,
+    stands,
+)
+from nightjar.inference.run.waits import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
 
@@ -71,7 +78,13 @@ def status(request: RunRequest) -> RunStatus:
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
         warnings=_warnings(request, newest),
-        notes=(*about.notes(progress.cuts, progress.backoffs), *_decided(newest), *mending(newest, failed), *damaged),
+        notes=(
+            *_waits(request, newest),
+            *about.notes(progress.cuts, progress.backoffs),
+            *_decided(newest),
+            *mending(newest, failed),
+            *damaged,
+        ),
         failed_shards=len(failed),
         failures=tuple(
             FailedShard(shard, len(said), said[-1].cause, said[-1].message)
@@ -95,6 +108,14 @@ def _evaluated(request: RunRequest, revision: int) -> tuple[LateEvaluation | Non
         return None, (str(error),)
 
 
+def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
+    """What the next step of the run, or a command that continues it, waits for."""
+    ended, openers = newest.state.ended, newest.state.openers
+    after = max(ended.at if ended else "", openers[-1][1].at if openers else "")
+    found = waits(request.storage, request.run_uri, request.job.name, after)
+    return (str(found),) if found else ()
+
+
 def _decided(newest: revs.Revision) -> tuple[str, ...]:
     """What a person answered who was asked."""
     return (newest.state.decision.words,) if newest.state.decision else ()
@@ -110,11 +131,11 @@ def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
 
 
 def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
-    """`status` of a run without a ledger: why it could not begin, if that was kept."""
-    note = reasons.note_of(request.storage, request.run_uri, request.job.name)
+    """`status` of a run without a ledger: what it waits for, or why it could not begin, if that was kept."""
     shown = now.runs.get(request.run_id)
     unknown = Standing("unknown", problem=deleted(request.run_id) if shown else "")
-    found = _bare(request, Standing(note.outcome, note) if note else unknown, now)
+    begins = before_it_begins(request.storage, request.run_uri, request.job.name)
+    found = _bare(request, begins or unknown, now)
     return replace(found, published_revision=shown.revision if shown else None)
 
 

@@ -17,12 +17,16 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import reasons
 from nightjar.inference.run.request import begun, is_run_id
+from nightjar.inference.run.waits import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
 """The state of a run whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
+
+WAITING = "waiting"
+"""The state of a run that has no ledger yet, because it waits for its input or for its turn."""
 
 UNFINISHED = "unfinished"
 """The state of a run that ended by itself, and whose ledger does not say how, because an older release wrote it."""
@@ -47,10 +51,10 @@ class Standing:
     """How a run stands.
 
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
-    limited, validated, killed, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if that was
-    kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
-    read. opened: the engine of the last command that scored or judged it; empty if nobody knows. may_be_approved: a
-    person said no, and may still change it to a yes.
+    limited, validated, killed, `WAITING`, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if
+    that was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
+    cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
+    nobody knows. may_be_approved: a person said no, and may still change it to a yes.
     """
 
     state: str
@@ -154,9 +158,18 @@ def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, leas
     uri = revs.run_folder(output, run_id)
     newest = revs.newest_revision(storage, uri)
     if newest is None:
-        note = reasons.note_of(storage, uri, job)
-        return _without_ledger(run_id, Standing(note.outcome, note), shown, note.at) if note else None
+        found = before_it_begins(storage, uri, job)
+        began = found.ended.at if found and found.ended else ""
+        return _without_ledger(run_id, found, shown, began) if found else None
     return run_line(storage, output, run_id, newest, shown, job, lease_s)
+
+
+def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | None:
+    """How a run stands that has no ledger: what it waits for, or why it could not begin; None if nothing was kept."""
+    note = reasons.note_of(storage, run_uri, job)
+    if found := waits(storage, run_uri, job, note.at if note else ""):
+        return Standing(WAITING, problem=str(found), opened=found.holder.engine)
+    return Standing(note.outcome, note) if note else None
 
 
 def run_line(

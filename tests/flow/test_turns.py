@@ -13,7 +13,7 @@ from prefect.client.schemas.sorting import LogSort
 from prefect.concurrency.sync import concurrency
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from forked import forked
+from forked import forked, forked_light
 from service import client
 from support import Lake, nightjar, wait_until
 
@@ -46,9 +46,16 @@ def test_jobs_that_share_gpus_take_turns(lake: Lake, api_env: dict[str, str]) ->
             wait_until(lambda: _gone(waiting) or _asks_for_a_slot(api), 90, "the run asks for a slot")
             assert not _gone(waiting), waiting.communicate()
             assert not lake.revision().exists(), "it does not score while another holds the slot"
+            told = forked_light("status", lake.job_path, "2026-11-19").stdout
+            assert told.startswith(
+                "lake 2026-11-19: waiting, nothing of it was begun\n  why        waiting for a slot of"
+            )
+            assert f"process {waiting.pid} on" in told
+            assert "waiting" in forked_light("runs", lake.job_path).stdout
         out, err = waiting.communicate(timeout=120)
     assert waiting.returncode == 0, err
     assert json.loads(out)["rows_out"] == 8000
+    assert not [*lake.out.glob("runs/*/waits/*")], "it waits no more"
 
 
 def _gone(process: subprocess.Popen[Any]) -> bool:
