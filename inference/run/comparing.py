@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.drift import Drift, Incomparable, drift
+from nightjar.inference.metrics.drift import drift
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.run.apart import ColumnCompared, compared
 from nightjar.inference.run.moving import RowsCompared, key_of, moved
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
@@ -37,27 +38,6 @@ class FigureCompared:
     name: str
     before: float | None
     now: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnCompared:
-    """A column that is profiled in both runs; psi, js, ks, nulls, new and vanished as in `Drift`.
-
-    psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
-    lengths of texts. why: why it cannot be compared; then there are no figures.
-    """
-
-    column: str
-    psi: float | None = None
-    psi_chance: float | None = None
-    js: float | None = None
-    ks: float | None = None
-    nulls: float | None = None
-    before: float | None = None
-    now: float | None = None
-    new: tuple[str, ...] = ()
-    vanished: tuple[str, ...] = ()
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,22 +158,3 @@ def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompare
 
 def _column(name: str, before: ColumnProfile, now: ColumnProfile, columns: int) -> ColumnCompared:
     return compared(name, before, now, drift(before, now, columns))
-
-
-def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
-    """The figures of a column in two nights. found: how far they are apart."""
-    if not isinstance(found, Drift):
-        return ColumnCompared(column=name, why=found.why)
-    means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
-    return ColumnCompared(
-        column=name,
-        psi=found.psi,
-        psi_chance=found.chance["psi"],
-        js=found.js,
-        ks=found.ks,
-        nulls=found.nulls,
-        before=means[0],
-        now=means[1],
-        new=found.new,
-        vanished=found.vanished,
-    )

@@ -8,7 +8,7 @@ from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.drift import Drift, Group, drift
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
-from nightjar.inference.run.comparing import ColumnCompared, compared
+from nightjar.inference.run.apart import ColumnCompared, compared
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evidence import baseline
 

@@ -1,0 +1,48 @@
+"""How far a column is apart in two nights, in figures for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nightjar.inference.metrics.drift import Drift, Incomparable
+from nightjar.inference.metrics.profile import ColumnProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnCompared:
+    """A column that is profiled in both runs; psi, js, ks, nulls, new and vanished as in `Drift`.
+
+    psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
+    lengths of texts. why: why it cannot be compared; then there are no figures.
+    """
+
+    column: str
+    psi: float | None = None
+    psi_chance: float | None = None
+    js: float | None = None
+    ks: float | None = None
+    nulls: float | None = None
+    before: float | None = None
+    now: float | None = None
+    new: tuple[str, ...] = ()
+    vanished: tuple[str, ...] = ()
+    why: str = ""
+
+
+def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
+    """The figures of a column in two nights. found: how far they are apart."""
+    if not isinstance(found, Drift):
+        return ColumnCompared(column=name, why=found.why)
+    means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
+    return ColumnCompared(
+        column=name,
+        psi=found.psi,
+        psi_chance=found.chance["psi"],
+        js=found.js,
+        ks=found.ks,
+        nulls=found.nulls,
+        before=means[0],
+        now=means[1],
+        new=found.new,
+        vanished=found.vanished,
+    )
