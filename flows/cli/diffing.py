@@ -9,6 +9,7 @@ from rich.text import Text
 
 from nightjar.flows.cli.tables import table_of
 from nightjar.flows.pages.escaping import line, visible
+from nightjar.flows.pages.wording import distinct_text
 from nightjar.inference.messages import counted
 from nightjar.inference.run.comparing import RunsCompared
 from nightjar.inference.run.moving import RowsCompared, RunRows
@@ -39,19 +40,21 @@ def compared(found: RunsCompared, lines: int) -> Iterator[Table | str]:
 def _figures(found: RunsCompared) -> Table:
     table = table_of(found.job, ["figure", found.before, found.now])
     for each in found.figures:
-        table.add_row(each.name, _figure(each.before), _figure(each.now))
+        table.add_row(Text(visible(each.name)), _figure(each.before), _figure(each.now))
     return table
 
 
 def _columns(found: RunsCompared, lines: int) -> Table:
     """The columns that are furthest apart come first."""
-    names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now", "new", "gone"]
+    names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now"]
+    names += ["distinct before", "distinct now", "new", "gone"]
     table = table_of("", names)
     for each in (each for each in found.columns[:lines] if not each.why):
         distances = (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)
         table.add_row(
             Text(visible(each.column)),
             *map(_figure, distances),
+            *map(distinct_text, (each.distinct_before, each.distinct_now)),
             *(Text(visible(_first(values))) for values in (each.new, each.vanished)),
         )
     return table

@@ -13,6 +13,7 @@ from nightjar.inference.run.account import SCORE, Account
 
 if TYPE_CHECKING:
     from nightjar.inference.ledger.tokenrates import TokenRates
+    from nightjar.inference.metrics.figures import Distinct
     from nightjar.inference.predictors.prices import TokenPrices
     from nightjar.inference.run.account import WorkersCost
     from nightjar.inference.run.report import Incident, ShardLine
@@ -238,3 +239,20 @@ def metric_text(metric: Metric | None) -> str:
     if metric is None:
         return ""
     return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"
+
+
+def distinct_text(found: Distinct | None) -> str:
+    """How many distinct values a column has, and how sure that is; empty if it is unknown."""
+    if found is None:
+        return ""
+    if not found.error:
+        return f"{found.count:,}"
+    return f"≈ {_short(found.count)} ± {found.error:.1%}"
+
+
+def _short(count: int) -> str:
+    """A number with three digits."""
+    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
+        if count >= 999.5 * size / 1000:
+            return f"{count / size:.3g}{unit}"
+    return str(count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +29,21 @@ def counted_values(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray] | Non
     """The distinct values of a column without nulls, and how often each occurs; None if there are many."""
     if pc.count_distinct(column.slice(0, _PROBED)).as_py() > MOST:
         return None
+    if pa.types.is_integer(column.type) and (dense := _dense(column)) is not None:
+        return dense if len(dense[0]) <= _MANY else None
     found = pc.value_counts(column)
     return (found.field("values"), found.field("counts").to_numpy()) if len(found) <= _MANY else None
+
+
+def _dense(column: pa.ChunkedArray) -> tuple[pa.Array, np.ndarray] | None:
+    """The same of integers that lie close together, which takes a fifth of the time; None for others."""
+    low, high = pc.min_max(column).as_py().values()
+    if low is None or high - low >= _MANY:
+        return None
+    values = column.to_numpy()
+    counts = np.bincount(np.subtract(values, values.dtype.type(low), dtype=np.int64, casting="unsafe"))
+    filled = np.flatnonzero(counts)
+    return pa.array([low + each for each in filled.tolist()], column.type), counts[filled]
 
 
 @dataclass(slots=True)
@@ -39,26 +53,30 @@ class CategoryState:
     counts: Counter[str] = field(default_factory=Counter)
     cut: bool = False
 
-    def add(self, values: pa.Array, counts: np.ndarray) -> None:
-        """Add each of these values as often as `counts` says; none is null."""
-        if not self.cut:
-            self._add(dict(zip(map(as_text, values.to_pylist()), counts.tolist(), strict=True)))
+    def add(self, values: pa.Array, counts: np.ndarray) -> Collection[str]:
+        """Add each of these values as often as `counts` says; none is null. Returns the values that are no longer
+        counted, if they are too many now.
+        """
+        if self.cut:
+            return ()
+        return self._add(dict(zip(map(as_text, values.to_pylist()), counts.tolist(), strict=True)))
 
-    def merge(self, other: CategoryState) -> None:
-        """Add another's rows to these."""
-        if self.cut or other.cut:
-            self.cut_off()
-        else:
-            self._add(other.counts)
+    def merge(self, other: CategoryState) -> Collection[str]:
+        """Add another's rows to these. Returns the values that are no longer counted."""
+        if other.cut:
+            return self.cut_off()
+        return other.counts.keys() if self.cut else self._add(other.counts)
 
-    def _add(self, counts: dict[str, int] | Counter[str]) -> None:
+    def _add(self, counts: dict[str, int] | Counter[str]) -> Collection[str]:
         self.counts.update(counts)
         if len(self.counts) > MOST or any(len(value) > LONGEST for value in counts):
-            self.cut_off()
+            return self.cut_off()
+        return ()
 
-    def cut_off(self) -> None:
-        """There are too many values to count."""
-        self.counts, self.cut = Counter(), True
+    def cut_off(self) -> Collection[str]:
+        """There are too many values to count. Returns those that were counted."""
+        counted, self.counts, self.cut = self.counts.keys(), Counter(), True
+        return counted
 
     def ranked(self) -> list[tuple[str, int]]:
         """The values, the most frequent first; those that are equally frequent in their own order."""

@@ -240,6 +240,16 @@ class NumberFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class Distinct:
+    """How many distinct values a column has. error: 0 if each was counted; else the standard error of the estimate,
+    relative to it.
+    """
+
+    count: int
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Frequent:
     """A value of a column, as text, and the number of rows that have it."""
 
@@ -251,8 +261,9 @@ class Frequent:
 class ProfileFigures:
     """What the values of a column look like. kind: number, text, bool, other, mixed, or "" if only nulls were seen.
 
-    numbers: of text, its lengths in characters. distinct: of text, integers and bools; None if there are too many to
-    count. frequent: the most frequent values.
+    numbers: of text, its lengths in characters. distinct, distinct_error: as `Distinct`; None if it is unknown, as of
+    other types and where the profile is of an earlier version. frequent: the most frequent values; empty if there are
+    too many to count each.
     """
 
     kind: str
@@ -263,6 +274,7 @@ class ProfileFigures:
     minus_inf: int = 0
     numbers: NumberFigures | None = None
     distinct: int | None = None
+    distinct_error: float = field(default=0.0, metadata=SELDOM)
     frequent: tuple[Frequent, ...] = ()
 
 

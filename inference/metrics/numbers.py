@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nightjar.inference.metrics.exactsums import BLOCK, SMALLEST, exact_sum, narrow_sums, sum_of_few
 from nightjar.inference.metrics.figures import NumberFigures
 from nightjar.inference.metrics.packing import pack, unpack
 
@@ -22,16 +23,10 @@ _SHIFT = 52 - _BITS
 _SIGN = 1 << (63 - _SHIFT)
 """What the leading bits of a float are less by, read as an integer, if it is negative."""
 
-SMALLEST = 1126
-"""Sums are in units of 2^-1126: the last bit of the mantissa of the smallest float, as `numpy.frexp` gives it."""
-
-_BLOCK = 1 << 17
-"""Rows at a time."""
-
-_DIGITS = 45
-"""The bits of a value that are added at once: 64 bits hold the sum of `_BLOCK` such numbers."""
-
-_EXPONENTS = 1000
+_SINGLE_SHIFT = 23 - _BITS
+_SINGLE_SIGN = 1 << (31 - _SINGLE_SHIFT)
+_SINGLE_BIAS = (1023 - 127) << _BITS
+"""The same of a float32, and what the leading bits of the same number as a float64 are more by."""
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -61,20 +56,32 @@ class NumberState:
         return int(self.counts.sum())
 
     def update(self, values: np.ndarray) -> None:
-        """Add float64 values of shape (rows,)."""
-        for first in range(0, len(values), _BLOCK):
-            block = values[first : first + _BLOCK]
-            finite = np.isfinite(block)
-            if not finite.all():
+        """Add values of shape (rows,). The same numbers as float32 or integers take less time than as float64; integers
+        that are no float64 are rounded to one.
+        """
+        for first in range(0, len(values), BLOCK):
+            block = values[first : first + BLOCK]
+            if block.dtype.kind == "f" and not (finite := np.isfinite(block)).all():
                 self._count_apart(block, np.ones(len(block), np.int64))
                 block = block[finite]
             if len(block):
-                squares, small = self._squares(block)
-                if not small.all():
-                    self.huge += len(block) - int(small.sum())
-                self.total += exact_sum(block)
-                self.squares += exact_sum(squares[small])
-                self._add_bins(*_binned(block))
+                self._take(block)
+
+    def _take(self, block: np.ndarray) -> None:
+        """Add finite values."""
+        low, high = self._ends(block)
+        if block.dtype != np.float64 and (sums := narrow_sums(block, max(-low, high))) is not None:
+            total, squares = sums
+        else:
+            block = block.astype(np.float64, copy=False)
+            products, small = _squares(block)
+            if not small.all():
+                self.huge += len(block) - int(small.sum())
+                products = products[small]
+            total, squares = exact_sum(block), exact_sum(products)
+        self.total += total
+        self.squares += squares
+        self._add_bins(*(_binned_single(block) if block.dtype == np.float32 else _binned(block.astype(np.float64))))
 
     def update_few(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Add each of these float64 values as often as `counts` says: faster, where there are few."""
@@ -82,10 +89,11 @@ class NumberState:
         self._count_apart(values, counts)
         values, counts = values[finite], counts[finite]
         if len(values):
-            squares, small = self._squares(values)
+            self._ends(values)
+            squares, small = _squares(values)
             self.huge += int(counts[~small].sum())
-            self.total += _sum_of_few(values, counts)
-            self.squares += _sum_of_few(squares[small], counts[small])
+            self.total += sum_of_few(values, counts)
+            self.squares += sum_of_few(squares[small], counts[small])
             order = np.argsort(values, kind="stable")
             self._add_bins(keys_of(values[order]), counts[order])
 
@@ -95,14 +103,12 @@ class NumberState:
         self.plus_inf += int(counts[values == np.inf].sum())
         self.minus_inf += int(counts[values == -np.inf].sum())
 
-    def _squares(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The squares of finite values, and which of them are floats. Looks for the ends, too."""
+    def _ends(self, values: np.ndarray) -> tuple[float, float]:
+        """The smallest and the largest of these finite values, which are noted."""
         low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-        with np.errstate(over="ignore"):
-            squares = values * values
-        return squares, np.isfinite(squares)
+        return low, high
 
     def _add_bins(self, keys: np.ndarray, counts: np.ndarray) -> None:
         self.keys, self.counts = added((self.keys, self.counts), (keys, counts))
@@ -209,6 +215,29 @@ def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return keys, counts
 
 
+def _binned_single(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `_binned`, of float32."""
+    counts = np.bincount((values.view(np.uint32) >> np.uint32(_SINGLE_SHIFT)).astype(np.int64))
+    leading = np.flatnonzero(counts)
+    magnitude = leading & (_SINGLE_SIGN - 1)
+    normal = magnitude >> _BITS > 0
+    keys = magnitude[normal] + _SINGLE_BIAS + 1
+    np.negative(keys, out=keys, where=leading[normal] >= _SINGLE_SIGN)
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[leading[normal]][order]
+    if normal.all():
+        return keys, counts
+    tiny = values[np.abs(values) < np.finfo(np.float32).smallest_normal]  # zeros, for the most part
+    return added((keys, counts), _binned(tiny.astype(np.float64)))
+
+
+def _squares(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The squares of finite values, and which of them are floats."""
+    with np.errstate(over="ignore"):
+        squares = values * values
+    return squares, np.isfinite(squares)
+
+
 def lowest(key: int) -> float:
     """The lower end of a bin; of one below 0 that is the end away from 0."""
     if key > 0:
@@ -221,31 +250,3 @@ def middle(key: int) -> float:
     low, high = lowest(abs(key)), lowest(abs(key) + 1)
     found = low + (high - low) / 2 if key and np.isfinite(high) else low
     return found if key > 0 else -found
-
-
-def exact_sum(values: np.ndarray) -> int:
-    """The sum of finite float64 values in units of 2^-1126; at most `_BLOCK` of them.
-
-    The values are cut into multiples of ever smaller powers of two, which 64 bits hold and add exactly.
-    """
-    total = 0
-    while len(values) and (peak := float(max(values.max(), -values.min()))):
-        shift = _DIGITS - math.frexp(peak)[1]
-        whole = np.trunc(_scaled(values, shift))  # rounded up, the largest float would be none
-        total += int(whole.astype(np.int64).sum()) << (SMALLEST - shift)
-        values = values - _scaled(whole, -shift)
-    return total
-
-
-def _scaled(values: np.ndarray, shift: int) -> np.ndarray:
-    """The values times 2^shift."""
-    # The power itself may be no float where the product is one.
-    return values * 2.0**shift if abs(shift) < _EXPONENTS else np.ldexp(values, shift)
-
-
-def _sum_of_few(values: np.ndarray, counts: np.ndarray) -> int:
-    """As `exact_sum`, of each value as often as `counts` says."""
-    mantissas, exponents = np.frexp(values)
-    whole = np.ldexp(mantissas, 53).astype(np.int64)
-    each = zip(whole.tolist(), exponents.tolist(), counts.tolist(), strict=True)
-    return sum((mantissa * count) << (exponent - 53 + SMALLEST) for mantissa, exponent, count in each)

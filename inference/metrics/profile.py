@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,11 +16,18 @@ from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import CategoryState, counted_values
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.metrics.figures import Frequent, ProfileFigures
+from nightjar.inference.metrics.distinct import ERROR, DistinctState
+from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
 from nightjar.inference.metrics.numbers import NumberState
 from nightjar.inference.predictors import input_columns
 
-_VERSION = 1
+_VERSION = 2
+_READ = (1, 2)
+"""The version that is written, and those that are read. The first one did not have the distinct values."""
+
+_COUNTED = ""
+"""In place of the distinct values of a column each of whose values is counted."""
+
 _SHOWN = 10
 """The most frequent values that are shown of a column."""
 
@@ -30,7 +38,7 @@ Kind = Literal["", "number", "text", "bool", "other", "mixed"]
 class ColumnProfile:
     """One column. kind: "" if only nulls were seen, mixed if files disagree; then, and for other types, only rows and
     nulls are counted. numbers: of numbers their values, of text its lengths in characters. categories: of text,
-    integers and bools.
+    integers and bools. distinct: of all values, if `categories` does not count them.
     """
 
     kind: Kind = ""
@@ -38,6 +46,7 @@ class ColumnProfile:
     nulls: int = 0
     numbers: NumberState = field(default_factory=NumberState)
     categories: CategoryState = field(default_factory=CategoryState)
+    distinct: DistinctState = field(default_factory=DistinctState)
 
     @property
     def missing(self) -> int:
@@ -53,20 +62,28 @@ class ColumnProfile:
         self.merge(found)
 
     def _take(self, column: pa.ChunkedArray) -> None:
-        """Add values, none of which is null."""
+        """Add values, none of which is null, to none."""
         few = counted_values(column)
-        if self.kind != "bool":
-            whole = pc.utf8_length(column if few is None else few[0]) if self.kind == "text" else (few or [column])[0]
-            numbers = whole.cast(pa.float64(), safe=False)
-            if few is None:
-                self.numbers.update(numbers.to_numpy())
-            else:
-                self.numbers.update_few(numbers.to_numpy(zero_copy_only=False), few[1])
-        is_category = self.kind != "number" or pa.types.is_integer(column.type)
-        if few is None or not is_category:  # a float is no category
+        values, counts = few or (column, None)
+        if self.kind == "number":
+            values = values.to_numpy(zero_copy_only=False)
+            self._add_numbers(values, counts)
+        elif self.kind == "text":
+            lengths = pc.utf8_length(values)
+            found = (counted_values(lengths) or (lengths, None)) if few is None else (lengths, counts)
+            self._add_numbers(found[0].to_numpy(zero_copy_only=False), found[1])
+        if few is None or pa.types.is_floating(column.type):  # a float is no category
             self.categories.cut_off()
         else:
             self.categories.add(*few)
+        if self.categories.cut:
+            self.distinct.update(values[~np.isnan(values)] if self.kind == "number" and self.numbers.nan else values)
+
+    def _add_numbers(self, numbers: np.ndarray, counts: np.ndarray | None) -> None:
+        if counts is None:
+            self.numbers.update(numbers)
+        else:
+            self.numbers.update_few(numbers.astype(np.float64), counts)
 
     def merge(self, other: ColumnProfile) -> None:
         """Add another's rows to these."""
@@ -76,24 +93,48 @@ class ColumnProfile:
             self.kind = "mixed"
         self.kind = self.kind or other.kind
         if self.kind == "mixed":
-            self.numbers, self.categories = NumberState(), CategoryState(cut=True)
+            self.numbers, self.categories, self.distinct = NumberState(), CategoryState(cut=True), DistinctState(None)
             return
         self.numbers.merge(other.numbers)
-        self.categories.merge(other.categories)
+        uncounted = self.categories.merge(other.categories)
+        if self.categories.cut:
+            self.distinct.merge(other.distinct)
+            self._note(uncounted)
+
+    def _note(self, texts: Collection[str]) -> None:
+        """Add values that were counted until now to those of which it is only known how many there are."""
+        if self.kind == "text":
+            self.distinct.update(pa.array(list(texts), pa.large_string()))
+        else:
+            numbers = [int(text) for text in texts]
+            self.distinct.update(np.array([each for each in numbers if each < 1 << 63], np.int64))
+            self.distinct.update(np.array([each for each in numbers if each >= 1 << 63], np.uint64))
 
     def values(self) -> tuple[Any, ...]:
         """The fields' values for JSON."""
-        return (self.kind, self.rows, self.nulls, self.numbers.values(), self.categories.values())
+        held = self.distinct.values() if self.categories.cut else _COUNTED
+        return (self.kind, self.rows, self.nulls, self.numbers.values(), self.categories.values(), held)
 
     @classmethod
     def of_values(cls, values: tuple[Any, ...]) -> ColumnProfile:
-        """The inverse of `values`."""
-        kind, rows, nulls, numbers, categories = values
-        return cls(kind, rows, nulls, NumberState.of_values(numbers), CategoryState.of_values(categories))
+        """The inverse of `values`; of an earlier version, too, which did not have the last of them."""
+        kind, rows, nulls, numbers, counted, *held = values
+        categories = CategoryState.of_values(counted)
+        distinct = DistinctState() if not categories.cut else DistinctState.of_values(held[0] if held else None)
+        return cls(kind, rows, nulls, NumberState.of_values(numbers), categories, distinct)
+
+    def count_distinct(self) -> Distinct | None:
+        """How many distinct values there are; NaN is none. None if that is unknown, as of values of other types."""
+        if self.kind in ("other", "mixed"):
+            return None
+        if not self.categories.cut:
+            return Distinct(len(self.categories.counts))
+        count = self.distinct.count()
+        return None if count is None else Distinct(min(count, self.rows - self.missing), ERROR)
 
     def results(self) -> ProfileFigures:
         """The figures."""
-        frequent = self.categories.ranked()[:_SHOWN]
+        frequent, distinct = self.categories.ranked()[:_SHOWN], self.count_distinct()
         return ProfileFigures(
             kind=self.kind,
             rows=self.rows,
@@ -102,7 +143,8 @@ class ColumnProfile:
             plus_inf=self.numbers.plus_inf,
             minus_inf=self.numbers.minus_inf,
             numbers=self.numbers.results(),
-            distinct=None if self.categories.cut else len(self.categories.counts),
+            distinct=distinct.count if distinct else None,
+            distinct_error=distinct.error if distinct else 0.0,
             frequent=tuple(Frequent(value, rows) for value, rows in frequent),
         )
 
@@ -144,7 +186,7 @@ class Profile:
         """
         try:
             found = json.loads(zlib.decompress(data))
-            if found["v"] != _VERSION:
+            if found["v"] not in _READ:
                 raise ValueError(f"a profile of version {found['v']}, not {_VERSION}")
             return cls({name: ColumnProfile.of_values(values) for name, values in found["columns"].items()})
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_number
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.exactsums import SMALLEST, exact_sum
 from nightjar.inference.metrics.figures import Bounded, Evaluation, RegressionFigures
-from nightjar.inference.metrics.numbers import SMALLEST, exact_sum
 
 _BLOCK = 1 << 17
 """Rows at a time: the most that `exact_sum` takes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nightjar.inference.metrics.drift import Drift, Incomparable
+from nightjar.inference.metrics.figures import Distinct
 from nightjar.inference.metrics.profile import ColumnProfile
 
 
@@ -13,7 +14,8 @@ class ColumnCompared:
     """A column that is profiled in both runs; psi, js, ks, nulls, new and vanished as in `Drift`.
 
     psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
-    lengths of texts. why: why it cannot be compared; then there are no figures.
+    lengths of texts. distinct_before, distinct_now: the number of distinct values; None if it is unknown. why: why it
+    cannot be compared; then there are no figures.
     """
 
     column: str
@@ -24,6 +26,8 @@ class ColumnCompared:
     nulls: float | None = None
     before: float | None = None
     now: float | None = None
+    distinct_before: Distinct | None = None
+    distinct_now: Distinct | None = None
     new: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()
     why: str = ""
@@ -43,6 +47,8 @@ def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift 
         nulls=found.nulls,
         before=means[0],
         now=means[1],
+        distinct_before=before.count_distinct(),
+        distinct_now=now.count_distinct(),
         new=found.new,
         vanished=found.vanished,
     )

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import StorageError
+from nightjar.inference.metrics.keyhash import hashes
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.validation.joinkeys import whole
-from nightjar.inference.validation.keyhash import hashes
 
 BLOCK_ROWS = 1 << 20
 """The most rows that are divided, or looked up, at a time; and about the rows of a division."""

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
-from nightjar.inference.validation import keyhash, unique
+from nightjar.inference.metrics import keyhash
+from nightjar.inference.validation import unique
 from nightjar.inference.validation.gates import GateResult
 from support import Lake
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.validation import keyhash
+from nightjar.inference.metrics import keyhash
 
 KEYS: dict[str, list[Any]] = {
     "int32": [1, 2, -3, None],

@@ -15,11 +15,12 @@ import pytest
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
+from nightjar.inference.metrics import keyhash
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation import keyhash, unique
+from nightjar.inference.validation import unique
 from nightjar.inference.validation.gates import Offender, Repeated
 from nightjar.inference.validation.unique import KeyNotes, Spill, repeated, unique_checks
 

@@ -15,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.metrics.categories import LONGEST, MOST
+from nightjar.inference.metrics.categories import LONGEST, MOST, counted_values
+from nightjar.inference.metrics.distinct import ERROR
+from nightjar.inference.metrics.exactsums import BLOCK, exact_sum
 from nightjar.inference.metrics.figures import ProfileFigures
-from nightjar.inference.metrics.numbers import QUANTILES, NumberState, exact_sum, keys_of, middle
+from nightjar.inference.metrics.numbers import QUANTILES, NumberState, keys_of, middle
 from nightjar.inference.metrics.profile import Profile
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
@@ -82,7 +84,10 @@ def test_blocks_of_many_rows_give_the_same_bytes_as_few() -> None:
     for first in range(0, rows, 70_001):
         pieces.merge(profiled(found.slice(first, 70_001)))
     assert pieces.to_bytes() == profiled(found).to_bytes()
-    assert [pieces.results()[name].distinct for name in ("few", "many", "text")] == [200, None, 3]
+    said = [
+        (each.distinct, each.distinct_error) for each in (pieces.results()[name] for name in ("few", "many", "text"))
+    ]
+    assert said == [(200, 0), (pytest.approx(400, rel=4 * ERROR), ERROR), (3, 0)]
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=60))
@@ -118,6 +123,49 @@ def test_bins_are_in_the_order_of_the_values(values: list[float]) -> None:
     assert [math.copysign(1, middle(key)) for key in keys.tolist() if key] == [
         math.copysign(1, value) for value in sorted(values) if value
     ]
+
+
+NARROW: dict[str, Any] = {
+    "normal": lambda random, rows: random.normal(0, 1, rows).astype(np.float32),
+    "mostly zeros": lambda random, rows: (random.normal(0, 1, rows) * (random.random(rows) < 0.1)).astype(np.float32),
+    "negative zeros": lambda random, rows: -np.zeros(rows, np.float32),
+    "spread": lambda random, rows: np.exp(random.normal(0, 15, rows)).astype(np.float32),
+    "any bits": lambda random, rows: random.integers(0, 2**32, rows, np.uint32).view(np.float32),
+    "too small to be normal": lambda random, rows: (random.normal(0, 1e-40, rows)).astype(np.float32),
+    "the largest": lambda random, rows: np.full(rows, np.finfo(np.float32).max),
+    "all bits": lambda random, rows: np.full(rows, np.nextafter(np.float32(1), np.float32(0))),
+    "the smallest that are added with others": lambda random, rows: np.resize(
+        np.array([1 - 2**-24, 2**-14 * (2 - 2**-23), 2**-14 * (1 - 2**-24), -(2**-14)], np.float32), rows
+    ),
+    "bytes": lambda random, rows: random.integers(-128, 128, rows).astype(np.int8),
+    "integers with exact squares": lambda random, rows: random.integers(-(2**26), 2**26, rows),
+    "integers without": lambda random, rows: random.integers(-(2**26) - 9, 2**26 + 9, rows),
+    "large integers": lambda random, rows: random.integers(0, 2**64, rows, np.uint64),
+}
+
+
+@pytest.mark.parametrize("shape", NARROW)
+def test_numbers_of_few_bits_give_the_state_that_they_give_as_float64(shape: str) -> None:
+    """The faster ways are no other figures: in blocks that are full, and in small ones."""
+    random = np.random.default_rng(5)
+    for rows in (1, 1000, BLOCK + 7):
+        values = NARROW[shape](random, rows)
+        narrow, wide = NumberState(), NumberState()
+        narrow.update(values)
+        with np.errstate(invalid="ignore"):
+            wide.update(values.astype(np.float64))
+        assert narrow.values() == wide.values()
+
+
+@given(st.lists(st.integers(-300, 300) | st.integers(2**63, 2**63 + 9), min_size=1, max_size=300))
+def test_integers_that_lie_close_together_are_counted_each(values: list[int]) -> None:
+    kind = pa.int64() if max(values) < 2**63 else pa.uint64()
+    values = [each for each in values if kind == pa.int64() or each >= 0]
+    column = pa.chunked_array([pa.array(values, kind)])
+    found = counted_values(column)
+    assert (found is None) == (len(set(column.slice(0, 2048).to_pylist())) > MOST)
+    if found is not None:
+        assert dict(zip(found[0].to_pylist(), found[1].tolist(), strict=True)) == Counter(values)
 
 
 def test_real_shapes_of_values_are_within_the_bounds_of_numpys_figures() -> None:
@@ -195,15 +243,16 @@ def test_each_type_that_a_file_may_have_is_described(
 
 def test_many_texts_in_views_are_described() -> None:
     found = of([str(number) for number in range(3000)], pa.string_view())
-    assert (found.kind, found.distinct) == ("text", None)
+    assert found.kind == "text"
+    assert found.distinct == pytest.approx(3000, rel=4 * ERROR)
 
 
 def test_values_that_are_many_or_long_are_not_counted_and_texts_have_lengths() -> None:
     assert of([str(number) for number in range(MOST)]).distinct == MOST
-    assert of([str(number) for number in range(MOST + 1)]).distinct is None
-    assert of(["a" * LONGEST]).distinct == 1
+    assert of([str(number) for number in range(MOST + 1)]).distinct_error == ERROR
+    assert of(["a" * LONGEST]).distinct_error == 0
     found = of(["a" * (LONGEST + 1), "b"])
-    assert (found.distinct, found.frequent) == (None, ())
+    assert (found.distinct, found.distinct_error, found.frequent) == (2, ERROR, ())
     assert found.numbers is not None
     assert (found.numbers.min, found.numbers.max) == (1, LONGEST + 1)
 
@@ -219,6 +268,7 @@ def test_values_that_are_many_or_long_are_not_counted_and_texts_have_lengths() -
 def test_of_other_types_rows_and_nulls_are_counted(values: list[Any], kind: pa.DataType, said: str) -> None:
     found = of(values, kind)
     assert (found.kind, found.rows, found.nulls, found.numbers) == (said, 2, values.count(None), None)
+    assert found.distinct == (None if said == "other" else 0)
 
 
 def test_files_that_disagree_about_the_type_leave_only_counts() -> None:

@@ -25,7 +25,16 @@ from nightjar.flows.pages.report.charts import (
     timeline_chart,
     trend_chart,
 )
-from nightjar.flows.pages.wording import details, duration, machines_cost, metric_text, said_of, shards_done, took
+from nightjar.flows.pages.wording import (
+    details,
+    distinct_text,
+    duration,
+    machines_cost,
+    metric_text,
+    said_of,
+    shards_done,
+    took,
+)
 from nightjar.inference.errors import Rejected
 from nightjar.inference.messages import counted
 from nightjar.inference.run.reporting import Report
@@ -215,6 +224,7 @@ def templates() -> Environment:
     made.filters |= {
         "number": _number,
         "metric": metric_text,
+        "distinct": distinct_text,
         "short_list": _short_list,
         "counted": counted,
         "took": took,

@@ -19,6 +19,8 @@ Hashes = npt.NDArray[np.uint64]
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)
+_MASKS = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
+"""What a word of so many bytes may have."""
 
 
 def comparable(column: pa.ChunkedArray) -> pa.Array:
@@ -52,7 +54,7 @@ def hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """A hash per row. columns: as `comparable` gives them, each of so many rows."""
     found = np.full(rows, len(columns), np.uint64)
     for column in columns:
-        found = _mixed(found * _FACTOR + _of_values(column))
+        found = mixed(found * _FACTOR + hashes_of(column))
     return found
 
 
@@ -63,13 +65,14 @@ def keys(columns: Sequence[pa.Array], at: npt.NDArray[np.int64]) -> Iterator[tup
         yield tuple(repr(value) if isinstance(value, float) else value for value in values)
 
 
-def _of_values(column: pa.Array) -> Hashes:
+def hashes_of(column: pa.Array) -> Hashes:
+    """A hash per value of a column, as `comparable` gives it."""
     if is_.is_null(column.type):
         return np.full(len(column), _NULL)
     if is_.is_large_binary(column.type):
         found = _of_bytes(column)
     else:
-        found = _mixed(column.fill_null(0).to_numpy().view(np.uint64).copy())
+        found = mixed(column.fill_null(0).to_numpy().view(np.uint64).copy())
     if column.null_count:
         found[np.asarray(column.is_null())] = _NULL
     return found
@@ -79,26 +82,42 @@ def _of_bytes(column: pa.Array) -> Hashes:
     """Eight bytes of all values at a time."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    lengths, starts = np.diff(edges), edges[:-1]
-    found = _mixed(lengths.astype(np.uint64))
-    # Seven more bytes, so that a word may be read at each byte.
-    padded = np.concatenate([np.frombuffer(data or b"", np.uint8), np.zeros(7, np.uint8)])
-    words: Hashes = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-    active, at = np.flatnonzero(lengths > 0), 0
-    while active.size:
-        left = np.minimum(lengths[active] - at, 8).astype(np.uint64)
-        word = words[starts[active] + at] & (np.uint64(2**64 - 1) >> (np.uint64(64) - left * np.uint64(8)))
-        found[active] = _mixed(found[active] * _FACTOR + word)
-        at += 8
-        active = active[lengths[active] > at]
+    lengths = np.diff(edges)
+    found = mixed(lengths.astype(np.uint64))
+    words = _words_alike if len(lengths) and lengths.min() == lengths.max() else _words
+    for active, word in words(np.frombuffer(data or b"", np.uint8), edges[:-1], lengths):
+        found[active] = mixed(found[active] * _FACTOR + word)
     return found
 
 
-def _mixed(words: Hashes) -> Hashes:
+def _words(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, Hashes]]:
+    """The next eight bytes of values, and which values have them; what a value does not have is 0."""
+    # Seven more bytes, so that a word may be read at each byte.
+    padded = np.concatenate([data, np.zeros(7, np.uint8)])
+    words: Hashes = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+    active = np.flatnonzero(lengths > 0)
+    starts, left = starts[active], lengths[active]
+    while active.size:
+        yield active, words[starts] & _MASKS[np.minimum(left, 8)]
+        more = np.flatnonzero(left > 8)
+        active, starts, left = active[more], starts[more] + 8, left[more] - 8
+
+
+def _words_alike(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[tuple[slice, Hashes]]:
+    """As `_words`, of values that have one length, which takes a third of the time."""
+    length = int(lengths[0])
+    rows = np.zeros((len(lengths), -(-length // 8) * 8), np.uint8)
+    rows[:, :length] = data[starts[0] : starts[0] + len(lengths) * length].reshape(len(lengths), length)
+    for word in rows.view("<u8").T:
+        yield slice(None), word
+
+
+def mixed(words: Hashes) -> Hashes:
     """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), in place."""
-    words ^= words >> np.uint64(30)
+    shifted = np.empty_like(words)
+    words ^= np.right_shift(words, np.uint64(30), out=shifted)
     words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= words >> np.uint64(27)
+    words ^= np.right_shift(words, np.uint64(27), out=shifted)
     words *= np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
+    words ^= np.right_shift(words, np.uint64(31), out=shifted)
     return words

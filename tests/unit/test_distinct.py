@@ -1,0 +1,238 @@
+"""Distinct values: registers that depend on the set of values alone, and a count within its stated error."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nightjar.flows.pages.wording import distinct_text
+from nightjar.inference.metrics.categories import LONGEST, MOST
+from nightjar.inference.metrics.distinct import ERROR, DistinctState
+from nightjar.inference.metrics.figures import Distinct
+from nightjar.inference.metrics.profile import ColumnProfile, Profile
+
+VALUES: dict[str, Any] = {
+    "floats": st.floats(allow_nan=True) | st.sampled_from([0.0, -0.0]),
+    "integers": st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3),
+    "texts": st.text(max_size=12),
+}
+KINDS = {"floats": pa.float64(), "integers": pa.int64(), "texts": pa.string()}
+
+
+def column(values: Any, kind: pa.DataType | None = None) -> pa.ChunkedArray:
+    array = pa.array(values, kind)
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def profile(*columns: pa.ChunkedArray) -> ColumnProfile:
+    found = ColumnProfile()
+    for each in columns:
+        found.update(each)
+    return found
+
+
+def registers(found: ColumnProfile) -> list[int]:
+    assert found.categories.cut
+    assert found.distinct.registers is not None
+    return list(map(int, found.distinct.registers))
+
+
+MANY = list(range(MOST + 44))
+"""More than are counted each."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30)
+@given(st.data())
+def test_order_grouping_and_repetition_do_not_matter(kind: str, data: st.DataObject) -> None:
+    """On both sides of the cap, and across it: the bytes are those of the set of values."""
+    random = data.draw(st.randoms(use_true_random=False))
+    more = {"floats": MANY, "integers": MANY, "texts": list(map(str, MANY))}[kind]
+    values = data.draw(st.lists(VALUES[kind], max_size=20)) + more[: data.draw(st.sampled_from([0, 250, 300]))]
+    whole = profile(column(values, KINDS[kind]))
+    again = [*values, *random.sample(values, len(values) // 2)]
+    random.shuffle(again)
+    cuts = sorted(random.randrange(len(again) + 1) for _ in range(4))
+    merged = ColumnProfile()
+    for first, last in zip([0, *cuts], [*cuts, len(again)], strict=True):
+        part = column(again[first:last], KINDS[kind])
+        if random.random() < 0.5:
+            merged.update(part)
+        else:
+            merged.merge(ColumnProfile.of_values(json.loads(json.dumps(profile(part).values()))))
+    assert merged.values()[-1] == whole.values()[-1]
+
+
+FORMS = {
+    "integers": [
+        pa.array(MANY, pa.int16()),
+        pa.array(MANY, pa.int64()),
+        pa.array(MANY, pa.uint64()),
+        pa.array(MANY, pa.float32()),
+        pa.array(MANY, pa.float64()),
+        pa.array(MANY, pa.float16()),
+        pa.array(map(Decimal, MANY), pa.decimal128(9, 2)),
+        pa.array(MANY, pa.int32()).dictionary_encode(),
+    ],
+    "fractions": [pa.array([each / 8 for each in MANY], kind) for kind in (pa.float16(), pa.float32(), pa.float64())],
+    "large integers": [pa.array([2**60 + each for each in MANY], kind) for kind in (pa.int64(), pa.uint64())],
+    "texts": [
+        pa.array(map(str, MANY), pa.string()),
+        pa.array(map(str, MANY), pa.large_string()),
+        pa.array(map(str, MANY), pa.string_view()),
+        pa.array(map(str, MANY)).dictionary_encode(),
+        pa.array(["before", *map(str, MANY)]).slice(1),
+    ],
+    "zeros": [pa.array([*MANY[1:], zero], pa.float64()) for zero in (0.0, -0.0)],
+    "nothing else": [pa.array([*MANY, *more], pa.float64()) for more in ([], [math.nan], [None], [math.nan, None])],
+}
+"""Forms of the same values."""
+
+
+@pytest.mark.parametrize("values", FORMS)
+def test_a_value_is_the_same_in_each_type(values: str) -> None:
+    first, *others = (registers(profile(pa.chunked_array([form]))) for form in FORMS[values])
+    assert all(other == first for other in others)
+
+
+def test_integers_that_no_float_holds_are_values_of_their_own() -> None:
+    """2^53 + 1 is no float64, and not the same as 2^53."""
+    for kind, base in ((pa.int64(), 2**53), (pa.int64(), -(2**63)), (pa.int64(), 2**62), (pa.uint64(), 2**63)):
+        found = profile(column([base + each for each in range(1000)], kind)).count_distinct()
+        assert found is not None
+        assert found.count == pytest.approx(1000, rel=4 * ERROR)
+    ends = column([2**64 - 1, 2**63 - 1, 2**63], pa.uint64())
+    one, other = DistinctState(), DistinctState()
+    one.update(ends.to_numpy())
+    for value in ends.to_numpy():
+        other.update(np.array([value], np.uint64))
+    assert one.values() == other.values()
+    assert one.count() == 3
+
+
+def test_values_that_were_counted_each_are_as_if_they_had_never_been() -> None:
+    """Two parts below the cap that are above it together, of numbers and of texts; and one with a text too long."""
+    large = [2**64 - each for each in range(1, 201)]
+    for low, high, kind in (
+        (range(-200, 0), range(200), pa.int64()),
+        (range(200), large, pa.uint64()),
+        (map(str, range(200)), map(str, range(100, 400)), pa.string()),
+        (["é", "b"], ["x" * (LONGEST + 1)], pa.large_string()),
+    ):
+        one, other = list(low), list(high)
+        parts = profile(column(one, kind), column(other, kind))
+        state = DistinctState()
+        whole = column([*one, *other], kind)
+        state.update(whole if pa.types.is_string(kind) or pa.types.is_large_string(kind) else whole.to_numpy())
+        assert state.registers is not None
+        assert registers(parts) == state.registers.tolist()
+
+
+def test_the_count_is_within_its_error_for_all_numbers_of_values() -> None:
+    """Exact counts are the oracle; mean and spread of the error over independent sets, up to a million values."""
+    random = np.random.default_rng(7)
+    for count, sets in ((1, 20), (30, 20), (1000, 40), (4000, 40), (10_000, 40), (30_000, 30), (100_000, 12)):
+        errors = []
+        for _ in range(sets):
+            state = DistinctState()
+            state.update(random.integers(0, 2**63, count))
+            found = state.count()
+            assert found is not None
+            errors.append(found / count - 1)
+        assert abs(np.mean(errors)) < 4 * ERROR / math.sqrt(sets)
+        assert np.std(errors) < 1.5 * ERROR
+    state = DistinctState()
+    assert state.count() == 0
+    state.update(random.random(1_000_000))
+    assert state.count() == pytest.approx(1_000_000, rel=3 * ERROR)
+
+
+def test_registers_that_are_full_stand_for_all_hashes() -> None:
+    assert DistinctState(np.full(4096, 53, np.uint8)).count() == 2**64
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(50_000),
+        np.arange(50_000) * 1_000_003,
+        np.arange(50_000) / 100,
+        np.arange(50_000, dtype=np.float32) / np.float32(3),
+        1_700_000_000_000_000 + np.arange(50_000) * 1000,
+        np.arange(50_000) << 40,
+        2.0 ** np.linspace(-900, 900, 50_000),
+    ],
+    ids=["count", "steps", "cents", "thirds", "times", "high bits", "all sizes"],
+)
+def test_values_with_a_pattern_are_counted_as_well_as_random_ones(values: np.ndarray) -> None:
+    state = DistinctState()
+    state.update(values)
+    assert state.count() == pytest.approx(len(np.unique(values)), rel=3 * ERROR)
+
+
+def test_a_count_is_not_more_than_the_rows_that_have_a_value() -> None:
+    for seed in range(20):
+        values = np.random.default_rng(seed).random(3000)
+        found = profile(column([*values, None, math.nan])).count_distinct()
+        assert found is not None
+        assert found.count <= 3000
+
+
+def test_an_earlier_version_had_no_registers_and_its_count_is_unknown_and_not_wrong() -> None:
+    """Where each value was counted it is known as before, also if they become too many."""
+    few, many = column([1, 2, 2], pa.int64()), column(MANY, pa.int64())
+    older = [profile(each).values()[:-1] for each in (few, many)]
+    data = zlib.compress(json.dumps({"v": 1, "columns": {"few": older[0], "many": older[1]}}).encode())
+    read = Profile.from_bytes(data)
+    assert [each.distinct for each in read.results().values()] == [2, None]
+    assert read.columns["many"].results().numbers == profile(many).results().numbers
+    unknown = Profile.from_bytes(Profile.from_bytes(data).to_bytes())
+    assert [each.distinct for each in unknown.results().values()] == [2, None]
+    for one, other in ((read.columns["many"], profile(many)), (profile(few), unknown.columns["many"])):
+        one.merge(other)
+        assert one.count_distinct() is None
+    read.columns["few"].merge(profile(many))
+    assert registers(read.columns["few"]) == registers(profile(few, many))
+
+
+@pytest.mark.parametrize("data", ["", "AA==", "eJwDAAAAAAE="])
+def test_what_are_no_registers_is_refused(data: str) -> None:
+    values = [*profile(column(MANY, pa.int64())).values()[:-1], data]
+    packed = zlib.compress(json.dumps({"v": 2, "columns": {"x": values}}).encode())
+    with pytest.raises(ValueError, match=r"not a profile|registers"):
+        Profile.from_bytes(packed)
+
+
+def test_registers_are_small() -> None:
+    """1.6 KB of a column at most; less of few values, and none where each is counted."""
+    random = np.random.default_rng(3)
+    for rows, most in ((0, 60), (300, 600), (10_000, 2100), (1_000_000, 2100)):
+        state = DistinctState()
+        state.update(random.random(rows))
+        assert len(state.values() or "") < most
+    assert profile(column(["a", "b"] * 100)).values()[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, ""),
+        (Distinct(1234), "1,234"),
+        (Distinct(257, ERROR), "≈ 257 ± 1.6%"),
+        (Distinct(1_234, ERROR), "≈ 1.23 k ± 1.6%"),
+        (Distinct(999_600, ERROR), "≈ 1 M ± 1.6%"),
+        (Distinct(1_200_000, ERROR), "≈ 1.2 M ± 1.6%"),
+        (Distinct(45_600_000_000, ERROR), "≈ 45.6 G ± 1.6%"),
+    ],
+)
+def test_a_person_sees_whether_each_was_counted(found: Distinct | None, said: str) -> None:
+    assert distinct_text(found) == said
