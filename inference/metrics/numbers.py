@@ -174,9 +174,9 @@ class NumberState:
 
 def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The bins of both, each a pair of ascending keys and their counts."""
+    if np.array_equal(one[0], other[0]):
+        return one[0], one[1] + other[1]
     keys, counts = np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
-    if not len(keys):
-        return keys, counts
     order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
     keys, counts = keys[order], counts[order]
     firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))

@@ -99,7 +99,8 @@ class ColumnProfile:
         uncounted = self.categories.merge(other.categories)
         if self.categories.cut:
             self.distinct.merge(other.distinct)
-            self._note(uncounted)
+            if uncounted:
+                self._note(uncounted)
 
     def _note(self, texts: Collection[str]) -> None:
         """Add values that were counted until now to those of which it is only known how many there are."""
@@ -195,6 +196,39 @@ class Profile:
     def results(self) -> dict[str, ProfileFigures]:
         """The figures of each column."""
         return {name: column.results() for name, column in self.columns.items()}
+
+
+class Described:
+    """The profile of some shards; false if there is none. It is decoded when another is merged into it, and encoded
+    when its bytes are asked for: else a night of many shards would spend most of its merging on that.
+    """
+
+    def __init__(self, held: bytes | Profile = b"") -> None:
+        self._held = held
+
+    def __bool__(self) -> bool:
+        return self._held != b""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Described) and bytes(self) == bytes(other)
+
+    def __bytes__(self) -> bytes:
+        return self._held if isinstance(self._held, bytes) else self._held.to_bytes()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Described, (bytes(self),)
+
+    def profile(self) -> Profile:
+        """The profile, if there is one."""
+        return Profile.from_bytes(self._held) if isinstance(self._held, bytes) else self._held
+
+    def merge(self, other: Described) -> None:
+        """Add another's rows to these."""
+        if not self:
+            self._held = bytes(other)
+        elif other:
+            self._held = self.profile()
+            self._held.merge(other.profile())
 
 
 def merged(profiles: Iterable[Profile]) -> Profile:

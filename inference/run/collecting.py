@@ -8,7 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
@@ -40,7 +39,7 @@ def collected(
         offenders=with_replays(request.job_path, request.words, table, audited.offenders),
         usage=outcomes.usage(table),
         evaluation=metrics.evaluation,
-        profile=Profile.from_bytes(audited.profile) if audited.profile else None,
+        profile=audited.profile.profile() if audited.profile else None,
         slices=Slices.from_bytes(audited.slices) if audited.slices else None,
         baselines=others,
     )
@@ -50,6 +49,6 @@ def figures(audited: Audited) -> Figures:
     """All metrics of the shards that were audited."""
     return replace(
         Metrics.from_bytes(audited.metrics).results(),
-        profile=Profile.from_bytes(audited.profile).results() if audited.profile else {},
+        profile=audited.profile.profile().results() if audited.profile else {},
         slices=Slices.from_bytes(audited.slices).results() if audited.slices else {},
     )

@@ -22,7 +22,7 @@ from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.profile import Described
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
@@ -70,7 +70,7 @@ class Audited:
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     metrics: bytes = b""
-    profile: bytes = b""
+    profile: Described = field(default_factory=Described)
     offenders: Offenders = field(default_factory=dict)
     rows_left_out: int = 0
     rows_partial: int = 0
@@ -97,11 +97,7 @@ class Audited:
             merged.merge(Metrics.from_bytes(other.metrics))
             self.metrics = merged.to_bytes()
         self.metrics = self.metrics or other.metrics
-        if self.profile and other.profile:
-            described = Profile.from_bytes(self.profile)
-            described.merge(Profile.from_bytes(other.profile))
-            self.profile = described.to_bytes()
-        self.profile = self.profile or other.profile
+        self.profile.merge(other.profile)
         if self.slices and other.slices:
             sliced = Slices.from_bytes(self.slices)
             sliced.merge(Slices.from_bytes(other.slices))
@@ -117,7 +113,6 @@ def audit_block(
     """
     audited = Audited()
     metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
-    profile: Profile | None = None
     slices = Slices.for_job(job)
     noted = KeyNotes(job)
     for line in lines:
@@ -127,18 +122,13 @@ def audit_block(
             metrics.merge(read_metrics(part.footer))
             if exports.SLICES in states:
                 slices.merge(Slices.from_bytes(states[exports.SLICES]))
-            described = Profile.from_bytes(states[exports.PROFILE]) if exports.PROFILE in states else None
-            if profile is None:
-                profile = described
-            elif described is not None:
-                profile.merge(described)
+            audited.profile.merge(Described(states.get(exports.PROFILE, b"")))
             files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
-    audited.profile = profile.to_bytes() if profile is not None else b""
     audited.slices = slices.to_bytes() if slices.columns else b""
     if keys and not audited.problems:
         audited.spills = noted.written(storage, revision)

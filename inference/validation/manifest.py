@@ -237,7 +237,7 @@ def write_manifest(
     shards = outcomes.to_parquet(table, writer.state, audited.files)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
-    profile = write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
+    profile = write_profile(storage, uri, epoch, bytes(audited.profile)) if audited.profile else None
     manifest = Manifest(
         job=job.name,
         run_id=run_id,

@@ -34,7 +34,7 @@ def keep_refused(writer: LedgerWriter, uri: str, refusal: GateFailed, metrics: F
     """
     storage, epoch = writer.ledger.storage, writer.epoch
     try:
-        profile = write_profile(storage, uri, epoch, audited.profile) if audited.profile else None
+        profile = write_profile(storage, uri, epoch, bytes(audited.profile)) if audited.profile else None
         kept = Refused(gates=refusal.gates, metrics=metrics, at=utc(), profile=profile)
         storage.create(join(uri, _name(epoch)), json.dumps(to_json(kept), indent=1).encode())
     except StorageError as error:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.jsonform import to_json
-from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.profile import Described, Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import NO_USAGE, Receipt, Usage, replay_command
@@ -29,7 +29,7 @@ def audited(request: RunRequest) -> tuple[Audited, Metrics, Profile]:
     metrics, profile = Metrics.for_job(request.job), Profile.empty(["x"])
     metrics.update(pa.table({"score": pa.array([0.25, 0.5], pa.float32())}), pa.array([True, False]))
     profile.update(pa.table({"x": [1.0, 2.0]}))
-    found = Audited(2, 30, 28, 2, 99, metrics=metrics.to_bytes(), profile=profile.to_bytes(), rows_partial=1)
+    found = Audited(2, 30, 28, 2, 99, metrics=metrics.to_bytes(), profile=Described(profile), rows_partial=1)
     return found, metrics, profile
 
 
