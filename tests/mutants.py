@@ -81,7 +81,7 @@ ROOMS = {
         unit("publish", "ledger_versions", "evidence"),
     ),
     "audit": Room(
-        ("validation/*.py",),
+        ("validation/*.py", "metrics/keyhash.py"),
         unit(
             *("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest", "keys", "keyhash"),
         ),
