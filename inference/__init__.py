@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from nightjar.inference.input.sources.rows import RowsRead
     from nightjar.inference.job.file import load_job
     from nightjar.inference.job.model import Job
+    from nightjar.inference.metrics.accumulators import Accumulator
     from nightjar.inference.output.targets import Target
     from nightjar.inference.predictors.adapter import Adapter, Predictor
     from nightjar.inference.storage.protocol import Storage
     from nightjar.inference.validation.judging import Judgement, NightEvidence
 
 __all__ = [
+    "Accumulator",
     "Adapter",
     "ClusterError",
     "Description",
@@ -74,6 +76,7 @@ _MODULES = {
         ),
         "nightjar.inference.errors",
     ),
+    "Accumulator": "nightjar.inference.metrics.accumulators",
     "Adapter": "nightjar.inference.predictors.adapter",
     "Description": "nightjar.inference.input.sources.protocol",
     "Engine": "nightjar.inference.engine.protocol",

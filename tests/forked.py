@@ -33,7 +33,7 @@ HEAVY = (
     "nightjar.flows.backfill",
     "nightjar.flows.serving.deploy",
     "nightjar.inference.engine.local",
-    "nightjar.inference.run.child",
+    "nightjar.inference.scoring.child",
     "nightjar.inference.run.inspection",
     "fastapi",
     "pandas",

@@ -41,6 +41,23 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     return [*lines, *((f"by {column}", _sliced(sliced, lead)) for column, sliced in metrics.slices.items())]
 
 
+def metric_lines(metrics: Figures) -> list[tuple[str, str]]:
+    """All that is told of a night's metrics, as (name, value): the evaluation, then accumulators of the user's own."""
+    return [*evaluation_lines(metrics), *own_lines(metrics)]
+
+
+def own_lines(metrics: Figures) -> list[tuple[str, str]]:
+    """A line for each accumulator."""
+    return [
+        (name, found.reason or ", ".join(f"{each} {_own(value)}" for each, value in found.values.items()))
+        for name, found in metrics.accumulators.items()
+    ]
+
+
+def _own(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
+
+
 def _numbers(found: Evaluation) -> list[tuple[str, str]]:
     if (of := found.numbers) is None or of.rmse is None:
         return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
-from nightjar.flows.pages.evaluated import evaluation_lines
+from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.evidence import lost_rows, rows_without_result
 from nightjar.flows.pages.report.writing import written
 from nightjar.flows.pages.wording import (
@@ -142,7 +142,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         )
     lines.append(f"  gates      {_passed(run.verdict)}")
     lines += [f"  warning    {line(said)}" for said in warnings(run.verdict.gates)]
-    lines += [f"  {line(name):<10} {line(value)}" for name, value in evaluation_lines(run.verdict.metrics)]
+    lines += [f"  {line(name):<10} {line(value)}" for name, value in metric_lines(run.verdict.metrics)]
     if progress.rows_in_quarantine:
         lines += [f"  quarantine {folder}/quarantine", *_first_lost(request)]
     lines += [
@@ -241,7 +241,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         f"| failed attempts | {progress.failed_attempts:,} |",
         f"| gates | {_passed(verdict)} |",
         *[f"| **warning** | {markdown(said)} |" for said in warnings(verdict.gates)],
-        *[f"| {markdown(name)} | {markdown(value)} |" for name, value in evaluation_lines(verdict.metrics)],
+        *[f"| {markdown(name)} | {markdown(value)} |" for name, value in metric_lines(verdict.metrics)],
         *([f"| device | {scored.device} |"] if scored.device else []),
         *[f"| {word} | {text} |" for word, text in language(progress, prices_of(request.job))],
         *([f"| memory | {memory(progress)} |"] if progress.memory else []),

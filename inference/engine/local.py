@@ -117,6 +117,8 @@ class LocalEngine:
         yield merged
 
     def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
         self._worker = None
         self._process.take_back()
 
@@ -124,6 +126,8 @@ class LocalEngine:
         if self._worker is None or self._worker.spec != spec:
             self._process.lend(spec)
             logs = self._process.logs
+            if self._worker is not None:
+                self._worker.close()
             made = worker_of(spec)
             self._worker = made(spec, turn_to=logs.turn_to) if logs else made(spec)
         return self._worker

@@ -53,7 +53,7 @@ MOST_BYTES = 8 << 30
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
 
-_JUDGES = "it judges, and does not score"
+_JUDGES = "it judges or counts, and does not score"
 _PRINTED = "this command prints there"
 _WRITTEN = "Nightjar, Prefect or Ray write there"
 _INPUT, _OUTPUT = "input.uri", "output.uri"
@@ -83,28 +83,32 @@ def list_code(job: Job) -> Listing:
 
 
 def list_checks(job: Job) -> Listing:
-    """List the files that the job's own checks need beside those of `list_code`; none if the job has no such check.
+    """List the files that the job's own checks and accumulators need beside those of `list_code`; none if the job has
+    neither.
 
-    These are the modules that only checks name. If `list_code` has not the whole folder, they are all files of it.
+    These are the modules that nothing names that scores. If `list_code` has not the whole folder, they are all files of
+    it.
 
     Raises:
         JobError: As `list_code`.
     """
-    if not job.calls():
+    if not job.beside():
         return Listing()
     whole = _listed(job.model_copy(update=job.with_models(lambda model: model.model_copy(update={"code": None}))))
     if needs_folder(job):
         return whole
-    own = {name for name in whole.files if _is_of(name, job.judging, importable_places(job.folder))}
+    own = {name for name in whole.files if is_of(name, job.judging, importable_places(job.folder))}
     return Listing({name: whole.files[name] for name in own}, {name: whole.sizes[name] for name in own}, whole.left_out)
 
 
 def needs_folder(job: Job) -> bool:
-    """Whether the job's own checks are given the whole folder, because the code that scores is not the whole of it."""
+    """Whether the job's own checks and accumulators are given the whole folder, because the code that scores is not the
+    whole of it.
+    """
     return not job.modules() or job.code is not None
 
 
-def _is_of(name: str, modules: tuple[str, ...], places: list[str]) -> bool:
+def is_of(name: str, modules: tuple[str, ...], places: list[str]) -> bool:
     """Whether a file belongs to one of these modules or packages. places: where modules are found in the folder."""
     return any(name.startswith((f"{place}{module}.", f"{place}{module}/")) for place in places for module in modules)
 
@@ -114,7 +118,7 @@ def _listed(job: Job, judging: tuple[str, ...] = ()) -> Listing:
     folder = Path(job.folder or Path.cwd()).absolute()
     found, held, places = Listing(), 0, importable_places(str(folder))
     for name, path, why in _Walk(folder, job).files():
-        ignored = why or (_JUDGES if _is_of(name, judging, places) else "")
+        ignored = why or (_JUDGES if is_of(name, judging, places) else "")
         if ignored:
             found.left_out[name] = ignored
             continue

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.identity.folder import Listing, list_checks, list_code
+from nightjar.inference.identity.folder import Listing, is_of, list_checks, list_code
 from nightjar.inference.identity.packages import (
     content_of,
     files_of,
@@ -57,8 +57,9 @@ class ScoringSet:
 
     code: the files of the job's folder. models: the files of each model, in the job's order. packages: the content of
     each installed package that counts, by name. left_out: the reason for each file of the folder that does not score,
-    as in `Listing`. checks: the files that the job's own checks need besides, as in `folder.list_checks`. They score
-    nothing, and are no part of the identity.
+    as in `Listing`. checks: the files that the job's own checks and accumulators need besides, as in
+    `folder.list_checks`. They score nothing, and are no part of the identity. counting: a digest of what accumulates;
+    '' if the job has no accumulator.
     """
 
     code: Snapshot = NOTHING
@@ -66,6 +67,7 @@ class ScoringSet:
     packages: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     checks: Snapshot = NOTHING
+    counting: str = ""
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -126,16 +128,29 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     }
     counted = installed.union(job.identity.packages, _versions(job))
     packages = {name: package_content(job, name) for name in sorted(counted)}
-    return ScoringSet(code, take_models(storage, job), packages, listing.left_out, _fix_checks(storage, job, listing))
+    checks = _fix_checks(storage, job, listing)
+    counting = _counting(job, checks) if job.accumulators else ""
+    return ScoringSet(code, take_models(storage, job), packages, listing.left_out, checks, counting)
 
 
 def _fix_checks(storage: Storage, job: Job, scoring: Listing) -> Snapshot:
-    """Take a snapshot of the job's own checks. scoring: the code that scores, which they may use."""
+    """Take a snapshot of the job's own checks and accumulators. scoring: the code that scores, which they may use."""
     listing = list_checks(job)
     whole = Listing({**scoring.files, **listing.files}, {}, listing.left_out)
-    for key, spec in job.calls().items():
+    for key, spec in job.beside().items():
         _is_in_folder(key, spec.partition(":")[0], job, whole)
     return take("checks", storage, [(name, path, listing.sizes[name]) for name, path in listing.files.items()])
+
+
+def _counting(job: Job, checks: Snapshot) -> str:
+    """A digest of what the job's accumulators consist of, beside the code that scores: files and installed packages.
+    checks: as of a `ScoringSet`.
+    """
+    own, places = names(checks.files), importable_places(job.folder)
+    files = {name: content for name, content in own.items() if not is_of(name, job.only_called, places)}
+    tops = dict.fromkeys(spec.partition(":")[0].partition(".")[0] for spec in job.accumulators.values())
+    packages = {top: content_of(top, outside=job.folder) for top in tops if is_installed(top, outside=job.folder)}
+    return hashlib.sha256(json.dumps([files, packages], sort_keys=True).encode()).hexdigest()
 
 
 def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:
@@ -256,9 +271,11 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         to = binding(column)
         types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
+    # Only from the input could the states be made again, if the parts lack the label.
+    apart = {"counting": scoring.counting} if scoring.counting and job.label and job.label not in carried else {}
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
-        job={**job.scoring_keys(), "carry": carried},
+        job={**job.scoring_keys(), "carry": carried, **apart},
         columns=_columns(job, schema, types),
         kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
         model=_model_files(job, scoring),

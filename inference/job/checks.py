@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from nightjar.inference.job.accumulators import OwnMetric
 from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
 from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
@@ -150,12 +151,13 @@ class AnswersCheck(Asked):
 
 
 class MetricCheck(Asked):
-    """A gate on a metric of the labels against the scores. threshold: from which score on a row counts as predicted 1,
-    for the metrics that need one; it is rounded to a multiple of 1/4096. slices: columns, of each of whose values the
-    metric is judged, in place of all rows; min_rows: the fewest compared rows of a value that is judged.
+    """A gate on a metric of the labels against the scores, or on a figure of an accumulator. threshold: from which
+    score on a row counts as predicted 1, for the metrics that need one; it is rounded to a multiple of 1/4096. slices:
+    columns, of each of whose values the metric is judged, in place of all rows; min_rows: the fewest compared rows of a
+    value that is judged.
     """
 
-    metric: MetricName
+    metric: MetricName | OwnMetric
     min: Bound | None = None
     max: Bound | None = None
     threshold: float = Field(default=0.5, gt=0, lt=1)

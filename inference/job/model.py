@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Literal, Self
@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.accumulators import Accumulators, accumulator_of, check_own
 from nightjar.inference.job.checks import (
     AnswersCheck,
     Approval,
@@ -82,6 +83,7 @@ class Job(Section):
     job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
     label: the column of the input with the label. evaluation: how the label is compared; checks on slices add their
     columns. late_labels: how labels that come later find their rows.
+    accumulators: classes of the user's own that give figures of the rows, by name.
     profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
     canary: the share of the rows that is scored and judged before the others. cost: prices of machines.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
@@ -98,6 +100,7 @@ class Job(Section):
     label: str | None = None
     evaluation: Evaluating = Evaluating()
     late_labels: LateLabels | None = None
+    accumulators: Accumulators = Field(default={})
     output: Output
     resources: Resources = Resources()
     retry: Retry = Retry()
@@ -242,6 +245,9 @@ class Job(Section):
         task, prediction, outputs = self.evaluation.task, self.evaluation.prediction, self.output_types()
         for index, check in enumerate(self.checks):
             if not isinstance(check, MetricCheck):
+                continue
+            if accumulator_of(check.metric):
+                check_own(f"checks[{index}]", check, self.accumulators)
                 continue
             if self.label is None and self.late_labels is None:
                 raise ValueError(
@@ -439,8 +445,10 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """What is written beside each data part: its exports, its profile, and the slices of its labels."""
-        states = {"profile": self.profiling, "slices": self.slicing}
+        """What is written beside each data part: its exports, its profile, the slices of its labels, and the states of
+        the user's own accumulators.
+        """
+        states = {"profile": self.profiling, "slices": self.slicing, "accumulators": self.accumulators}
         return (*self.output.exports, *(kind for kind, columns in states.items() if columns))
 
     def date_of(self, moment: dt.datetime) -> dt.date:
@@ -483,12 +491,30 @@ class Job(Section):
         checks = enumerate(self.checks if self.judged else ())
         return {f"checks[{index}].call": check.call for index, check in checks if isinstance(check, CallCheck)}
 
+    def counting(self) -> dict[str, str]:
+        """The classes of the user's own that give figures of the rows, as "module:Name", by key: `accumulators.lift`.
+        None of them scores.
+        """
+        return {f"accumulators.{name}": spec for name, spec in self.accumulators.items()}
+
+    def beside(self) -> dict[str, str]:
+        """All objects of the user's own that do not score, by key: those of `calls` and of `counting`."""
+        return {**self.calls(), **self.counting()}
+
     @property
     def judging(self) -> tuple[str, ...]:
-        """The modules and packages that `calls` names and that nothing names that scores: by their first names."""
-        scoring = {module.partition(".")[0] for module in self.modules().values()}
-        named = (re.split("[.:]", spec)[0] for spec in self.calls().values())
-        return tuple(name for name in dict.fromkeys(named) if name not in scoring)
+        """The modules and packages that `beside` names and that nothing names that scores: by their first names."""
+        return self._first_names(self.beside(), [module.partition(".")[0] for module in self.modules().values()])
+
+    @property
+    def only_called(self) -> tuple[str, ...]:
+        """Of `judging` those that give no figures."""
+        return tuple(name for name in self.judging if name not in self._first_names(self.counting(), ()))
+
+    @staticmethod
+    def _first_names(named: Mapping[str, str], others: Sequence[str]) -> tuple[str, ...]:
+        found = dict.fromkeys(re.split("[.:]", spec)[0] for spec in named.values())
+        return tuple(name for name in found if name not in others)
 
     def scoring_keys(self) -> dict[str, Any]:
         """Everything here that can change an output, and nothing else, as JSON: part of every shard's identity."""
@@ -505,6 +531,7 @@ class Job(Section):
             "evaluation.task": None if self.evaluation.task == "binary" else self.evaluation.task,
             "evaluation.prediction": self.evaluation.prediction,
             "slices": sorted(self.slicing),
+            "accumulators": bool(self.accumulators),
             "resources.runtime_env": self.resources.runtime_env.identity(),
         }
         return {

@@ -279,11 +279,24 @@ class ProfileFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class AccumulatorFigures:
+    """What an accumulator of the user's own gives. uses: its class, as "module:Name". code: a digest of what it
+    consists of beside the code that scores. values: figure → number; None where there is none. reason: why there are
+    no figures.
+    """
+
+    uses: str
+    code: str
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    reason: str | None = field(default=None, metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """All metrics. columns: checked column → figures. outputs: float output → figures; empty in earlier versions.
 
     evaluation: only if the job has a label. profile: column → figures, of those that the job profiles. slices: column →
-    its slices, of those by which the job divides the rows.
+    its slices, of those by which the job divides the rows. accumulators: those of the user's own, by name.
     """
 
     columns: Mapping[str, ColumnFigures]
@@ -291,3 +304,11 @@ class Figures:
     evaluation: Evaluation | None = None
     profile: Mapping[str, ProfileFigures] = field(default_factory=dict)
     slices: Mapping[str, SliceFigures] = field(default_factory=dict)
+    accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
+
+    def own(self) -> dict[str, float]:
+        """The figures of the user's own accumulators that there are, by the names that a check uses."""
+        found = (
+            (f"{name}.{each}", value) for name, of in self.accumulators.items() for each, value in of.values.items()
+        )
+        return {name: value for name, value in found if value is not None}

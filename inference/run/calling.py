@@ -8,9 +8,6 @@ not pass.
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.folder import needs_folder
-from nightjar.inference.identity.unpacking import place_code
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import clip, hide
-from nightjar.inference.run.child import Child, WorkLost
+from nightjar.inference.messages import clip
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.scoring.assignment import enter_copy
+from nightjar.inference.scoring.asidecode import aside_folder, enter, located
+from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.validation.judging import Answer, Judgement, NightEvidence
 
 
@@ -57,16 +52,16 @@ def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> A
 def _ask(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Iterator[tuple[Any, ...]]:
     """Yield the function's answer as fields of `Answer`."""
     job = enter(request)
-    folders = _checks_folder(request, job), Path(job.folder)
+    folders = aside_folder(request, job), Path(job.folder)
     try:
         function = find(key, spec, folders[0])
     except JobError as error:
-        yield (False, _located(key, spec, error.__cause__, request, folders) if error.__cause__ else str(error))
+        yield (False, located(key, spec, error.__cause__, request.job, folders) if error.__cause__ else str(error))
         return
     try:
         said = function(night)
     except BaseException as error:  # noqa: BLE001 (also sys.exit and Ctrl-C of the function's own)
-        yield (False, _located(key, spec, error, request, folders))
+        yield (False, located(key, spec, error, request.job, folders))
         return
     yield _told(key, spec, said)
 
@@ -83,19 +78,6 @@ def _told(key: str, spec: str, said: Any) -> tuple[Any, ...]:
     return (False, f"{key}: {spec} returned {what}; return True, False, a sentence that says why not, or a Judgement")
 
 
-def _located(key: str, spec: str, error: BaseException, request: RunRequest, folders: tuple[Path, ...]) -> str:
-    """What a function raised, with the file and line of the user's code."""
-    said = f"{key}: {spec} failed with {clip(f'{type(error).__name__}: {error}')}"
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        frames.append((error.filename, error.lineno))
-    for file, line in reversed(frames):
-        for folder in folders:
-            if Path(file).is_relative_to(folder):
-                return f"{said}, in {Path(request.job.folder, Path(file).relative_to(folder))}, line {line}"
-    return said + (f", in {frames[-1][0]}, line {frames[-1][1]}" if frames else "")
-
-
 def check_calls(request: RunRequest, job: Job) -> None:
     """Check that the functions can be found and take a night, without calling them. job: in this process's copy of the
     folder.
@@ -103,7 +85,7 @@ def check_calls(request: RunRequest, job: Job) -> None:
     Raises:
         JobError: One cannot. Names the key.
     """
-    folder = _checks_folder(request, job) if request.job.calls() else Path()
+    folder = aside_folder(request, job) if request.job.calls() else Path()
     for key, spec in request.job.calls().items():
         target = find(key, spec, folder)
         if not callable(target) or inspect.isclass(target) or inspect.iscoroutinefunction(target):
@@ -116,23 +98,3 @@ def check_calls(request: RunRequest, job: Job) -> None:
             raise JobError(f"{key}: {spec} cannot be called with the night's evidence alone: {error}") from None
         except ValueError:  # written in C: only a call would tell
             continue
-
-
-def enter(request: RunRequest) -> Job:
-    """Set the run's variables and switch to a copy of the code that the run began with. Returns the job there."""
-    variables = request.job.resources.runtime_env
-    hide(value.get_secret_value() for name, value in request.environment.items() if variables.secret(name))
-    os.environ.update({name: value.get_secret_value() for name, value in request.environment.items()})
-    whole = request.scoring.checks if not request.job.modules() else request.scoring.code
-    return enter_copy(request.job, whole, Path(request.cache))[0]
-
-
-def _checks_folder(request: RunRequest, job: Job) -> Path:
-    """Where the job's own checks lie: with all else, or beside a copy of the code that scores, which they may use."""
-    if not request.job.modules() or not request.scoring.checks.files:
-        return Path(job.folder)
-    sys.path.insert(0, job.folder)
-    folder = place_code(request.scoring.checks, Path(request.cache))[0]
-    if needs_folder(request.job):
-        os.chdir(folder)
-    return Path(folder)

@@ -124,12 +124,13 @@ def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float
     totals = manifest.totals
     figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
     if found is None:
-        return figures
+        return figures | manifest.metrics.own()
     return {
         **figures,
         "labelled": found.rows,
         **({} if found.numbers or found.classes else {"positives": found.positives}),
         **{name: each.value for name, each in found.figures().items()},
+        **manifest.metrics.own(),
     }
 
 

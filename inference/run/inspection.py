@@ -13,9 +13,11 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import user
-from nightjar.inference.run.calling import check_calls, enter
-from nightjar.inference.run.child import Child, WorkLost
+from nightjar.inference.run.calling import check_calls
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.scoring.accumulating import check_classes
+from nightjar.inference.scoring.asidecode import enter
+from nightjar.inference.scoring.child import Child, WorkLost
 
 PATIENCE_S = 60.0
 """The longest time in seconds for the imports. Slower imports are left to preflight, which waits as long as the job
@@ -25,14 +27,14 @@ _IMPORTED = "imported"
 
 
 class Inspection:
-    """A running check of the code that the job names: `model.uses`, `preprocess` and checks of its own. The end of the
-    context ends its process.
+    """A running check of the code that the job names: `model.uses`, `preprocess`, checks and accumulators of its
+    own. The end of the context ends its process.
     """
 
     def __init__(self, request: RunRequest, *, silent: bool = False) -> None:
         """silent: discard what the imports print; else it goes to standard error."""
         self._child = Child(_look, request, silent=silent) if _names_code(request.job) else None
-        self._key = "model.uses" if request.job.modules() else "checks"
+        self._key = _key(request.job)
         self._installs = bool(request.job.resources.runtime_env.installs)
 
     def __enter__(self) -> Inspection:
@@ -63,7 +65,12 @@ def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: fl
 
 
 def _names_code(job: Job) -> bool:
-    return bool(job.modules() or job.calls())
+    return bool(job.modules() or job.beside())
+
+
+def _key(job: Job) -> str:
+    """The key that names the code, or most of it, for messages about all of it."""
+    return "model.uses" if job.modules() else "checks" if job.calls() else "accumulators"
 
 
 def _found(child: Child, elsewhere: bool, patience_s: float, key: str) -> str:
@@ -93,5 +100,6 @@ def _look(request: RunRequest) -> Iterator[str]:
         cause = error.__cause__ or error
         raise explained(error, cause, request.scoring.left_out, request.job.folder, job.folder) from error
     check_calls(request, job)
+    check_classes(request, job)
     yield _IMPORTED
     user.check_usable(job, targets)

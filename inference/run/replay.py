@@ -34,11 +34,11 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece, RowFailure, Shard, Usage
-from nightjar.inference.run.child import Child, WorkLost
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
 from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.stretch import Stretch

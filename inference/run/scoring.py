@@ -192,10 +192,22 @@ def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revisio
     wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
-    if set(previous.ids()) != set(wanted.ids()):
+    if set(previous.ids()) != set(wanted.ids()) or not _counted_alike(request, newest):
         return False
     _only(request, wanted)
     return True
+
+
+def _counted_alike(request: RunRequest, newest: revs.Revision) -> bool:
+    """Whether the figures of a published revision are of the accumulators as they are now. If not, the run makes a
+    revision that takes over all results, and their figures are made anew.
+    """
+    if not request.job.accumulators:
+        return True
+    assert newest.state.intent is not None
+    found = read_manifest(request.storage, request.output, newest.state.intent.published).metrics.accumulators
+    now = {name: (uses, request.scoring.counting) for name, uses in request.job.accumulators.items()}
+    return {name: (each.uses, each.code) for name, each in found.items()} == now
 
 
 def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> Scored:

@@ -299,13 +299,17 @@ def _took(state: State, manifest: Manifest | None) -> tuple[str, float | None]:
 
 
 def first_metric(metrics: Figures) -> Metric | None:
-    """The first figure for comparing nights: of the evaluation, else the greatest value of a checked column."""
+    """The first figure for comparing nights: of the evaluation, else of the user's own accumulators, else the greatest
+    value of a checked column.
+    """
     if (evaluation := metrics.evaluation) is not None:
         for name, value in (("auc_roc", evaluation.auc_roc), ("log_loss", evaluation.log_loss)):
             if value is not None:
                 return Metric(name, value)
         for name, figure in evaluation.figures().items():
             return Metric(name, figure.value)
+    for name, own in metrics.own().items():
+        return Metric(name, own)
     for column, found in metrics.columns.items():
         if found.max is not None:
             return Metric(f"{column}.max", found.max)

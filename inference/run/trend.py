@@ -30,9 +30,12 @@ class NightFigures:
 
 
 def figures_of(metrics: Figures) -> dict[str, float]:
-    """The figures by which nights are compared: of the evaluation, or without one the ends of the checked columns."""
-    if (found := metrics.evaluation) is not None:
-        return {name: each.value for name, each in found.figures().items()}
+    """The figures by which nights are compared: of the evaluation and of the user's own accumulators, or without both
+    the ends of the checked columns.
+    """
+    found = metrics.evaluation
+    if found is not None or metrics.accumulators:
+        return {name: each.value for name, each in (found.figures() if found else {}).items()} | metrics.own()
     ends = {
         f"{name}.{end}": value
         for name, column in metrics.columns.items()

@@ -28,7 +28,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
-from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
@@ -47,6 +47,7 @@ from nightjar.inference.run.resume import (
 )
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
+from nightjar.inference.validation.accumulated import accumulated
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.judging import NightEvidence
@@ -88,10 +89,11 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         amount = found(
             request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in
         )
-        shown = figures(audited)
+        shown = replace(figures(audited), accumulators=_accumulated(engine, request, discovery, uri, table, writer))
         evidence = replace(
             collected(request, amount, audited, table, baselines(request.storage, request.job, request.date)),
             rescored=rescored,
+            accumulators=shown.accumulators,
             repeated=_repeated(engine, request, uri, table, writer, audited),
         )
         if request.job.calls():
@@ -203,6 +205,19 @@ def _repeated(
     found: dict[str, gates.Repeated] = {}
     if unique_checks(request.job):
         for step in repeated(engine.each, request.storage, uri, request.job, table, audited.spills):
+            writer.check()
+            found = step or found
+    return found
+
+
+def _accumulated(
+    engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
+) -> dict[str, AccumulatorFigures]:
+    """The figures of the job's own accumulators."""
+    found: dict[str, AccumulatorFigures] = {}
+    if request.job.accumulators:
+        spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
+        for step in accumulated(engine.each, spec, table):
             writer.check()
             found = step or found
     return found

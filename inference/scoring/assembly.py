@@ -23,6 +23,7 @@ from nightjar.inference.records import (
     Shard,
     replay_command,
 )
+from nightjar.inference.scoring.accumulating import columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import ScoredRows
@@ -141,6 +142,14 @@ class Assembly:
                 slices.update(self.spec.job, table, labels)
             found[SLICES] = slices.to_bytes()
         return found
+
+    def rows(self) -> list[pa.Table]:
+        """The rows that are written, as the job's own accumulators get them: a table for each piece."""
+        names, label = columns_of(self.spec.job, self.spec.schema.names), self.spec.job.label
+        if label is None or label in self._schema.names:
+            return [table.select(names) for table in self._tables]
+        pairs = zip(self._tables, self._labels, strict=True)
+        return [table.append_column(label, labels).select(names) for table, labels in pairs]
 
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:

@@ -22,11 +22,19 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
+from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.messages import clip, counted
+from nightjar.inference.job.accumulators import accumulator_of
+from nightjar.inference.job.checks import MetricCheck
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import clip, counted, listed, nearest
+from nightjar.inference.metrics.accumulators import Tried
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.records import UNKNOWN, Piece
+from nightjar.inference.predictors import StreamingScorer
+from nightjar.inference.records import UNKNOWN, Piece, Shard
+from nightjar.inference.scoring.accumulating import Accumulating
+from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (
     Ahead,
@@ -39,6 +47,9 @@ from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness.packages import Package, loaded_packages
 
 SAMPLE_ROWS = 32
+_DEAR_ROWS = 3
+"""The rows that are scored once more for accumulators, if each is a request that may cost money."""
+
 TIMED_ROWS = 64
 PLACES = 8
 WRITES = (
@@ -149,6 +160,49 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
         if isinstance(step, str) or step.sample_error:
             return
         notes += step.notes
+    if worker.accumulating is not None and isinstance(step, Loaded):
+        notes += try_accumulators(worker, worker.accumulating, places[step.place], last)
+        yield replace(step, notes=tuple(dict.fromkeys(notes)))
+
+
+def try_accumulators(worker: ShardWorker, accumulating: Accumulating, piece: Piece, last: bool = False) -> list[str]:
+    """Try the job's own accumulators on a sample of the piece, as all models score it. Returns notes for people.
+
+    Raises:
+        JobError: An accumulator is broken, or lacks a figure that a check names. Names the key.
+    """
+    spec = worker.spec
+    dear = any(isinstance(scorer, StreamingScorer) for scorer in worker.scorers)
+    try:
+        read, first = read_sample(
+            spec.storage, spec.job, piece, spec.schema, _DEAR_ROWS if dear else SAMPLE_ROWS, last=last
+        )
+        scored = score_sample(worker, read, first, worker.models)
+    except (ShardError, StorageError, BatchesBroken):
+        return []  # the passes find it
+    sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
+    sample.add(piece, read, scored)
+    (rows,) = sample.rows()
+    if not rows.num_rows:
+        return []
+    found = accumulating.tried(rows)
+    _check_figures(spec.job, found)
+    return [
+        f"accumulators.{name}: {spec.job.accumulators[name]} {each.note}" for name, each in found.items() if each.note
+    ]
+
+
+def _check_figures(job: Job, found: Mapping[str, Tried]) -> None:
+    """Check that the accumulators give the figures that checks name. found: each on the sample."""
+    for index, check in enumerate(job.checks):
+        if not isinstance(check, MetricCheck) or not (name := accumulator_of(check.metric)):
+            continue
+        known = [f"{name}.{each}" for each in found[name].figures]
+        if check.metric not in known:
+            raise JobError(
+                f"checks[{index}].metric: {job.accumulators[name]} gives no {check.metric}, but {listed(known, 'and')}"
+                f"{nearest(check.metric, known)}"
+            )
 
 
 class _Reads:

@@ -22,6 +22,7 @@ from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
+from nightjar.inference.output.exports import ACCUMULATORS
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
@@ -39,6 +40,7 @@ from nightjar.inference.records import (
     Started,
     Usage,
 )
+from nightjar.inference.scoring.accumulating import Accumulating
 from nightjar.inference.scoring.ahead import PreparingThread
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import (
@@ -78,6 +80,8 @@ class ShardWorker(Worker):
         """
         need = spec.job.resources
         super().__init__(spec, need.cores, turn_to)
+        # Its process starts while the models are loaded.
+        self.accumulating = Accumulating(spec) if spec.job.accumulators else None
         self._opened = Opened(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
         thread = PreparingThread() if need.prepares_ahead else None
@@ -89,6 +93,11 @@ class ShardWorker(Worker):
         self._behind: tuple[Started, Future[Event]] | None = None
         self._measured_at = -math.inf
         self._folders: set[str] = set()
+
+    def close(self) -> None:
+        """End the process beside this one, if there is one."""
+        if self.accumulating is not None:
+            self.accumulating.close()
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
@@ -251,6 +260,8 @@ class ShardWorker(Worker):
         storage = running.storage
         try:
             table, metrics, states = output.table(), output.metrics(), output.states()
+            if self.accumulating is not None:
+                states[ACCUMULATORS] = self.accumulating.states(output.rows())
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()

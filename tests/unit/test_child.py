@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from nightjar.inference.ledger.holders import has_ended
-from nightjar.inference.run.child import Child, WorkLost
+from nightjar.inference.scoring.child import Child, WorkLost
 
 WAITS = """
 from test_child import forks_and_hangs
-from nightjar.inference.run.child import Child
+from nightjar.inference.scoring.child import Child
 
 with Child(forks_and_hangs) as child:
     for pids in child.answers():
@@ -51,7 +51,7 @@ SCRIPT = """
 print("begun", flush=True)
 
 from test_child import ends_well
-from nightjar.inference.run.child import Child
+from nightjar.inference.scoring.child import Child
 
 with Child(ends_well) as child:
     print(*child.answers(), flush=True)

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from nightjar.flows.pages.escaping import visible
-from nightjar.flows.pages.evaluated import evaluation_lines
+from nightjar.flows.pages.evaluated import metric_lines, own_lines
 from nightjar.flows.pages.latelabels import late_lines
 from nightjar.flows.pages.report.charts import (
     Chart,
@@ -170,8 +170,8 @@ def _calibration(report: Report) -> Chart | None:
 
 def _evaluation(report: Report) -> list[tuple[str, str]]:
     if report.late is not None:
-        return late_lines(report.late)
-    return evaluation_lines(report.metrics) if report.metrics else []
+        return [*late_lines(report.late), *(own_lines(report.metrics) if report.metrics else [])]
+    return metric_lines(report.metrics) if report.metrics else []
 
 
 def _identity(report: Report) -> str:

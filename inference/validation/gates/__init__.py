@@ -19,6 +19,7 @@ from nightjar.inference.job.checks import (
     UniqueCheck,
 )
 from nightjar.inference.job.model import Job
+from nightjar.inference.validation.gates.accumulators import Computed
 from nightjar.inference.validation.gates.always import (
     Complete,
     Quarantine,
@@ -103,7 +104,8 @@ def gates_of(job: Job) -> tuple[Rule, ...]:
         for index, check in enumerate(checks)
         for gate in _GATES[type(check)](check, f"checks[{index}]", job)
     )
-    return (*map(Rule, always), *asked)
+    counting = (Rule(Computed(name), "warn") for name in job.accumulators)
+    return (*map(Rule, always), *counting, *asked)
 
 
 def input_gates(job: Job) -> tuple[Rule, ...]:

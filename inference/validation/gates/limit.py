@@ -39,8 +39,11 @@ class MetricLimit:
 
     def shown(self, found: Bounded) -> str:
         """The figure and its largest error as text."""
-        # Six digits: a figure that is past its limit must not read like it, and its error is larger as a rule.
-        short = f"{found.value:.6g}"
-        if not self.holds(found) and float(short) == self.bound:
-            short = number(found.value)
+        short = shown_at(found.value, self.bound, self.holds(found))
         return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "")
+
+
+def shown_at(value: float, bound: float, holds: bool) -> str:
+    """A figure as text: six digits, but all of one that is past its limit and would read like it."""
+    short = f"{value:.6g}"
+    return number(value) if not holds and float(short) == bound else short

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nightjar.inference.job.accumulators import accumulator_of
 from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
 from nightjar.inference.job.model import Job
+from nightjar.inference.validation.gates.accumulators import OwnGate, own_gates
 from nightjar.inference.validation.gates.limit import MetricLimit
 from nightjar.inference.validation.gates.slices import SliceGate
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
 
 
-def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate | SliceGate]:
-    """The gates of one check; none where labels come after the night. key: the check's place, as `checks[0]`."""
+def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate | SliceGate | OwnGate]:
+    """The gates of one check; none of a metric of labels that come after the night. key: the check's place, as
+    `checks[0]`.
+    """
+    if accumulator_of(check.metric):
+        yield from own_gates(check, key)
+        return
     if job.label is None:
         return
     needed = job.evaluation.task == "binary" and check.metric in AT_THRESHOLD

@@ -13,6 +13,7 @@ from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.columns import ColumnState, Number
 from nightjar.inference.metrics.evaluators import Evaluator
+from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
@@ -102,8 +103,9 @@ class Evidence:
     quarantine that are written as well. columns: checked column → its figures. offenders: key of a gate that names rows
     → the first rows that it refuses. usage: of language models, for all shards. evaluation: the labels against the
     scores, if the job has a label. slices: the same for each value of the columns by which the job divides the rows.
-    profile: of the columns that are profiled. baselines: other nights, as the job's checks name them. called: key of a
-    check → what the function answered that it calls. repeated: key of a check on keys → the rows that share one.
+    profile: of the columns that are profiled. baselines: other nights, as the job's checks name them. accumulators:
+    figures of the user's own, by the accumulator's name. called: key of a check → what the function answered that it
+    calls. repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
@@ -121,6 +123,7 @@ class Evidence:
     slices: Slices | None = None
     profile: Profile | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
     called: Mapping[str, Answer] = field(default_factory=dict)
     repeated: Mapping[str, Repeated] = field(default_factory=dict)
 
@@ -131,10 +134,10 @@ class GateResult:
 
     name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
     `<column>.<metric>.<min|max>` of slices, `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`,
-    `answers.cut`, `input.wait`, `<columns>.unique`, or the name of a function of the user's own. observed, limit: texts
-    for a table. sentence: what happened and, if the gate did not pass, what to do next, with the job's key. where: if a
-    gate that names rows did not pass, the first few rows that it refuses, one per shard. on_fail: what the job says is
-    to happen where it did not pass.
+    `answers.cut`, `input.wait`, `<columns>.unique`, `<accumulator>`, `<accumulator>.<figure>.<min|max>`, or the name of
+    a function of the user's own. observed, limit: texts for a table. sentence: what happened and, if the gate did not
+    pass, what to do next, with the job's key. where: if a gate that names rows did not pass, the first few rows that it
+    refuses, one per shard. on_fail: what the job says is to happen where it did not pass.
     """
 
     name: str

@@ -56,11 +56,15 @@ class Child:
     goes to standard error, because a command's standard output is for the command's result.
     """
 
-    def __init__(self, work: Callable[..., Iterable[Any]], *args: Any, silent: bool = False) -> None:
-        """work: called in the process with `args`; yields the answers. silent: discard what it prints."""
+    def __init__(
+        self, work: Callable[..., Iterable[Any]], *args: Any, silent: bool = False, daemon: bool = False
+    ) -> None:
+        """work: called in the process with `args`; yields the answers. silent: discard what it prints. daemon: end it
+        when Python ends, where it would be waited for; then it cannot use `multiprocessing` itself.
+        """
         spawn = multiprocessing.get_context("spawn")
         self._answers, answer = spawn.Pipe(duplex=False)
-        self._process = spawn.Process(target=_run, args=(answer, silent, work, args))
+        self._process = spawn.Process(target=_run, args=(answer, silent, work, args), daemon=daemon)
         with _no_program():
             self._process.start()
         assert self._process.pid is not None

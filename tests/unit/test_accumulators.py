@@ -1,0 +1,267 @@
+"""The user's own accumulators: what is kept of them, what is refused on a sample, and what a job may say of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.accumulators import (
+    MOST_BYTES,
+    Accumulator,
+    Broken,
+    Kept,
+    Kind,
+    decoded,
+    encoded,
+    lacking,
+    packed,
+    tried,
+    unpacked,
+)
+from nightjar.inference.metrics.figures import AccumulatorFigures
+from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
+
+VALUES = st.lists(st.integers(-50, 50), max_size=40)
+
+
+class Exact:
+    """Counts values and sums them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.sum = 0
+
+    def update(self, rows: pa.Table) -> None:
+        for value in rows["x"].to_pylist():
+            self.counts[str(value)] = self.counts.get(str(value), 0) + 1
+            self.sum += value
+
+    def merge(self, state: Any) -> None:
+        for value, rows in state["counts"].items():
+            self.counts[value] = self.counts.get(value, 0) + rows
+        self.sum += state["sum"]
+
+    def state(self) -> Any:
+        return {"counts": self.counts, "sum": np.int64(self.sum)}
+
+    def results(self) -> dict[str, float | None]:
+        rows = sum(self.counts.values())
+        return {"mean": self.sum / rows if rows else None, "distinct": len(self.counts)}
+
+
+def kind(make: Any = Exact) -> Kind:
+    return Kind("own", f"mymetrics:{make.__name__}", cast("Callable[[], Accumulator]", make))
+
+
+def rows(values: list[Any]) -> pa.Table:
+    return pa.table({"x": values})
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_any_grouping_in_any_order_gives_the_same_bytes(values: list[int], chance: random.Random) -> None:
+    own = kind()
+    whole = own.of_rows([rows(values)])
+    chance.shuffle(values)
+    cuts = sorted(chance.randrange(len(values) + 1) for _ in range(4))
+    pieces = [values[a:b] for a, b in zip([0, *cuts], [*cuts, len(values)], strict=True)]
+    states = [own.of_rows([rows(piece)]) for piece in pieces]
+    chance.shuffle(states)
+    assert own.of_states([own.of_states(states[:2]), *states[2:]]) == whole
+    assert own.results(whole) == own.results(own.of_states(states))
+
+
+@pytest.mark.parametrize(
+    ("state", "given_back"),
+    [
+        (b"\x00raw", b"\x00raw"),
+        ({"b": np.int64(1), "a": (1.5, None)}, {"a": [1.5, None], "b": 1}),
+        (np.arange(3), [0, 1, 2]),
+        ("text", "text"),
+    ],
+)
+def test_a_state_comes_back_as_it_was_and_always_new(state: Any, given_back: Any) -> None:
+    data = encoded(state)
+    assert decoded(data) == given_back
+    code, kept = unpacked(packed("digest", {"own": Kept("m:X", data), "bad": Kept("m:Y", failed="why")}))
+    assert (code, kept) == ("digest", {"own": Kept("m:X", data), "bad": Kept("m:Y", failed="why")})
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"a": {1: 2}}, r"has a key in state\(\)\['a'\] that is no text: 1"),
+        ([1, object()], r"has a object at state\(\)\[1\]; a state is made of JSON values"),
+        (bytes(MOST_BYTES), rf"has a state of {MOST_BYTES + 1:,} bytes, and {MOST_BYTES:,} are the most"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_is_refused(state: Any, said: str) -> None:
+    with pytest.raises(Broken, match=said):
+        encoded(state)
+
+
+def changed(**methods: Any) -> Any:
+    return type("Changed", (Exact,), methods)
+
+
+def last_wins(self: Any, state: Any) -> None:
+    self.counts = state["counts"]
+    self.sum = state["sum"]
+
+
+def keeps_first(self: Any, table: pa.Table) -> None:
+    self.sum = self.sum or table["x"][0].as_py()
+
+
+def adds_a_share(self: Any, table: pa.Table) -> None:
+    for value in table["x"].to_pylist():
+        self.sum += value / 3
+
+
+SAMPLE = rows(list(range(1, 33)))
+
+
+def test_an_exact_accumulator_is_told_with_its_figures() -> None:
+    found = tried(kind(), SAMPLE)
+    assert (found.figures, found.note) == (("mean", "distinct"), "")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_rows_suffice_to_try_it(count: int) -> None:
+    assert tried(kind(), SAMPLE.slice(0, count)).note == ""
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ({"merge": last_wins}, "three parts of the rows, merged, state"),
+        ({"update": keeps_first}, r"the rows in another order, state\(\)\['sum'\] is 32, and not 1"),
+        ({"merge": lambda self, state: None}, "its state merged into a new one, state"),
+        ({"state": lambda self: str(self.sum).encode(), "merge": lambda self, state: None}, "the bytes are others"),
+        ({"results": lambda self: {}}, "returns no figure"),
+        ({"results": lambda self: [1]}, "returns a list from results"),
+        ({"results": lambda self: {"at top": 1}}, "names a figure 'at top'"),
+        ({"results": lambda self: {"top": "1"}}, "returns a str as 'top'"),
+        ({"results": lambda self: {str(each): 1 for each in range(65)}}, "returns 65 figures"),
+    ],
+)
+def test_a_class_that_breaks_the_promise_is_refused_on_a_sample(methods: Any, said: str) -> None:
+    with pytest.raises(Broken, match=said):
+        tried(kind(changed(**methods)), SAMPLE)
+
+
+def test_sums_of_floats_are_told_and_not_refused() -> None:
+    found = tried(kind(changed(update=adds_a_share, state=lambda self: {"counts": {}, "sum": self.sum})), SAMPLE)
+    assert "rounds (with " in found.note
+    assert "sum whole numbers" in found.note
+
+
+def test_a_figure_that_is_no_number_is_none() -> None:
+    own = kind(changed(results=lambda self: {"a": np.float32(0.5), "b": float("nan"), "c": None, "d": np.int64(2)}))
+    assert own.results(own.of_rows([SAMPLE])) == {"a": 0.5, "b": None, "c": None, "d": 2.0}
+
+
+def test_a_shard_without_rows_has_the_state_of_a_new_one() -> None:
+    """`update` is not called: few classes are written for no rows."""
+    refuses = kind(changed(update=lambda self, table: pc.mean(table["absent"])))
+    assert refuses.of_rows([rows([])]) == refuses.of_states([])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (Exact, ""),
+        (len, "is a builtin_function_or_method, not a class"),
+        (type("Half", (), {"update": len, "state": len}), "has no method merge and results; it needs update, merge"),
+    ],
+)
+def test_what_a_class_lacks_is_named(made: Any, said: str) -> None:
+    assert lacking(made).startswith(said)
+    assert bool(lacking(made)) == bool(said)
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", packed("", {})[:-3]])
+def test_what_are_no_states_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not states of accumulators"):
+        unpacked(data)
+
+
+def job(**keys: Any) -> Job:
+    return Job.model_validate(
+        {
+            "name": "own",
+            "input": {"uri": "/in"},
+            "output": {"uri": "/out"},
+            "model": {"uses": "m:f", "outputs": {"score": "float32"}},
+            "accumulators": {"lift": "mymetrics:Lift"},
+            **keys,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"accumulators": {"a b": "m:X"}}, "'a b' must be letters, digits and underscores"),
+        ({"accumulators": {"lift": "Lift"}}, "lift must be \"module:Name\" of a class, not 'Lift'"),
+        ({"accumulators": {f"a{each}": "m:X" for each in range(17)}}, "are 17, and 16 are the most"),
+        (
+            {"checks": [{"metric": "lfit.top", "min": 1}]},
+            r"checks\[0\].metric: lfit.top is of no accumulator that the job names; did you mean 'lift'",
+        ),
+        (
+            {"checks": [{"metric": "lift.top", "min": 1, "slices": ["score"]}]},
+            r"checks\[0\].slices: is for metrics of the labels, and lift.top is of an accumulator",
+        ),
+        (
+            {"accumulators": {}, "checks": [{"metric": "lift.top", "min": 1}]},
+            "is of no accumulator that the job names; it has none",
+        ),
+    ],
+)
+def test_a_job_that_makes_no_sense_is_refused_by_its_key(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        job(**keys)
+
+
+def test_accumulators_lie_beside_the_parts_and_their_code_does_not_score() -> None:
+    of = job(checks=[{"call": "mychecks:fine"}])
+    assert of.companions == ("accumulators",)
+    assert of.judging == ("mychecks", "mymetrics")
+    assert of.only_called == ("mychecks",)
+    assert of.scoring_keys()["accumulators"] is True
+    assert "accumulators" not in job(accumulators={}).scoring_keys()
+    other = job(accumulators={"lift": "mymetrics:Other", "more": "mymetrics:Lift"})
+    assert other.scoring_keys() == of.scoring_keys()
+    assert job(model={"uses": "mymetrics:f", "outputs": {"score": "float32"}}).judging == ()
+
+
+FIGURES = AccumulatorFigures("mymetrics:Lift", "digest", {"top": 2.25, "none": None})
+
+
+@pytest.mark.parametrize(
+    ("metric", "found", "said"),
+    [
+        ("lift.top", FIGURES, "lift.top is 2.25; checks[0].min = 2 holds."),
+        ("lift.top", AccumulatorFigures("m:Lift", "", {"top": 1.9999999}), "1.9999999, below checks[0].min = 2"),
+        ("lift.none", FIGURES, "mymetrics:Lift gives none for these rows"),
+        ("lift.tpo", FIGURES, "mymetrics:Lift gives no 'tpo'; did you mean 'top'"),
+        ("lift.top", AccumulatorFigures("m:Lift", "", reason="m:Lift failed with X"), "m:Lift failed with X. Mend"),
+        ("lift.top", None, "accumulators.lift was not asked"),
+    ],
+)
+def test_what_a_gate_on_a_figure_says(metric: str, found: AccumulatorFigures | None, said: str) -> None:
+    rules = gates_of(job(checks=[{"metric": metric, "min": 2}]))
+    evidence = Evidence(Found(1, 1), accumulators={"lift": found} if found else {})
+    *_, computed, gate = evaluate(rules, evidence)
+    assert said in gate.sentence
+    assert (gate.name, gate.passed) == (f"{metric}.min", said.endswith("holds."))
+    assert computed.verdict == ("pass" if found and not found.reason else "warn")
