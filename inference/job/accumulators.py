@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator
 
 from nightjar.inference.messages import nearest
 
@@ -19,8 +19,8 @@ _SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 FIGURE = r"[\w@%+-][\w@%+.-]{0,63}"
 """The form of a figure's name, by which a check asks for it after the accumulator's: `lift.at_top_decile`."""
 
-OwnMetric = Annotated[str, StringConstraints(pattern=rf"^{_NAME}\.{FIGURE}$")]
-"""A figure of an accumulator, as a check names it."""
+OWN_METRIC = rf"^{_NAME}\.{FIGURE}$"
+"""The form of a figure of an accumulator, as a check names it."""
 
 
 def _named(value: dict[str, str]) -> dict[str, str]:

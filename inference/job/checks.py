@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
     PlainSerializer,
     Tag,
+    WithJsonSchema,
     WrapValidator,
     field_validator,
     model_validator,
 )
 
-from nightjar.inference.job.accumulators import OwnMetric
+from nightjar.inference.job.accumulators import OWN_METRIC
 from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
 from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
@@ -138,6 +140,24 @@ MetricName = Literal[
 """The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
 
 
+def _known_metric(value: str) -> str:
+    names = get_args(MetricName)
+    if value not in names and not re.fullmatch(OWN_METRIC, value):
+        raise ValueError(
+            f"must be {listed(names, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
+            f"{nearest(value, names)}"
+        )
+    return value
+
+
+Metric = Annotated[
+    str,
+    AfterValidator(_known_metric),
+    WithJsonSchema({"anyOf": [{"enum": list(get_args(MetricName))}, {"pattern": OWN_METRIC}], "type": "string"}),
+]
+"""A metric of the labels, or a figure of an accumulator."""
+
+
 class AnswerLimits(Section):
     """Limits for the answers of language models. cut: the largest share that may end at the most tokens allowed."""
 
@@ -157,7 +177,7 @@ class MetricCheck(Asked):
     value that is judged.
     """
 
-    metric: MetricName | OwnMetric
+    metric: Metric
     min: Bound | None = None
     max: Bound | None = None
     threshold: float = Field(default=0.5, gt=0, lt=1)

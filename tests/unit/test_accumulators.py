@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +33,9 @@ from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
 
 VALUES = st.lists(st.integers(-50, 50), max_size=40)
+
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 class Exact:
@@ -121,9 +126,9 @@ def keeps_first(self: Any, table: pa.Table) -> None:
     self.sum = self.sum or table["x"][0].as_py()
 
 
-def adds_a_share(self: Any, table: pa.Table) -> None:
+def adds_a_tenth(self: Any, table: pa.Table) -> None:
     for value in table["x"].to_pylist():
-        self.sum += value / 3
+        self.sum += value * 0.1
 
 
 SAMPLE = rows(list(range(1, 33)))
@@ -159,7 +164,7 @@ def test_a_class_that_breaks_the_promise_is_refused_on_a_sample(methods: Any, sa
 
 
 def test_sums_of_floats_are_told_and_not_refused() -> None:
-    found = tried(kind(changed(update=adds_a_share, state=lambda self: {"counts": {}, "sum": self.sum})), SAMPLE)
+    found = tried(kind(changed(update=adds_a_tenth, state=lambda self: {"counts": {}, "sum": self.sum})), SAMPLE)
     assert "rounds (with " in found.note
     assert "sum whole numbers" in found.note
 
@@ -265,3 +270,19 @@ def test_what_a_gate_on_a_figure_says(metric: str, found: AccumulatorFigures | N
     assert said in gate.sentence
     assert (gate.name, gate.passed) == (f"{metric}.min", said.endswith("holds."))
     assert computed.verdict == ("pass" if found and not found.reason else "warn")
+
+
+def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_gives() -> None:
+    page = (ROOT / "docs" / "job-file.md").read_text()
+    (source,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Lift" in each)
+    space: dict[str, Any] = {}
+    exec(source, space)
+    random_ = np.random.default_rng(7)
+    scores = random_.permutation(1000) / 1000 + 0.0005
+    late = random_.random(1000) < scores**2
+    night = pa.table({"id": range(1000), "score": pa.array(scores, pa.float32()), "late": late})
+    own = kind(space["Lift"])
+    assert (tried(own, night.slice(0, 32)).figures, tried(own, night.slice(0, 32)).note) == (("at_top_decile",), "")
+    top = late[np.argsort(scores)[-100:]].mean() / late.mean()
+    assert own.results(own.of_rows([night.slice(0, 400), night.slice(400)])) == {"at_top_decile": pytest.approx(top)}
+    assert own.results(own.of_rows([])) == {"at_top_decile": None}

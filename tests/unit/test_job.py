@@ -425,6 +425,7 @@ ALTERS: dict[str, Any] = {
     "carry": ["other"],
     "label": "late",
     "profile": ["x"],
+    "accumulators": {"lift": "mymetrics:Lift"},
     "output.lineage": False,
     "output.exports": ["csv"],
     "output.partition_by": ["id"],
