@@ -53,7 +53,7 @@ MOST_BYTES = 8 << 30
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
 
-_JUDGES = "it judges or counts, and does not score"
+_JUDGES = "it judges, and does not score"
 _PRINTED = "this command prints there"
 _WRITTEN = "Nightjar, Prefect or Ray write there"
 _INPUT, _OUTPUT = "input.uri", "output.uri"

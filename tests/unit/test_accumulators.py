@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.inference.job.model import Job
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.accumulators import (
     MOST_BYTES,
     Accumulator,
@@ -29,7 +31,9 @@ from nightjar.inference.metrics.accumulators import (
     tried,
     unpacked,
 )
-from nightjar.inference.metrics.figures import AccumulatorFigures
+from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
+from nightjar.inference.run.standing import Metric, first_metric
+from nightjar.inference.run.trend import figures_of
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
 
 VALUES = st.lists(st.integers(-50, 50), max_size=40)
@@ -286,3 +290,14 @@ def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_giv
     top = late[np.argsort(scores)[-100:]].mean() / late.mean()
     assert own.results(own.of_rows([night.slice(0, 400), night.slice(400)])) == {"at_top_decile": pytest.approx(top)}
     assert own.results(own.of_rows([])) == {"at_top_decile": None}
+
+
+def test_figures_are_told_wherever_metrics_are() -> None:
+    """In lines for people; and as numbers for the trend, `diff` and the first figure of a night."""
+    column = ColumnFigures(rows=1, nulls=0, nonfinite=0, min=1, max=2, kind="number")
+    broken = AccumulatorFigures("m:Broken", "", reason="it failed")
+    night = Figures({"x": column}, accumulators={"lift": FIGURES, "broken": broken})
+    assert metric_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]
+    assert figures_of(night) == {"lift.top": 2.25}
+    assert first_metric(night) == Metric("lift.top", 2.25)
+    assert of_json(Figures, to_json(night)) == night
