@@ -69,6 +69,10 @@ def _said(found: RunsCompared, lines: int) -> str:
         f"the columns of {run} were not described: write `profile` into the job, and score it again"
         for run in found.undescribed
     ]
+    said += [
+        f"{name} was counted by other code in {found.before} than in {found.now}: its figures may differ for that alone"
+        for name in found.recounted
+    ]
     return "\n".join(map(line, said))
 
 

@@ -272,7 +272,9 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
     # Only from the input could the states be made again, if the parts lack the label.
-    apart = {"counting": scoring.counting} if scoring.counting and job.label and job.label not in carried else {}
+    apart = (
+        {"accumulators.code": scoring.counting} if scoring.counting and job.label and job.label not in carried else {}
+    )
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
         job={**job.scoring_keys(), "carry": carried, **apart},

@@ -7,6 +7,7 @@ A state is written as bytes, in one form only, so that the same rows have the sa
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import math
 import numbers
@@ -281,11 +282,17 @@ def unpacked(data: bytes) -> tuple[str, dict[str, Kept]]:
         raise ValueError(f"not states of accumulators: {error}") from error
 
 
-def lacking(make: Any) -> str:
+def lacking(made: Any) -> str:
     """What a class lacks to be an `Accumulator`, as the rest of a sentence that begins with its name; '' if nothing."""
-    if not isinstance(make, type):
-        return f"is a {type(make).__name__}, not a class"
-    absent = [name for name in METHODS if not callable(getattr(make, name, None))]
+    if not isinstance(made, type):
+        return f"is a {type(made).__name__}, not a class"
+    absent = [name for name in METHODS if not callable(getattr(made, name, None))]
     if absent:
         return f"has no method {listed(absent, 'and')}; it needs {listed(METHODS, 'and')}"
+    try:
+        inspect.signature(made).bind()
+    except TypeError as error:
+        return f"cannot be called without arguments: {error}"
+    except ValueError:  # written in C: only a call would tell
+        pass
     return ""

@@ -43,7 +43,8 @@ class FigureCompared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
     """Two runs: before, and now. columns: the ones that are furthest apart come first. undescribed: the runs whose
-    columns were not described, so that none is compared. rows: what moved, row by row; null if the rows were not
+    columns were not described, so that none is compared. recounted: the accumulators whose code is not the same in
+    both, so that their figures may differ for that alone. rows: what moved, row by row; null if the rows were not
     joined. unjoined: why not; empty if nobody asked for it.
     """
 
@@ -53,6 +54,7 @@ class RunsCompared:
     figures: tuple[FigureCompared, ...]
     columns: tuple[ColumnCompared, ...]
     undescribed: tuple[str, ...] = ()
+    recounted: tuple[str, ...] = ()
     rows: RowsCompared | None = None
     unjoined: str = ""
 
@@ -107,7 +109,16 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
         ),
         columns=_columns(*profiles),
         undescribed=tuple(run for run, profile in named if profile is None),
+        recounted=tuple(recounted(*(each.metrics for each in manifests))),
     )
+
+
+def recounted(before: Figures, now: Figures) -> Iterator[str]:
+    """The accumulators of both runs whose class is not the same."""
+    for name, found in now.accumulators.items():
+        other = before.accumulators.get(name, found)
+        if (other.uses, other.code) != (found.uses, found.code):
+            yield name
 
 
 def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifest]:

@@ -101,8 +101,9 @@ def test_a_killed_run_gives_the_same_figures_and_an_edit_scores_nothing_again(
     assert of(again).code != of(ran).code
     assert [gate.name for gate in again.verdict.gates if gate.verdict == "warn"] == ["tail.high.min"]
     assert lake.run(run_id="killed").scored.revision == 2
-    compared = compare(lake.request().storage, "lake", str(lake.out), "killed", "killed").figures
-    assert {each.name: each.now for each in compared}["tail.high"] == 1999 / 8000
+    compared = compare(lake.request().storage, "lake", str(lake.out), "killed", "killed")
+    assert {each.name: each.now for each in compared.figures}["tail.high"] == 1999 / 8000
+    assert compared.recounted == ()
 
 
 def test_an_accumulator_that_fails_costs_its_figures_alone_until_it_is_mended(lake: Lake) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar.flows.cli.tables import compared
 from nightjar.flows.pages.evaluated import metric_lines
+from nightjar.inference.identity.identity import identify
+from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.accumulators import (
@@ -32,9 +36,12 @@ from nightjar.inference.metrics.accumulators import (
     unpacked,
 )
 from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
+from nightjar.inference.run.comparing import RunsCompared, recounted
 from nightjar.inference.run.standing import Metric, first_metric
 from nightjar.inference.run.trend import figures_of
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
+from support import Lake
 
 VALUES = st.lists(st.integers(-50, 50), max_size=40)
 
@@ -190,6 +197,7 @@ def test_a_shard_without_rows_has_the_state_of_a_new_one() -> None:
         (Exact, ""),
         (len, "is a builtin_function_or_method, not a class"),
         (type("Half", (), {"update": len, "state": len}), "has no method merge and results; it needs update, merge"),
+        (type("Asks", (Exact,), {"__init__": lambda self, k: None}), "cannot be called without arguments: missing a"),
     ],
 )
 def test_what_a_class_lacks_is_named(made: Any, said: str) -> None:
@@ -301,3 +309,39 @@ def test_figures_are_told_wherever_metrics_are() -> None:
     assert figures_of(night) == {"lift.top": 2.25}
     assert first_metric(night) == Metric("lift.top", 2.25)
     assert of_json(Figures, to_json(night)) == night
+
+
+def test_figures_of_two_classes_are_told_apart() -> None:
+    now, same = Figures({}, accumulators={"lift": FIGURES}), Figures({}, accumulators={"lift": FIGURES})
+    other = Figures({}, accumulators={"lift": replace(FIGURES, code="of yesterday")})
+    assert list(recounted(same, now)) == list(recounted(Figures({}), now)) == []
+    assert list(recounted(other, now)) == ["lift"]
+    found = RunsCompared(job="j", before="1", now="2", figures=(), columns=(), recounted=("lift",))
+    assert compared(found, 9) == "lift was counted by other code in 1 than in 2: its figures may differ for that alone"
+
+
+@pytest.mark.parametrize(
+    ("keys", "scores"),
+    [({}, False), ({"label": "name"}, False), ({"label": "name", "carry": ["id"]}, True)],
+    ids=["no label", "carried", "not carried"],
+)
+def test_an_edit_changes_what_scores_only_where_the_parts_lack_the_label(
+    tmp_path: Path, keys: dict[str, Any], scores: bool
+) -> None:
+    """But always what counts. Another module that only judges changes neither."""
+    lake = Lake(tmp_path / "lake")
+    if keys:
+        keys |= {"evaluation": {"task": "multiclass"}, "model__outputs": {"score": "float32", "named": "string"}}
+    lake.ready(accumulators={"own": "mymetrics:Own"}, checks=[{"call": "mychecks:fine"}], **keys)
+
+    def found(metrics: str, checks: str) -> tuple[str, str]:
+        (lake.folder / "mymetrics.py").write_text(metrics)
+        (lake.folder / "mychecks.py").write_text(checks)
+        request = lake.request()
+        schema = discover(LakeStorage(), request.job).schema
+        return request.scoring.counting, identify(request.job, request.scoring, schema).fingerprint
+
+    before, judged, edited = found("a = 1", "b = 1"), found("a = 1", "b = 2"), found("a = 2", "b = 2")
+    assert before == judged
+    assert before[0] != edited[0]
+    assert (before[1] != edited[1]) is scores

@@ -76,4 +76,4 @@ class OwnGate:
 def _without(name: str, found: AccumulatorFigures | None) -> str:
     if found is None:
         return f"accumulators.{name} was not asked. Run again."
-    return f"{found.reason}. Mend {found.uses} and repeat the command: nothing is scored again for it."
+    return f"{found.reason}. Mend {found.uses} and repeat the command."
