@@ -41,11 +41,15 @@ _CANDIDATES = 1024
 _AT_ONCE = 8
 """Repeated hashes whose rows are read together."""
 
+_OF_A_HASH = 1000
+"""The most rows of a shard with one hash that are looked at: these have one key, or very few."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """A file of the sorted hashes of one block of shards. check: the check's key in the job. first: the block's first
-    shard, of so many `shards`. counts: the number of hashes in each bucket, as 32-bit integers.
+    """A file of the sorted hashes of one block of shards, each at most twice, so that a key that all rows have costs no
+    memory. check: the check's key in the job. first: the block's first shard, of so many `shards`. counts: the number
+    of hashes in each bucket, as 32-bit integers. left_out: how many hashes were there more often.
     """
 
     check: str
@@ -53,6 +57,7 @@ class Spill:
     first: str
     shards: int
     counts: bytes
+    left_out: int = 0
 
     @property
     def edges(self) -> np.ndarray:
@@ -117,12 +122,15 @@ class KeyNotes:
         return [self._write(storage, revision, key) for key in self._checks]
 
     def _write(self, storage: Storage, revision: str, key: str) -> Spill:
-        found = np.sort(np.concatenate(self._found.pop(key)))
+        whole = np.sort(np.concatenate(self._found.pop(key)))
+        kept = np.ones(len(whole), bool)
+        kept[2:] = whole[2:] != whole[:-2]
+        found = whole[kept]
         counts = np.bincount((found >> np.uint64(56)).astype(np.int64), minlength=_BUCKETS).astype(np.uint32)
         named = "\0".join([*self._checks[key], "", *self._parts])
         name = f"{_FOLDER}/{hashlib.sha256(named.encode()).hexdigest()[:32]}"
         storage.write(join(revision, name), found.tobytes())
-        return Spill(key, name, self._first, len(self._parts), counts.tobytes())
+        return Spill(key, name, self._first, len(self._parts), counts.tobytes(), len(whole) - len(found))
 
 
 def repeated(
@@ -160,7 +168,7 @@ class _Search:
 
     def steps(self) -> Generator[None, None, Repeated]:
         """Search; yields on a tick. Returns what was found."""
-        rows, repeats = 0, list[tuple[tuple[int, int], _Range]]()
+        rows, repeats = sum(spill.left_out for spill in self._spills), list[tuple[tuple[int, int], _Range]]()
         for step in self._each(self._look, self._ranges(), self._job, "nightjar keys"):
             if step is None:
                 yield
@@ -275,7 +283,7 @@ def _of_shard(
     table = part.table([*columns, *(name for name in LINEAGE if name in part.columns)])
     given = [comparable(table[name]) for name in columns]
     hashed = hashes(given, table.num_rows)
-    at = np.flatnonzero(np.isin(hashed, np.array(wanted, np.uint64)))
+    at = np.sort(np.concatenate([np.flatnonzero(hashed == np.uint64(each))[:_OF_A_HASH] for each in wanted]))
     seen: dict[tuple[object, ...], int] = {}
     for index, key in zip(at.tolist(), keys(given, at), strict=True):
         seen[key] = seen.get(key, 0) + 1

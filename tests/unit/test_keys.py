@@ -191,6 +191,17 @@ def test_rows_that_are_there_often_are_all_counted_and_the_second_is_named(night
     assert night.rows_found == 5, "two of a shard are enough"
 
 
+def test_a_key_that_all_rows_have_costs_a_block_two_hashes(night: Night) -> None:
+    """What is looked through later is as small as the blocks are few."""
+    night.block([None] * 4000, [1, 2], [None] * 4000)
+    night.block([None] * 4000)
+    assert [len(Path(night.revision, spill.name).read_bytes()) // 8 for spill in night.spills] == [4, 2]
+    found = night.repeated()[KEY]
+    assert found.rows == 11_999
+    assert [offender.value for offender in found.where] == ["id = None, as row 0 of f does"]
+    assert night.rows_found == 6
+
+
 def test_few_keys_are_named(night: Night) -> None:
     night.block(range(8), range(8))
     found = night.repeated()[KEY]
