@@ -7,6 +7,7 @@ what it needs and stops it again: a Prefect server of its own if none is configu
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -246,7 +247,9 @@ def _answered(
     from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, _ = answer(request, approved=approved, by=by, note=note, revision=revision)
+    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision)
+    for said in notes:
+        logging.getLogger(__name__).warning("%s", said)
     check_tables(request, made.tables_behind)
     return made
 

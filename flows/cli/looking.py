@@ -56,7 +56,8 @@ def runs(
 ) -> None:
     """List the runs of a job, and what readers see.
 
-    The highest names come first. Below the list: why a run is not published, and which command to use.
+    The latest nights come first, then runs with other names. Below the list: why a run is not published, and which
+    command to use.
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing

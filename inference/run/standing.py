@@ -135,7 +135,7 @@ class RunLine(RunFigures):
 
 
 def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
-    """The runs of a job, the latest names first; at most `limit`. job: its name."""
+    """The runs of a job, at most `limit`. The latest nights come first, then runs with other names. job: its name."""
     now = publish.newest(storage, output)
 
     def look(run_id: str) -> RunLine | None:
@@ -150,7 +150,9 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
     with ThreadPoolExecutor(_RUNS_READ) as pool:
         # A folder of another name is none that a run made.
         names = filter(is_run_id, storage.subfolders(join(output, "runs")))
-        lines = pool.map(look, sorted(names, reverse=True)[:limit])
+        # Else thirty experiments that are named by words would hide every night.
+        named = sorted(names, key=lambda name: (name[:1].isdigit(), name), reverse=True)
+        lines = pool.map(look, named[:limit])
         return [line for line in lines if line is not None]
 
 

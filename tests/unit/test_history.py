@@ -55,6 +55,18 @@ def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake) -> Non
     assert not any("2026-11-18" in line for line in lines)
 
 
+def test_runs_with_other_names_hide_no_night(nights: Lake) -> None:
+    nights.write_model()
+    for name in ("try-1", "try-2"):
+        nights.run(run_id=name, publish=False)
+    for words in (("runs", nights.job_path, "--lines", 3), ("history", nights.job_path, "--lines", 3)):
+        found = said(*words)
+        assert "2026-11-18" in found
+        assert "try-" not in found
+    names = [each["run_id"] for each in json.loads(said("runs", nights.job_path, "--json"))]
+    assert names == ["2026-11-20", "2026-11-19", "2026-11-18", "try-2", "try-1"]
+
+
 def test_report_writes_the_page_and_says_where(nights: Lake) -> None:
     found = json.loads(said("report", nights.job_path, "2026-11-19", "--json"))
     conforms(found, "report")

@@ -140,7 +140,7 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
         axes.ticklabel_format(axis="y", useOffset=False, style="plain")
 
     title = f"{name} over {len(nights)} nights"
-    rows = tuple((date, f"{value:,.6g}") for date, value in nights)
+    rows = tuple((date, f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:,.6g}") for date, value in nights)
     return Chart(title, _svg(title, draw, (4.8, 2.0), bottom=0.3), ("night", name), rows)
 
 
