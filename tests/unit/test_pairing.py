@@ -19,7 +19,9 @@ from nightjar.inference.validation.joinkeys import values_of
 from nightjar.inference.validation.pairing import Pairing
 
 Key = tuple[int | None, str]
-KEYS = st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 12)), st.sampled_from("abc")), max_size=60)
+KEY = st.tuples(st.one_of(st.none(), st.integers(0, 12)), st.sampled_from("abc"))
+KEYS = st.builds(list.__add__, st.lists(KEY, max_size=40, unique=True), st.lists(KEY, max_size=6))
+"""Keys in any order, few of them twice."""
 
 
 def table(keys: list[Key]) -> pa.Table:
