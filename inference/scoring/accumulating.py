@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
@@ -153,8 +153,8 @@ class Accumulating:
             how = lost.how
         except OSError:
             how = self._how_lost()
-        except JobError as error:
-            at, how = "", str(error)
+        except (NightjarError, pa.ArrowException) as error:  # the code's copy, or columns that cannot be sent
+            at, how = "accumulators:", str(error)
         self._lost = clip(f"{at} {how}".strip())
         self.close()
         return found

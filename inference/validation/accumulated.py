@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.accumulators import Kept, unpacked
 from nightjar.inference.metrics.figures import AccumulatorFigures
@@ -25,6 +25,7 @@ from nightjar.inference.scoring.accumulating import Accumulators, columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.storage.protocol import join
+from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.validation.unique import Each
 
 BLOCK_SHARDS = 1024
@@ -89,8 +90,8 @@ def _in_child(spec: WorkerSpec, work: Callable[..., Iterator[tuple[str, Total | 
         how = f"gave no answer within retry.stall_s = {stall_s:g} s"
     except WorkLost as lost:
         how = lost.how
-    except JobError as error:
-        return {name: found.get(name, Total(failed=str(error))) for name in names}
+    except NightjarError as error:
+        return {name: found.get(name, Total(failed=f"accumulators: {error}")) for name in names}
     failed = clip(f"accumulators.{at}: {spec.job.accumulators[at]} {how}")
     return {name: found.get(name, Total(failed=failed)) for name in names}
 
@@ -152,6 +153,7 @@ class _Remade:
 
     def __init__(self, spec: WorkerSpec, own: Accumulators) -> None:
         self._spec, self._own = spec, own
+        self._storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
 
     def kept(self, name: str, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Kept]]:
         """Each shard with its state; without one if it is not of this code."""
@@ -163,7 +165,7 @@ class _Remade:
 
     def _read(self, line: dict[str, Any]) -> bytes:
         uri = join(self._spec.revision, exports.name_of(line["data"]["name"], exports.ACCUMULATORS))
-        return self._spec.storage.read(uri)
+        return self._storage.read(uri)
 
     def _usable(self, name: str, raw: bytes) -> Kept:
         uses = self._spec.job.accumulators[name]
@@ -178,7 +180,7 @@ class _Remade:
         """The state of a shard's rows, from its part. before: what the worker kept."""
         job = self._spec.job
         try:
-            part = read_data(self._spec.storage, self._spec.revision, line["data"], line["shard"])
+            part = read_data(self._storage, self._spec.revision, line["data"], line["shard"])
             wanted = columns_of(job, self._spec.schema.names)
             if job.label and job.label not in part.columns:
                 # The worker had it from the input. Its code is part of what scored, so only a failure leads here.
