@@ -24,7 +24,7 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     found = metrics.evaluation
     if found is None:
         return []
-    lines = [*_numbers(found), *_classes(found)]
+    lines = [*_numbers(found), *_classes(found), *_ranked(found)]
     if found.auc_roc is not None:
         lines.append(("AUC-ROC", f"{found.auc_roc:.4f} ± {found.auc_bound:.4f} over {found.rows:,} rows"))
     if (precision := found.average_precision) is not None:
@@ -76,6 +76,18 @@ def _classes(found: Evaluation) -> list[tuple[str, str]]:
         wrong = (f"{short_name(each.label)} → {short_name(each.output)} {each.rows:,}" for each in of.confusion)
         lines.append(("mistakes", f"label → output: {', '.join(islice(wrong, _MISTAKES))}"))
     return lines
+
+
+def _ranked(found: Evaluation) -> list[tuple[str, str]]:
+    if (of := found.ranking) is None or of.ndcg is None:
+        return []
+    kept = counted(of.groups + of.irrelevant, "group")
+    among = f"; {kept} of about {of.of_about:,} were looked at" if of.of_about else ""
+    without = f"; {counted(of.irrelevant, 'other')} without a relevant row" if of.irrelevant else ""
+    means = f"mean over {counted(of.groups, 'group')} of {of.group!r}{without}{among}"
+    others = (("MAP", of.map), ("precision", of.precision))
+    said = ", ".join(f"{name} {value:.4f}" for name, value in others if value is not None)
+    return [(f"NDCG@{of.k}", f"{of.ndcg:.4f}, {means}"), (f"MRR@{of.k}", f"{of.mrr:.4f}, {said}")]
 
 
 def _sliced(found: SliceFigures, name: str) -> str:

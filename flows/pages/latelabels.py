@@ -14,7 +14,7 @@ def late_lines(made: LateEvaluation) -> list[tuple[str, str]]:
     said = f"{joined.labelled:,} of {counted(joined.rows, 'row')} ({joined.share:.1%}) have one"
     return [
         ("labels", f"{said} (evaluation {made.number} of {made.at})"),
-        *evaluation_lines(Figures({}, evaluation=made.evaluation)),
+        *evaluation_lines(made.instead_of(Figures({}))),
         *(("warning", f"{gate.name}: {gate.sentence}") for gate in made.gates if not gate.passed),
     ]
 

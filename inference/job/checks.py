@@ -136,6 +136,9 @@ MetricName = Literal[
     "micro_precision",
     "micro_recall",
     "micro_f1",
+    "ndcg",
+    "mrr",
+    "map",
 ]
 """The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
 

@@ -25,7 +25,7 @@ from nightjar.inference.job.checks import (
     UniqueCheck,
 )
 from nightjar.inference.job.cost import Cost
-from nightjar.inference.job.evaluating import METRICS, MOST_SLICED, Evaluating
+from nightjar.inference.job.evaluating import BESIDE, METRICS, MOST_SLICED, Evaluating
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.latelabels import LateLabels
 from nightjar.inference.job.locations import fill
@@ -229,6 +229,7 @@ class Job(Section):
         for index, check in enumerate(self.checks):
             yield from ((f"checks[{index}].{key}", column) for key, column in _written_columns(check))
         yield from (("evaluation.slices", column) for column in self.evaluation.slices)
+        yield from (("evaluation.group", column) for column in filter(None, [self.evaluation.group]))
         own, late = LINEAGE if self.output.lineage else (), self.late_labels
         yield from (("late_labels.key", name) for name in (late.key if late else ()) if name not in own)
 
@@ -254,8 +255,6 @@ class Job(Section):
                     f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`, or "
                     "`late_labels` for labels that come later"
                 )
-            if self.label is None and check.slices:
-                raise ValueError(f"checks[{index}].slices: labels that come later are not divided; drop slices")
             if check.metric not in METRICS[task]:
                 other = listed([name for name, metrics in METRICS.items() if check.metric in metrics], "or")
                 raise ValueError(
@@ -270,8 +269,6 @@ class Job(Section):
             )
         if self.evaluation.model_fields_set and self.label is None and self.late_labels is None:
             raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
-        if self.evaluation.slices and self.label is None:
-            raise ValueError("evaluation.slices: labels that come later are not divided; drop slices")
         if len(self.slicing) > MOST_SLICED:
             raise ValueError(
                 f"evaluation.slices: with those of the checks these are {len(self.slicing)} columns, and "
@@ -448,8 +445,13 @@ class Job(Section):
         """What is written beside each data part: its exports, its profile, the slices of its labels, and the states of
         the user's own accumulators.
         """
-        states = {"profile": self.profiling, "slices": self.slicing, "accumulators": self.accumulators}
-        return (*self.output.exports, *(kind for kind, columns in states.items() if columns))
+        states = {"profile": self.profiling, "slices": self.compares_beside, "accumulators": self.accumulators}
+        return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
+
+    @property
+    def compares_beside(self) -> bool:
+        """Whether states of the labels lie beside each data part; labels that come later have none there."""
+        return self.label is not None and bool(self.slicing or self.evaluation.task in BESIDE)
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
@@ -528,9 +530,7 @@ class Job(Section):
             "output.exports": sorted(self.output.exports),
             "output.partition_by": self.output.partition_by,
             "profile": sorted(self.profiling),
-            "evaluation.task": None if self.evaluation.task == "binary" else self.evaluation.task,
-            "evaluation.prediction": self.evaluation.prediction,
-            "slices": sorted(self.slicing),
+            **(self._comparing_keys() if self.label is not None else {}),
             "accumulators": bool(self.accumulators),
             "resources.runtime_env": self.resources.runtime_env.identity(),
         }
@@ -543,6 +543,17 @@ class Job(Section):
             "lineage": self.output.lineage,
             "format": self.output.format,
             "gpu": self.resources.gpus > 0,
+        }
+
+    def _comparing_keys(self) -> dict[str, Any]:
+        """How labels are compared that are there at once: it changes the states of each part."""
+        asked = self.evaluation
+        return {
+            "evaluation.task": None if asked.task == "binary" else asked.task,
+            "evaluation.prediction": asked.prediction,
+            "evaluation.group": asked.group,
+            "evaluation.k": asked.k if asked.task == "ranking" else None,
+            "slices": sorted(self.slicing),
         }
 
     def _model_keys(self) -> dict[str, Any]:

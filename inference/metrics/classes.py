@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.categories import as_text
 from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Averages, Bounded, ClassFigure, ClassFigures, Confused, Evaluation
 from nightjar.inference.metrics.packing import pack, unpack
 
@@ -30,7 +30,7 @@ MOST_PAIRS = 1024
 
 
 @dataclass(slots=True)
-class ClassState:
+class ClassState(Evaluator):
     """Classes against classes, by their names as text.
 
     A row with a null label counts only as `unlabelled`; another row with a null output counts as `unscored`. right: the
@@ -62,13 +62,8 @@ class ClassState:
         """Whether outputs may be of this type."""
         return _names_classes(type_)
 
-    def update(self, scores: pa.ChunkedArray, labels: pa.ChunkedArray | pa.Array) -> None:
-        if len(scores) != len(labels):
-            raise ValueError(f"{len(labels)} labels for {len(scores)} outputs")
-        expected = _whole(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
-        if not (is_.is_null(expected.type) or _names_classes(expected.type)):
-            raise LabelInvalid(f"label column {self.label!r} is {expected.type}; it must be {self.LABELS}")
-        found = _whole(scores)
+    def update(self, rows: pa.Table, labels: Labels) -> None:
+        expected, found = _whole(self.typed(labels)), _whole(self.outputs(rows, labels))
         known, given = (each.is_valid().to_numpy(zero_copy_only=False) for each in (expected, found))
         self.unlabelled += len(known) - int(known.sum())
         self.unscored += int((known & ~given).sum())

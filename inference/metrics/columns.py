@@ -173,6 +173,16 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def floats(column: pa.ChunkedArray) -> np.ndarray:
+    """A column as float64, with nulls as NaN."""
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    values: np.ndarray = plain(column).cast(pa.float64(), safe=False).to_numpy()
+    return values
+
+
 def _kind(type_: pa.DataType) -> str:
     is_ = pa.types
     if is_.is_null(type_):

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.classification import Scores
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, Evaluation
 from nightjar.inference.metrics.numbers import added
 from nightjar.inference.metrics.packing import pack, unpack
@@ -34,7 +34,7 @@ _BLOCK = 1 << 17  # rows at a time: temporaries stay in cache, and an int64 hold
 
 
 @dataclass(slots=True)
-class BinaryState:
+class BinaryState(Evaluator):
     """Labels 0 and 1 against scores, counted in bins of the score.
 
     The bins never change, so that merging does not depend on the data. A row with a null label counts only as
@@ -73,11 +73,12 @@ class BinaryState:
         """The rows that are compared."""
         return int(self.counts.sum())
 
-    def update(self, scores: pa.ChunkedArray, labels: pa.ChunkedArray | pa.Array) -> None:
-        if len(scores) != len(labels):
-            raise ValueError(f"{len(labels)} labels for {len(scores)} scores")
+    def check(self, labels: Labels) -> None:
+        self._flags(labels)
+
+    def update(self, rows: pa.Table, labels: Labels) -> None:
+        values = _floats(self.outputs(rows, labels))
         positive, known = self._flags(labels)
-        values = _floats(scores)
         for first in range(0, len(values), _BLOCK):
             block = slice(first, first + _BLOCK)
             self._add(values[block], positive[block], None if known is None else known[block])
@@ -153,16 +154,14 @@ class BinaryState:
         whole[self.filled] = self.counts
         return Scores(whole.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
 
-    def _flags(self, labels: pa.ChunkedArray | pa.Array) -> tuple[np.ndarray, np.ndarray | None]:
+    def _flags(self, labels: Labels) -> tuple[np.ndarray, np.ndarray | None]:
         """Two bool arrays of shape (rows,): which labels are 1, and which are known (None if all are)."""
-        column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
+        column = self.typed(labels)
         known = column.is_valid().to_numpy() if column.null_count else None
         if pa.types.is_null(column.type):
             return np.zeros(len(column), bool), known
         if pa.types.is_float16(column.type):
             column = column.cast(pa.float32())
-        if not is_native_number(column.type):
-            raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be bool, or 0 and 1")
         if known is not None:
             column = pc.fill_null(column, pa.scalar(0).cast(column.type))
         values = column.to_numpy()

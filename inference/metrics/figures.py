@@ -40,10 +40,13 @@ class OutputFigures:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A figure computed from bins. bound: its largest error."""
+    """A figure computed from bins. bound: its largest error. sampled: the number of groups of rows that it is of, if it
+    is of a sample of them.
+    """
 
     value: float
     bound: float = 0.0
+    sampled: int | None = field(default=None, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +145,41 @@ class ClassFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankingFigures:
+    """The rows of each group in descending order of their outputs, against labels that say how relevant each is. group:
+    the column. k: how many rows of a group, from the top, are looked at.
+
+    ndcg, mrr, map, precision: means over `groups`, the number of groups with a relevant row, whose label is above 0.
+    irrelevant: the number of others, of which no order is better than another. of_about: about how many groups there
+    are, if these are a sample of them. excluded_groups: rows that have a label and an output, and no group. reason: why
+    there are no figures.
+    """
+
+    group: str
+    k: int
+    ndcg: float | None
+    mrr: float | None
+    map: float | None
+    precision: float | None
+    groups: int
+    irrelevant: int = 0
+    excluded_groups: int = 0
+    of_about: int | None = field(default=None, metadata=SELDOM)
+    reason: str | None = field(default=None, metadata=SELDOM)
+
+    def figures(self) -> dict[str, Bounded]:
+        """The metrics that there are, by the names that a check uses."""
+        found = {"ndcg": self.ndcg, "mrr": self.mrr, "map": self.map, "precision": self.precision}
+        sampled = self.groups if self.of_about else None
+        return {name: Bounded(value, sampled=sampled) for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
 
-    numbers: of a label that is a number. classes: of one that is one of several classes. With either the fields for
-    scores are null or 0.
+    numbers: of a label that is a number. classes: of one that is one of several classes. ranking: of one that says how
+    relevant a row is among those of its group. With any of them the fields for scores are null or 0.
 
     excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
     largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
@@ -171,6 +204,12 @@ class Evaluation:
     calibration: tuple[CalibrationBin, ...] = ()
     numbers: RegressionFigures | None = field(default=None, metadata=SELDOM)
     classes: ClassFigures | None = field(default=None, metadata=SELDOM)
+    ranking: RankingFigures | None = field(default=None, metadata=SELDOM)
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether labels 0 and 1 were compared with scores."""
+        return not (self.numbers or self.classes or self.ranking)
 
     def brief(self) -> Evaluation:
         """The same without the figures of single bins and classes."""
@@ -189,6 +228,7 @@ class Evaluation:
             **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
             **({name: getattr(numbers, name) for name in ("rmse", "mae", "bias", "r2")} if numbers else {}),
             **(self.classes.figures() if self.classes else {}),
+            **(self.ranking.figures() if self.ranking else {}),
         }
         there = ((name, each) for name, each in found.items() if each is not None)
         return {name: each if isinstance(each, Bounded) else Bounded(each) for name, each in there}

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_number
 from nightjar.inference.errors import LabelInvalid
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import floats
+from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.exactsums import SMALLEST, exact_sum
 from nightjar.inference.metrics.figures import Bounded, Evaluation, RegressionFigures
 
@@ -25,7 +26,7 @@ _SUMS = ("errors", "absolute", "squares", "labels", "label_squares")
 
 
 @dataclass(slots=True)
-class RegressionState:
+class RegressionState(Evaluator):
     """Numbers against numbers. An error is the output less the label, rounded to a float64.
 
     A row whose label is null or NaN counts only as `unlabelled`; another row whose output is null or NaN counts as
@@ -62,16 +63,18 @@ class RegressionState:
         """Whether outputs may be of this type."""
         return is_number(type_)
 
-    def update(self, scores: pa.ChunkedArray, labels: pa.ChunkedArray | pa.Array) -> None:
-        if len(scores) != len(labels):
-            raise ValueError(f"{len(labels)} labels for {len(scores)} outputs")
-        column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
-        if not (pa.types.is_null(column.type) or is_number(column.type)):
-            raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
-        expected, found = _floats(column), _floats(scores)
+    def check(self, labels: Labels) -> None:
+        self._numbers(labels)
+
+    def _numbers(self, labels: Labels) -> np.ndarray:
+        expected = floats(self.typed(labels))
         if (infinite := np.isinf(expected)).any():
             value = expected[infinite][0].item()
             raise LabelInvalid(f"label column {self.label!r} holds {value!r}; it must be a finite number or null")
+        return expected
+
+    def update(self, rows: pa.Table, labels: Labels) -> None:
+        expected, found = self._numbers(labels), floats(self.outputs(rows, labels))
         known, given = ~np.isnan(expected), ~np.isnan(found)
         self.unlabelled += len(expected) - int(known.sum())
         self.unscored += int((known & ~given).sum())
@@ -151,16 +154,6 @@ class RegressionState:
             return Bounded((total - (self.squares * self.rows << SMALLEST)) / total)
         except OverflowError:
             return "the labels are nearly equal, and the errors far larger"
-
-
-def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    """A column as float64, with nulls as NaN."""
-    if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
-    values: np.ndarray = plain(column).cast(pa.float64(), safe=False).to_numpy()
-    return values
 
 
 def _remainders(values: np.ndarray, squares: np.ndarray) -> np.ndarray:

@@ -1,10 +1,13 @@
-"""The labels against the outputs for each value of a column, as states that merge exactly."""
+"""The labels against the outputs for each value of a column, as states that merge exactly, and as a whole where that
+state, too, is too large for a footer.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.job.evaluating import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import as_text
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.metrics.evaluators import TASKS, Evaluator, evaluator_of
+from nightjar.inference.metrics.evaluator import Evaluator, Labels
+from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Slice, SliceFigures
 
 MOST_VALUES = 64
@@ -40,8 +45,8 @@ class SlicedColumn:
     states: dict[Value, Evaluator] = field(default_factory=dict)
     cut: bool = False
 
-    def update(self, column: pa.ChunkedArray, scores: pa.ChunkedArray, labels: pa.ChunkedArray, of: Evaluator) -> None:
-        """Add rows. of: an evaluator like those of the slices."""
+    def update(self, column: pa.ChunkedArray, rows: pa.Table, labels: Labels, of: Evaluator) -> None:
+        """Add rows. column: their values. rows: with the columns that `of`, an evaluator like the slices', needs."""
         if self.cut:
             return
         if (divided := _divided(column)) is None:
@@ -51,11 +56,11 @@ class SlicedColumn:
         if not self._have_room([value for value, _ in values]):
             self.cut_off()
             return
-        scores, labels = (pa.chunked_array([each.combine_chunks().take(order)]) for each in (scores, labels))
+        rows, labels = rows.combine_chunks().take(order), labels.take(order)
         first = 0
-        for value, rows in values:
-            self._state(value, of).update(scores.slice(first, rows), labels.slice(first, rows))
-            first += rows
+        for value, count in values:
+            self._state(value, of).update(rows.slice(first, count), labels.slice(first, count))
+            first += count
 
     def merge(self, other: SlicedColumn) -> None:
         """Add another's rows to these."""
@@ -63,7 +68,10 @@ class SlicedColumn:
             self.cut_off()
             return
         for value, state in other.states.items():
-            self._state(value, state).merge(state)
+            if value in self.states:
+                self.states[value].merge(state)
+            else:
+                self.states[value] = deepcopy(state)
 
     def _have_room(self, values: Iterable[Value]) -> bool:
         """Whether the column has few values, and none too long, together with these."""
@@ -73,7 +81,7 @@ class SlicedColumn:
     def _state(self, value: Value, of: Evaluator) -> Evaluator:
         """The state of a value; a new one like `of` for a new value."""
         if value not in self.states:
-            self.states[value] = type(of)(of.label, of.score)
+            self.states[value] = of.for_slice()
         return self.states[value]
 
     def cut_off(self) -> None:
@@ -102,18 +110,25 @@ class SlicedColumn:
 
 
 class Slices:
-    """The sliced columns of a job, by name. task: the key in `TASKS` of their evaluators."""
+    """The sliced columns of a job, by name. task: the key in `TASKS` of their evaluators. whole: all rows, not divided;
+    None where other states have these.
+    """
 
-    def __init__(self, task: str, columns: Mapping[str, SlicedColumn]) -> None:
+    def __init__(self, task: str, columns: Mapping[str, SlicedColumn], whole: Evaluator | None = None) -> None:
         self.task = task
         self.columns = dict(columns)
+        self.whole = whole
 
     @classmethod
-    def for_job(cls, job: Job) -> Slices:
-        """No rows."""
-        return cls(job.evaluation.task, {name: SlicedColumn() for name in job.slicing})
+    def for_job(cls, job: Job, whole: bool = False) -> Slices:
+        """No rows; without a label no columns. whole: take all rows, too, whatever the task."""
+        if job.label is None:
+            return cls(job.evaluation.task, {})
+        columns = {name: SlicedColumn() for name in job.slicing}
+        beside = whole or job.evaluation.task in BESIDE
+        return cls(job.evaluation.task, columns, evaluator_of(job) if beside else None)
 
-    def update(self, job: Job, table: pa.Table, labels: pa.ChunkedArray) -> None:
+    def update(self, job: Job, table: pa.Table, labels: Labels) -> None:
         """Add rows. table: their outputs and carried columns.
 
         Raises:
@@ -121,21 +136,27 @@ class Slices:
         """
         of = evaluator_of(job)
         assert of is not None
-        labels = plain(labels)
+        rows, labels = table.select(list(of.columns)), of.typed(labels)
+        if self.whole is not None:
+            self.whole.update(rows, labels)
         for name, column in self.columns.items():
-            column.update(table[name], table[of.score], labels, of)
+            column.update(table[name], rows, labels, of)
 
     def merge(self, other: Slices) -> None:
         """Add another's rows to these. Both are of one job."""
-        if (self.task, self.columns.keys()) != (other.task, other.columns.keys()):
+        mine, theirs = ((each.task, each.columns.keys(), each.whole is None) for each in (self, other))
+        if mine != theirs:
             raise ValueError("slices of different jobs cannot be merged")
+        if self.whole is not None and other.whole is not None:
+            self.whole.merge(other.whole)
         for name, column in self.columns.items():
             column.merge(other.columns[name])
 
     def to_bytes(self) -> bytes:
         """The same bytes for the same rows, however they were grouped."""
         columns = {name: self.columns[name].values() for name in sorted(self.columns)}
-        kept = {"v": _VERSION, "task": self.task, "columns": columns}
+        whole = {} if self.whole is None else {"whole": self.whole.values()}
+        kept = {"v": _VERSION, "task": self.task, "columns": columns, **whole}
         return zlib.compress(json.dumps(kept, separators=(",", ":")).encode())
 
     @classmethod
@@ -151,7 +172,8 @@ class Slices:
                 raise ValueError(f"slices of version {found['v']}, not {_VERSION}")
             kind = TASKS[found["task"]]
             columns = {name: SlicedColumn.of_values(values, kind) for name, values in found["columns"].items()}
-            return cls(found["task"], columns)
+            whole = kind.of_values(tuple(found["whole"])) if "whole" in found else None
+            return cls(found["task"], columns, whole)
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
             raise ValueError(f"not slices: {error}") from error
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.job.evaluating import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
-from nightjar.inference.metrics.evaluators import TASKS, Evaluator, evaluator_of
+from nightjar.inference.metrics.evaluator import Evaluator
+from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Figures, OutputFigures
 
 _VERSION = 1
@@ -54,7 +56,7 @@ class Metrics:
     """All accumulators of one job.
 
     columns: a state per checked column. outputs: one per float output, checked or not; parts of earlier versions have
-    none. evaluation: if the job has a label.
+    none. evaluation: if the job has a label, and a task whose state is small enough for a footer; else `Slices` has it.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Metrics:
         """
         columns = {name: ColumnState() for name in job.checked_columns}
         outputs = {name: FiniteState() for name, type_ in job.output_types().items() if holds_floats(type_)}
-        return cls(columns, outputs, evaluator_of(job))
+        return cls(columns, outputs, None if job.evaluation.task in BESIDE else evaluator_of(job))
 
     def update(self, table: pa.Table, label: pa.ChunkedArray | pa.Array | None) -> None:
         """Count kept rows: `table` has their outputs and carried columns, `label` their labels.
@@ -88,7 +90,7 @@ class Metrics:
         if self.evaluation is not None:
             if label is None:
                 raise ValueError(f"the job's label {self.evaluation.label!r} was not given")
-            self.evaluation.update(table[self.evaluation.score], label)
+            self.evaluation.update(table, label)
 
     def merge(self, other: Metrics) -> None:
         """Add another's rows to these. Both are of one job."""

@@ -29,6 +29,7 @@ def collected(
     table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
     """
     metrics = Metrics.from_bytes(audited.metrics)
+    slices = Slices.from_bytes(audited.slices) if audited.slices else None
     return gates.Evidence(
         found,
         shards=table.num_rows,
@@ -38,17 +39,21 @@ def collected(
         columns=metrics.columns,
         offenders=with_replays(request.job_path, request.words, table, audited.offenders),
         usage=outcomes.usage(table),
-        evaluation=metrics.evaluation,
+        evaluation=slices.whole if slices and slices.whole else metrics.evaluation,
         profile=audited.profile.profile() if audited.profile else None,
-        slices=Slices.from_bytes(audited.slices) if audited.slices else None,
+        slices=slices,
         baselines=others,
     )
 
 
 def figures(audited: Audited) -> Figures:
     """All metrics of the shards that were audited."""
-    return replace(
+    found = replace(
         Metrics.from_bytes(audited.metrics).results(),
         profile=audited.profile.profile().results() if audited.profile else {},
-        slices=Slices.from_bytes(audited.slices).results() if audited.slices else {},
     )
+    if not audited.slices:
+        return found
+    slices = Slices.from_bytes(audited.slices)
+    whole = slices.whole.results() if slices.whole else found.evaluation
+    return replace(found, evaluation=whole, slices=slices.results())

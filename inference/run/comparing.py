@@ -95,17 +95,18 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
     runs = zip((before, now), manifests, strict=True)
     profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
     named = zip((before, now), profiles, strict=True)
-    one, other = (
-        _figures(each, by_latest(storage, revision_in(output, run, each.revision), each.metrics).evaluation)
+    metrics = [
+        by_latest(storage, revision_in(output, run, each.revision), each.metrics)
         for run, each in zip((before, now), manifests, strict=True)
-    )
+    ]
+    one, other = (_figures(each, found.evaluation) for each, found in zip(manifests, metrics, strict=True))
     return RunsCompared(
         job=job,
         before=before,
         now=now,
         figures=(
             *(FigureCompared(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])),
-            *_slices(*(each.metrics for each in manifests)),
+            *_slices(*metrics),
         ),
         columns=_columns(*profiles),
         undescribed=tuple(run for run, profile in named if profile is None),
@@ -139,7 +140,7 @@ def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float
     return {
         **figures,
         "labelled": found.rows,
-        **({} if found.numbers or found.classes else {"positives": found.positives}),
+        **({"positives": found.positives} if found.of_scores else {}),
         **{name: each.value for name, each in found.figures().items()},
         **manifest.metrics.own(),
     }

@@ -21,11 +21,14 @@ from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
-from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.metrics.evaluator import Evaluator
+from nightjar.inference.metrics.evaluators import evaluator_of
+from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.output import reading
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.contradictions import check_slices
 from nightjar.inference.validation.evaluations import LabelsJoined, LateEvaluation, LateGate, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
 from nightjar.inference.validation.joining import Counts, Join
@@ -54,22 +57,24 @@ def evaluate_late(
     """
     job = request.job
     key, label = _asked(job, tuple(key), label)
-    state = Metrics.for_job(job.model_copy(update={"label": label})).evaluation
+    labelled = job.model_copy(update={"label": label})
+    compared = Slices.for_job(labelled, whole=True)
+    state = compared.whole
     assert state is not None
     night = reading.files(request.storage, request.output, run_id, date)
     rows = night.dataset()
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
-    _check_columns("key", key, rows.schema.names, "the published rows", "; or carry it, and score the night again")
-    _check_columns("model.outputs", (state.score,), rows.schema.names, "the published rows")
+    needed = _needed(job, key, state, rows.schema)
     said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
-        read = night.blocks(rows, list(dict.fromkeys((*key, state.score))))
-        for table, found in match.joined(read, [state.score], said.blocks(rows.schema.field(state.score).type), label):
-            state.update(table[state.score], found)
+        read = night.blocks(rows, list(dict.fromkeys((*key, *needed))))
+        for table, found in match.joined(read, needed, said.blocks(), label):
+            compared.update(labelled, table, found)
     _check_joined(match, night.run_id, said.shown)
-    gates = evaluate(late_gates_of(job, label), Evidence(Found(0, match.counts.rows), evaluation=state))
+    evidence = Evidence(Found(0, match.counts.rows), evaluation=state, slices=compared)
+    gates = evaluate(late_gates_of(job, label), evidence)
     made = LateEvaluation(
         number=0,
         at=utc(),
@@ -82,6 +87,7 @@ def evaluate_late(
         joined=_joined(match.counts),
         gates=tuple(LateGate(each.name, each.passed, each.observed, each.limit, each.sentence) for each in gates),
         evaluation=state.results(),
+        slices=compared.results(),
     )
     return keep(request.storage, revision_in(request.output, night.run_id, night.revision), made)
 
@@ -99,6 +105,17 @@ def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[tuple[str, ...],
     if not label:
         raise JobError("which column has the label? Name it: --label COLUMN, or late_labels.label in the job file")
     return key, label
+
+
+def _needed(job: Job, key: Sequence[str], state: Evaluator, rows: pa.Schema) -> list[str]:
+    """The columns of the published rows that are compared with labels, or divide them. Checks that they are there."""
+    needed = {**dict.fromkeys(job.slicing, "evaluation.slices"), **state.columns}
+    for named, columns in (("key", key), *((named, (name,)) for name, named in needed.items())):
+        _check_columns(named, columns, rows.names, "the published rows", "; or carry it, and score the night again")
+    types = dict(zip(rows.names, rows.types, strict=True))
+    state.check_columns(types)
+    check_slices(job, types)
+    return list(needed)
 
 
 def _check_columns(key: str, wanted: Sequence[str], known: Sequence[str], of: str, remedy: str = "") -> None:
@@ -135,10 +152,8 @@ class _Labels:
         self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label))])
         check_kinds(key, rows, self._schema)
 
-    def blocks(self, scores: pa.DataType) -> Iterator[tuple[str, pa.Table]]:
+    def blocks(self) -> Iterator[tuple[str, pa.Table]]:
         """The labels, each block with its file.
-
-        scores: the type of the scores with which they will be compared.
 
         Raises:
             JobError: A row cannot be read, or a label is wrong. Names the file.
@@ -154,15 +169,15 @@ class _Labels:
                         f"labels: row {piece.first_row + row} of {piece.uri} cannot be read: "
                         f"{read.failures[row].message}{as_rows}"
                     )
-                self._check(read.table[self._label], scores, piece.uri)
+                self._check(read.table[self._label], piece.uri)
                 yield piece.uri, read.table
 
-    def _check(self, labels: pa.ChunkedArray, scores: pa.DataType, file: str) -> None:
+    def _check(self, labels: pa.ChunkedArray, file: str) -> None:
         """Check labels before they find their rows, because then nobody knows their file any more."""
-        state = Metrics.for_job(self._job.model_copy(update={"label": self._label})).evaluation
+        state = evaluator_of(self._job.model_copy(update={"label": self._label}))
         assert state is not None
         try:
-            state.update(pa.chunked_array([pa.nulls(len(labels), scores)]), labels)
+            state.check(labels)
         except LabelInvalid as error:
             raise JobError(f"labels: {error} (in {file})") from error
 

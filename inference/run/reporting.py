@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
@@ -129,7 +129,7 @@ class _Collector:
         metrics = judged.metrics if judged else None
         late = self._try(lambda: latest(self.storage, newest.uri))
         if metrics and late:
-            metrics = replace(metrics, evaluation=late.evaluation)
+            metrics = late.instead_of(metrics)
         date = state.planned.date if state.planned else request.date
         whole = state.progress.done_shards == state.progress.shards
         rows, lost = state.progress.rows, state.progress.rows_quarantined

@@ -25,6 +25,7 @@ from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted
+from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -115,7 +116,7 @@ def _labels(
     storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece]
 ) -> Iterator[tuple[Piece, LabelInvalid | None]]:
     """The places that have labels, with what is wrong with them; none for a job without a label."""
-    evaluation = Metrics.for_job(job).evaluation
+    evaluation = evaluator_of(job)
     if evaluation is None:
         return
     column = pa.schema([each for each in schema if each.name in {evaluation.label, *job.input.compared()}])
@@ -125,7 +126,7 @@ def _labels(
         except (ShardError, StorageError):
             continue  # a file that cannot be read is reported elsewhere, and fails only its own shards
         try:
-            evaluation.update(pa.chunked_array([pa.nulls(len(labels), job.output_types()[evaluation.score])]), labels)
+            evaluation.check(labels)
         except LabelInvalid as error:
             yield piece, error
         else:

@@ -135,7 +135,7 @@ class Assembly:
             for tables in zip(self._tables, self._inputs, strict=True):
                 profile.update(*tables)
             found[PROFILE] = profile.to_bytes()
-        if self.spec.job.slicing:
+        if self.spec.job.compares_beside:
             slices = Slices.for_job(self.spec.job)
             for table, labels in zip(self._tables, self._labels, strict=True):
                 assert labels is not None

@@ -129,7 +129,7 @@ def audit_block(
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
-    audited.slices = slices.to_bytes() if slices.columns else b""
+    audited.slices = slices.to_bytes() if job.compares_beside else b""
     if keys and not audited.problems:
         audited.spills = noted.written(storage, revision)
     if job.output.partition_by:

@@ -5,14 +5,16 @@ These are gates that could only fail, and labels without a score to compare them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import can_slice
-from nightjar.inference.metrics.states import Metrics
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}
 _ANSWERED_BY = {
@@ -32,17 +34,17 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
     Raises:
         JobError: One of them does not. Names the key, the column and its type.
     """
-    Metrics.for_job(job)
-    if job.late_labels is not None:
-        Metrics.for_job(job.model_copy(update={"label": job.late_labels.label}))
     outputs = job.output_types()
-    for name in job.slicing:
-        if not can_slice(type_ := outputs[name] if name in outputs else schema.field(name).type):
-            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
+    types = {**dict(zip(schema.names, schema.types, strict=True)), **outputs}
+    late = [job.model_copy(update={"label": job.late_labels.label})] if job.late_labels else []
+    for each in (job, *late):
+        if (evaluator := evaluator_of(each)) is not None:
+            evaluator.check_columns(types)
+    check_slices(job, types)
     for index, check in enumerate(job.checks):
         if not isinstance(check, ColumnCheck):
             continue
-        kind = outputs[check.column] if check.column in outputs else schema.field(check.column).type
+        kind = types[check.column]
         for asked, judged in _ANSWERED_BY.items():
             limit = getattr(check, asked)
             if limit is None or limit is False or _kind(kind) in judged:
@@ -51,6 +53,17 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
                 f"checks[{index}].{asked}: {_ASKS[asked]}, but {check.column!r} is {kind}; remove it, or check another "
                 "column"
             )
+
+
+def check_slices(job: Job, types: Mapping[str, pa.DataType]) -> None:
+    """Check that rows can be divided by the columns that the job names. types: of the columns that are written.
+
+    Raises:
+        JobError: They cannot. Names the column and its type.
+    """
+    for name in job.slicing:
+        if not can_slice(type_ := types[name]):
+            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
 
 
 def _kind(type_: pa.DataType) -> str:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import AlreadyExists, StorageError
-from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.metrics.figures import Evaluation, Figures
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.metrics.figures import Evaluation, Figures, SliceFigures
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.control import numbered, read_control
 from nightjar.inference.storage.protocol import Storage, join
@@ -59,7 +60,7 @@ class LateEvaluation:
     """`evaluations/<number>.json`: one evaluation of a published revision by labels that came later.
 
     at: when, in UTC, as ISO 8601. labels: where they were. key: the columns by which they found their rows. gates: the
-    job's checks on metrics.
+    job's checks on metrics. slices: as in `Figures`; evaluations of earlier versions have none.
     """
 
     number: int
@@ -73,6 +74,11 @@ class LateEvaluation:
     joined: LabelsJoined
     gates: tuple[LateGate, ...]
     evaluation: Evaluation
+    slices: Mapping[str, SliceFigures] = field(default_factory=dict, metadata=SELDOM)
+
+    def instead_of(self, found: Figures) -> Figures:
+        """The figures of the night, with these in place of what its own labels say."""
+        return replace(found, evaluation=self.evaluation, slices=self.slices)
 
 
 def keep(storage: Storage, revision: str, made: LateEvaluation) -> LateEvaluation:
@@ -115,7 +121,7 @@ def latest(storage: Storage, revision: str) -> LateEvaluation | None:
 def by_latest(storage: Storage, revision: str, found: Figures) -> Figures:
     """A revision's figures, with those of its newest evaluation in place of those that its manifest has."""
     made = latest(storage, revision)
-    return replace(found, evaluation=made.evaluation) if made else found
+    return made.instead_of(found) if made else found
 
 
 def evaluation_uri(output: str, made: LateEvaluation) -> str:

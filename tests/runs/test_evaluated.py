@@ -24,7 +24,7 @@ MODEL = """\
 def score(batch):
     return {'score': batch['x'], 'kind': ['AA' if x > 0.5 else 'DL' for x in batch['x']]}
 """
-SLICED: dict[str, Any] = {"label": "late", "carry": ["id", "carrier"], "evaluation": {"slices": ["carrier"]}}
+SLICED: dict[str, Any] = {"label": "late", "carry": ["id", "carrier", "query"], "evaluation": {"slices": ["carrier"]}}
 
 
 def labelled(lake: Lake, **changes: Any) -> Lake:
@@ -45,6 +45,8 @@ def labelled(lake: Lake, **changes: Any) -> Lake:
             "x": x.astype(np.float32),
             "late": late,
             "delay": delay,
+            "query": ids % 300,
+            "grade": np.where(late, 3 * x, 0).astype(np.int8),
         }
         pq.write_table(pa.table(columns), folder / f"part-{file:02d}.parquet", row_group_size=1000)
     lake.write_model(MODEL)
@@ -76,6 +78,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "model__outputs": {"score": "float32", "kind": "string"},
         "checks": [{"metric": "macro_f1", "max": 0.5, "slices": ["carrier"]}, {"metric": "accuracy", "min": 0.4}],
     },
+    "ranking": {"label": "grade", "checks": [{"metric": "ndcg", "min": 0.5}, {"metric": "mrr", "min": 0.2}]},
     "regression": {"label": "delay", "checks": [{"metric": "r2", "max": 0, "slices": ["carrier"]}]},
 }
 
@@ -83,11 +86,13 @@ TASKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("point", [BEFORE_RECEIPTS, BEFORE_MANIFEST], ids=str)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_that_was_killed_has_the_same_metrics(lake: Lake, tmp_path: Path, task: str, point: Point) -> None:
-    labelled(lake, evaluation={"task": task, "slices": ["carrier"]}, **TASKS[task]).run(run_id="undisturbed")
+    own = {"group": "query", "k": 5} if task == "ranking" else {}
+    labelled(lake, evaluation={"task": task, "slices": ["carrier"], **own}, **TASKS[task]).run(run_id="undisturbed")
     die_at(lake.request(run_id="killed"), point, tmp_path)
     lake.run(run_id="killed")
     assert metrics_of(lake, "killed") == metrics_of(lake, "undisturbed")
     assert len(metrics_of(lake, "killed")["slices"]["carrier"]["slices"]) == 3
+    assert metrics_of(lake, "killed")["evaluation"]["rows"] == FILES * ROWS
 
 
 def test_a_slice_that_is_wrong_stops_a_night_that_is_right_as_a_whole(lake: Lake) -> None:

@@ -46,6 +46,7 @@ JOB: dict[str, Any] = {
     "carry": ["flight_id"],
 }
 LATE: dict[str, Any] = {"key": ["flight_id"], "label": "late"}
+SLICED: dict[str, Any] = {"carry": ["flight_id", "hour"], "evaluation": {"slices": ["hour"]}}
 
 
 def flights(folder: Path, **changes: Any) -> Lake:
@@ -57,7 +58,8 @@ def flights(folder: Path, **changes: Any) -> Lake:
         hour = random.integers(0, 24, ROWS)
         ids = [f"{each:05d}" for each in range(index * ROWS, (index + 1) * ROWS)]
         late = [None if at % 9 == 0 else bool(each) for at, each in enumerate(random.random(ROWS) < hour / 24)]
-        table = pa.table({"flight_id": ids, "hour": hour, "late": pa.array(late, pa.bool_())})
+        plane = np.arange(index * ROWS, (index + 1) * ROWS) // 9
+        table = pa.table({"flight_id": ids, "hour": hour, "plane": plane, "late": pa.array(late, pa.bool_())})
         path = lake.folder / "data" / f"part-{index}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, path, row_group_size=500)
@@ -90,7 +92,7 @@ def sums(lake: Lake) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """A published night whose labels are not there yet."""
-    lake = flights(tmp_path_factory.mktemp("late"), checks=[{"metric": "auroc", "min": 0.99}])
+    lake = flights(tmp_path_factory.mktemp("late"), checks=[{"metric": "auroc", "min": 0.99}], **SLICED)
     assert [gate.name for gate in lake.run().verdict.gates] == ["complete", "quarantine"], "no label, no gate on it"
     return lake
 
@@ -102,12 +104,64 @@ def test_labels_that_come_late_give_what_they_would_have_given_at_once(night: La
     folder = Path(written(night, shuffled.slice(0, 1500), "part-0.parquet")).parent
     written(night, shuffled.slice(1500), "part-1.parquet")
     made = evaluate(night.job_path, f"{folder}/part-*.parquet")
-    at_once = flights(tmp_path, label="late", late_labels=None).run().verdict.metrics.evaluation
+    metrics = flights(tmp_path, label="late", late_labels=None, **SLICED).run().verdict.metrics
+    at_once = metrics.evaluation
     assert at_once is not None
     assert json.dumps(to_json(made.evaluation)) == json.dumps(to_json(at_once))
+    assert made.slices == metrics.slices
+    assert len(made.slices["hour"].slices) == 24
     assert (made.joined.rows, made.joined.labels, made.joined.unmatched_labels) == (4000, 4000, 0)
     assert made.joined.labelled == at_once.rows == made.joined.labels - made.joined.null_labels
     assert (made.gates[0].name, made.gates[0].passed) == ("auroc.min", False)
+
+
+def test_groups_are_ranked_and_divided_by_labels_that_come_late(tmp_path: Path) -> None:
+    """A flight's plane is the group, whose rows lie in several shards and divisions of the join."""
+    ranked: dict[str, Any] = {
+        "carry": ["flight_id", "hour", "plane"],
+        "evaluation": {"task": "ranking", "group": "plane", "k": 4, "slices": ["hour"]},
+        "checks": [{"metric": "ndcg", "min": 0.4}, {"metric": "ndcg", "min": 1.1, "slices": ["hour"], "min_rows": 9}],
+    }
+    lake = flights(tmp_path / "late", **ranked)
+    assert [gate.name for gate in lake.run().verdict.gates] == ["complete", "quarantine"]
+    made = evaluate(lake.job_path, written(lake, labels(lake)))
+    ranked["checks"] = [{**check, "on_fail": "warn"} for check in ranked["checks"]]
+    at_once = flights(tmp_path / "once", label="late", late_labels=None, **ranked).run().verdict
+    assert to_json(made.evaluation) == to_json(at_once.metrics.evaluation)
+    assert made.slices == at_once.metrics.slices
+    assert [gate.sentence for gate in made.gates] == [gate.sentence for gate in at_once.gates[-2:]]
+    assert [gate.passed for gate in made.gates] == [True, False]
+    assert made.evaluation.ranking is not None
+    groups = made.evaluation.ranking.groups + made.evaluation.ranking.irrelevant
+    assert (groups, made.evaluation.ranking.of_about) == (445, None)
+    request = lake.request()
+    text = status_text(status(request))
+    assert "  NDCG@4     0." in text
+    assert "  by hour    24 slices; least ndcg " in text
+    found = compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures
+    assert {"ndcg", "mrr", "map", "precision", "ndcg hour=0"} & {each.name for each in found} >= {"ndcg", "precision"}
+    assert any(each.name.startswith("ndcg hour=") and each.now is not None for each in found)
+    (line,) = list_runs(request.storage, request.output, "lake")
+    assert line.metric is not None
+    assert line.metric.name == "ndcg"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        ({"slices": ["plane"]}, "evaluation.slices: 'plane' is not a column of the published rows; they have"),
+        ({"task": "ranking", "group": "plane"}, "evaluation.group: 'plane' is not a column of the published rows"),
+        ({"task": "ranking", "group": "score"}, "evaluation.group: 'score' is float; name a column of text"),
+        ({"slices": ["score"]}, "evaluation.slices: 'score' is float; name columns of text"),
+    ],
+)
+def test_a_column_that_the_night_does_not_have_is_named(
+    night: Lake, tmp_path: Path, evaluation: dict[str, Any], said: str
+) -> None:
+    """The job asks for it since then."""
+    lake = flights(tmp_path, carry=["flight_id", "plane"], output={"uri": str(night.out)}, evaluation=evaluation)
+    with pytest.raises(JobError, match=said):
+        evaluate(lake.job_path, written(night, labels(night), "asked.parquet"))
 
 
 def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path: Path) -> None:

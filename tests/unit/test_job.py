@@ -492,14 +492,30 @@ def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) ->
     assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).scoring_keys() == before
 
 
-EVALUATED: dict[str, Any] = {"task": "regression", "prediction": "score", "slices": ["id"]}
-"""How labels are compared; all of it changes the states of a part. Without a label it is refused."""
+RANKED: dict[str, Any] = {"task": "ranking", "group": "id"}
+EVALUATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "task": ({}, {"task": "regression"}),
+    "prediction": ({}, {"prediction": "score"}),
+    "slices": ({}, {"slices": ["id"]}),
+    "group": (RANKED, {**RANKED, "group": "score"}),
+    "k": (RANKED, {**RANKED, "k": 3}),
+}
+"""How labels are compared, before and after a change; all of it changes the states of a part. Without a label it is
+refused."""
 
 
 @pytest.mark.parametrize("key", EVALUATED)
 def test_how_labels_are_compared_is_identity(tmp_path: Path, key: str) -> None:
-    before = load(tmp_path, label="late").scoring_keys()
-    assert load(tmp_path, label="late", evaluation={key: EVALUATED[key]}).scoring_keys() != before
+    before, after = (load(tmp_path, label="late", evaluation=each).scoring_keys() for each in EVALUATED[key])
+    assert before != after
+
+
+@pytest.mark.parametrize("key", EVALUATED)
+def test_how_labels_are_compared_that_come_later_is_no_identity(tmp_path: Path, key: str) -> None:
+    """The states of a part have none of them."""
+    late = {"key": "id", "label": "late"}
+    before, after = (load(tmp_path, late_labels=late, evaluation=each).scoring_keys() for each in EVALUATED[key])
+    assert before == after
 
 
 def test_slices_that_a_check_names_are_identity_and_its_limits_are_not(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_a_forgotten_or_misaligned_label_is_an_error() -> None:
     scores = pa.array([0.5], pa.float32())
     with pytest.raises(ValueError, match="was not given"):
         measured(scores, None)
-    with pytest.raises(ValueError, match="2 labels for 1 scores"):
+    with pytest.raises(ValueError, match="2 labels for 1 rows"):
         measured(scores, [0, 1])
 
 

@@ -31,6 +31,7 @@ from nightjar.inference.validation.gates.call import call_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.drift import drift_gates
 from nightjar.inference.validation.gates.metric import MetricGate, metric_gates
+from nightjar.inference.validation.gates.slices import SliceGate
 from nightjar.inference.validation.gates.unique import unique_gates
 from nightjar.inference.validation.gates.verdict import (
     Baseline,
@@ -126,7 +127,7 @@ def answers_gates_of(job: Job) -> tuple[Cut, ...]:
 def late_gates_of(job: Job, label: str) -> tuple[Rule, ...]:
     """The gates on metrics, to be judged by labels that came after the night. label: their column."""
     known = job.model_copy(update={"label": label})
-    return tuple(rule for rule in gates_of(known) if isinstance(rule.gate, MetricGate))
+    return tuple(rule for rule in gates_of(known) if isinstance(rule.gate, MetricGate | SliceGate))
 
 
 def naming_gates_of(job: Job) -> tuple[NamesRows, ...]:

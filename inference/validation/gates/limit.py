@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nightjar.inference.metrics.evaluators import Evaluator
+from nightjar.inference.messages import counted
+from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import Bounded
 from nightjar.inference.validation.gates.verdict import number
 
@@ -40,7 +41,8 @@ class MetricLimit:
     def shown(self, found: Bounded) -> str:
         """The figure and its largest error as text."""
         short = shown_at(found.value, self.bound, self.holds(found))
-        return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "")
+        of = f" (a sample of {counted(found.sampled, 'group')})" if found.sampled else ""
+        return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "") + of
 
 
 def shown_at(value: float, bound: float, holds: bool) -> str:

@@ -12,7 +12,7 @@ from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.columns import ColumnState, Number
-from nightjar.inference.metrics.evaluators import Evaluator
+from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.slices import Slices
