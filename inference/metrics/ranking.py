@@ -149,8 +149,8 @@ class RankingState(Evaluator):
     @classmethod
     def of_values(cls, values: tuple[Any, ...]) -> RankingState:
         """The inverse of `values`."""
-        *counts, tops = values
-        return cls(*counts, tops=Tops.of_values(tops))
+        given = [*values[:-1], Tops.of_values(values[-1])]
+        return cls(*given)
 
     def results(self) -> Evaluation:
         """The figures; if there are none, with a reason."""
