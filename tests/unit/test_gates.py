@@ -423,7 +423,7 @@ def test_what_complete_says(shards: int, missing: int, expected: tuple[bool, str
             " no result. Mend the cause that the report names, then run again: only these are scored. If more tries "
             "may help, raise retry.attempts."
         )
-    assert verdict(job_of(), Evidence(INPUT, shards, missing), "complete") == (*figures, sentence)
+    assert verdict(job_of(), Evidence(INPUT, shards=shards, missing=missing), "complete") == (*figures, sentence)
 
 
 @pytest.mark.parametrize(
