@@ -55,14 +55,30 @@ def serve(
     limit: OldLimitOption = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
+    host: Annotated[
+        str,
+        typer.Option(
+            "--reports-host",
+            help="Where the reports of all jobs are served. 0.0.0.0: to other machines, too; there is no sign-in.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--reports-port", min=0, max=65535, help="Their port. Default: 4201, or any free one if that is taken."
+        ),
+    ] = None,
 ) -> None:
     """Schedule and run the jobs of a folder from here.
 
-    One process on one machine, with a Prefect server of its own if none is configured. Ctrl-C ends it.
+    One process on one machine, with a Prefect server of its own if none is configured, and the reports of all jobs at
+    one address. Ctrl-C ends it.
     """
     from nightjar.flows.serving.serve import serve_until_ended
 
-    serve_until_ended(folder, out, ray=ray, engine=engine, limit=limit or parallel)
+    serve_until_ended(
+        folder, out, ray=ray, engine=engine, limit=limit or parallel, reports_host=host, reports_port=port
+    )
 
 
 def backfill(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, metric_text, took
+from nightjar.flows.pages.wording import cells, metric_text, minute, took
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.report import Incident, ShardLine
@@ -41,7 +41,7 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
         table.add_row(
             Text(visible(each.run_id)),
             Text(visible(f"{each.standing.words} r{each.revision}" if each.revision else each.standing.words)),
-            each.began[:16].replace("T", " "),
+            minute(each.began),
             took(each.seconds),
             f"r{each.shown}{number}" if each.shown else "nothing",
             f"{each.done_shards:,} of {each.shards:,}",

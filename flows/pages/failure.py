@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nightjar.flows.pages.addresses import shown_at
 from nightjar.flows.pages.advice import aftermath, near, remedies, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
@@ -122,6 +123,7 @@ def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
             for word, command in found.commands.items()
         ],
         *([f"- report: [{markdown(found.report)}]({address(found.report)})"] if found.report else []),
+        *([f"- report now: [{markdown(page)}]({page})"] if (page := shown_at(request)) else []),
         *(rows_without_result(request) if isinstance(error, RunFailed) else []),
         *printed(request),
     ]

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nightjar.flows.pages.addresses import shown_at
 from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evaluated import metric_lines
@@ -251,6 +252,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
         f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
         *([f"| report | [{markdown(report)}]({address(report)}) |"] if (report := written(request)) else []),
+        *([f"| report now | [{markdown(page)}]({page}) |"] if (page := shown_at(request)) else []),
         "",
         f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
         *(rows_without_result(request) if progress.rows_in_quarantine else []),

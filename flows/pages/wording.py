@@ -221,6 +221,11 @@ def took(seconds: float | None) -> str:
     return duration(seconds) if seconds >= 10 else f"{seconds:.0f} s"
 
 
+def minute(at: str) -> str:
+    """A time of a ledger, in UTC, to the minute."""
+    return at[:16].replace("T", " ")
+
+
 def notes(publication: Publication) -> list[str]:
     """Notes on what is left to do for a publication that readers see."""
     left = publication.unfinished

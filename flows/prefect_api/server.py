@@ -207,7 +207,8 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
                 drain.start()
                 drain.join()
     finally:
-        _stop(api)
+        if api.process is not None:
+            stop(api.process)
 
 
 _pages: ContextVar[bool] = ContextVar("pages", default=True)
@@ -265,22 +266,25 @@ def _drain() -> None:
         service.drain_all(timeout=10)
 
 
-def _stop(api: PrefectApi) -> None:
-    if api.process is None:
-        return
-    api.process.terminate()
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a server's process in order; after a while, by force."""
+    process.terminate()
     try:
-        api.process.wait(timeout=10)
+        process.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        api.process.kill()
-        api.process.wait()
+        process.kill()
+        process.wait()
 
 
-def _end_with(parent: int) -> None:
-    """End this process when its parent ends, in any way, also if it ended before this call."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(0)
+def end_with(parent: int) -> None:
+    """End this process when its parent ends, in any way, also if it ended before this call. Returns at once."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True, name="nightjar-parent").start()
 
 
 def main() -> None:
@@ -290,7 +294,7 @@ def main() -> None:
     an argument, because after the imports this process may be an orphan already.
     """
     shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     import uvicorn
     from prefect.server.api.server import create_app
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import httpx
 import yaml
@@ -21,8 +22,11 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
 
 from nightjar.flows.nightly import nightly
+from nightjar.flows.pages.addresses import of_job
 from nightjar.flows.pages.escaping import code
 from nightjar.flows.prefect_api.api import api_url
+from nightjar.flows.prefect_api.pagelinks import deployment_page
+from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.runner import PatientRunner
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import ClusterError, JobError
@@ -104,10 +108,12 @@ def as_deployment(
     ray: str | None = None,
     engine: str = RAY,
     pool: str | None = None,
+    nights: str = "",
 ) -> RunnerDeployment:
     """The deployment of one job, with its schedule. One run goes on at a time; further runs wait.
 
-    before: the present deployment of this name. If a person has paused it or its schedule, it stays paused.
+    before: the present deployment of this name. If a person has paused it or its schedule, it stays paused. nights: the
+    address of the page of the job's nights, if one is served.
 
     Raises:
         JobError: A job file elsewhere has the same name.
@@ -124,7 +130,8 @@ def as_deployment(
         name=job.name,
         schedules=[DeploymentScheduleCreate(schedule=schedule, active=active)] if schedule else [],
         parameters={"job": path, **({"ray": ray} if ray else {}), **({} if engine == RAY else {"engine": engine})},
-        description=f"Scores {code(job.input.shown)} with {models} into {code(job.output.uri)}.",
+        description=f"Scores {code(job.input.shown)} with {models} into {code(job.output.uri)}."
+        + (f" [Its nights and their reports]({nights})" if nights else ""),
         tags=[TAG, job.name],
         version=_git_revision(Path(path).parent),
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
@@ -244,12 +251,15 @@ def serve(
     engine: str = RAY,
     limit: int | None = None,
     over: Callable[[], None] = lambda: None,
-) -> tuple[PatientRunner, list[Deployed]]:
+    *,
+    reports: str,
+) -> tuple[PatientRunner, list[Served], list[Deployed]]:
     """Deploy the jobs of a folder and make a runner for them, whose `start` runs each due run in a process of its own.
 
-    limit: the number of runs at a time. over: raises if Prefect's API is away and will not come back.
+    limit: the number of runs at a time. over: raises if Prefect's API is away and will not come back. reports: the
+    address of the pages of all jobs.
 
-    Returns the runner, and the deployments that were paused because their jobs are gone.
+    Returns the runner, the jobs as they are served, and the deployments that were paused because their jobs are gone.
 
     Raises:
         JobError: A job file elsewhere has the same name.
@@ -257,9 +267,22 @@ def serve(
     """
     with _api() as client:
         known = {deployment.name: deployment for deployment in _known(client)}
-        made = [as_deployment(path, job, known.get(job.name), ray=ray, engine=engine) for path, job in jobs.items()]
+        made = [
+            as_deployment(
+                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{of_job(job.name)}"
+            )
+            for path, job in jobs.items()
+        ]
         # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
         runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
-        for deployment in made:
-            runner.add_deployment(deployment)
-        return runner, _pause(client, _gone(folder, jobs, known))
+        served = [
+            Served(job.name, path, schedule_of(job), deployment_page(_added(runner, deployment)))
+            for (path, job), deployment in zip(jobs.items(), made, strict=True)
+        ]
+        return runner, served, _pause(client, _gone(folder, jobs, known))
+
+
+def _added(runner: PatientRunner, deployment: RunnerDeployment) -> UUID:
+    made = runner.add_deployment(deployment)
+    assert isinstance(made, UUID)  # where an event loop runs, it would be something to await
+    return made

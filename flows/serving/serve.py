@@ -3,56 +3,90 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from prefect.runner import Runner
 from rich.console import Console
 
-from nightjar.flows.prefect_api.server import nights_ahead, reporting_to, start_api
-from nightjar.flows.serving.deploy import (
-    find_jobs,
-    none_found,
-    schedule_of,
-    serve,
-)
+from nightjar.flows.pages import addresses
+from nightjar.flows.prefect_api.server import PrefectApi, nights_ahead, reporting_to, start_api
+from nightjar.flows.serving.deploy import find_jobs, none_found, serve
+from nightjar.flows.serving.siteprocess import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name
+from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
 
 
-def serve_until_ended(folder: str, console: Console, *, ray: str | None, engine: str, limit: int) -> None:
+def serve_until_ended(
+    folder: str,
+    console: Console,
+    *,
+    ray: str | None,
+    engine: str,
+    limit: int,
+    reports_host: str = LOCAL,
+    reports_port: int | None = None,
+) -> None:
     """Serve until Ctrl-C or SIGTERM. If no Prefect API is configured, a server with pages runs as long as this command.
+
+    reports_host, reports_port: where the reports of all jobs are served; default: the usual port, or any if that is
+    taken.
 
     Raises:
         JobError: There is no job file, or one of them is wrong.
-        ClusterError: Prefect's API does not answer, or this command's own server has ended.
+        ClusterError: Prefect's API does not answer, this command's own server has ended, or no reports can be served
+            at that host and port.
     """
     check_name(engine)
     jobs = find_jobs(folder)
     if not jobs:
         raise none_found(folder)
-    api = start_api(complete=True)
-    with reporting_to(api, verbose=True) as reporting:
-        reporting.wait()
-        runner, paused = serve(jobs, folder, ray, engine, limit, api.check_alive)
-        said = [f"serving nightly/{job.name}: {schedule_of(job)}" for job in jobs.values()]
-        said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
-        pages = api.url.removesuffix("/api")
-        own = "; this server ends with this command, its records stay" if api.own else ""
-        said += [f"Pages: {pages}/deployments{own}. Ctrl-C ends."]
-        try:
-            # SIGTERM cancels the runner, but only once it has started. Until then it is as Ctrl-C.
-            with suppress(KeyboardInterrupt, asyncio.CancelledError):
-                signal.signal(signal.SIGTERM, signal.default_int_handler)
-                for line in said:
-                    console.print(line, highlight=False, markup=False, soft_wrap=True)
-                asyncio.run(_start(runner))
-        except BaseExceptionGroup as group:
-            if (lost := _first(group)) is None:
-                raise
-            raise lost from None
-        console.print(_ended(api.own), highlight=False, markup=False, soft_wrap=True)
+
+    def tell(said: str) -> None:
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+    with place(reports_host, reports_port) as reports:
+        api = start_api(complete=True)
+        with reporting_to(api, verbose=True) as reporting:
+            reporting.wait()
+            runner, served, paused = serve(jobs, folder, ray, engine, limit, api.check_alive, reports=reports.address)
+            with pages_of(served, reports, api.url, tell), _told_to_runs(reports.address):
+                said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
+                said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
+                _run_until_ended(runner, [*said, *_addresses(api, reports)], tell)
+            tell(_ended(api.own))
+
+
+def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], object]) -> None:
+    """Tell what is served, and run what falls due."""
+    try:
+        # SIGTERM cancels the runner, but only once it has started. Until then it is as Ctrl-C.
+        with suppress(KeyboardInterrupt, asyncio.CancelledError):
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            for line in said:
+                tell(line)
+            asyncio.run(_start(runner))
+    except BaseExceptionGroup as group:
+        if (lost := _first(group)) is None:
+            raise
+        raise lost from None
+
+
+def _addresses(api: PrefectApi, reports: Place) -> list[str]:
+    own = "; this server ends with this command, its records stay" if api.own else ""
+    return [
+        f"Reports: {reports.address}",
+        f"Pages: {api.url.removesuffix('/api')}/deployments{own}. Ctrl-C ends.",
+    ]
+
+
+def _told_to_runs(address: str) -> AbstractContextManager[None]:
+    """The runs that start meanwhile link their reports there, unless a person has named another address."""
+    return environment({} if os.environ.get(addresses.BASE) else {addresses.BASE: address})
 
 
 async def _start(runner: Runner) -> None:

@@ -10,7 +10,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing, Rejected, StorageError
 from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
 from nightjar.inference.ledger.epochs import LEASE_S, shows_life
-from nightjar.inference.ledger.holders import can_be_asked, is_dead
+from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
@@ -129,9 +129,10 @@ class RunFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLine(RunFigures):
-    """One run of a job, and how it stands."""
+    """One run of a job, and how it stands. flow_run: the last one that scored or judged it, as its ledger names it."""
 
     standing: Standing
+    flow_run: str = ""
 
 
 def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
@@ -181,6 +182,7 @@ def run_line(
     uri, progress = revs.run_folder(output, run_id), newest.state.progress
     manifest = sealed_manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
+    scored = _scored(newest.state)
     return RunLine(
         run_id=run_id,
         date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
@@ -197,7 +199,15 @@ def run_line(
         rows_quarantined=progress.rows_quarantined,
         failed=progress.failed_attempts,
         metric=first_metric(_metrics(storage, newest.uri, manifest)) if manifest else None,
+        flow_run=scored[-1].flow_run if scored else "",
     )
+
+
+def _scored(state: State) -> list[Holder]:
+    """Its writers that scored or judged, the first one first. A person's answer is written by a command that does
+    neither.
+    """
+    return [writer for _, writer in state.openers if writer.task in ("score", "validate")]
 
 
 def _metrics(storage: Storage, revision: str, manifest: Manifest) -> Figures:
@@ -232,9 +242,8 @@ def stands(
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""
-    # A person's answer is written by a command that scores nothing.
-    scored = [writer.engine for _, writer in newest.state.openers if writer.task in ("score", "validate")]
-    engine = scored[-1] if scored else opener.engine if opener else ""
+    scored = _scored(newest.state)
+    engine = scored[-1].engine if scored else opener.engine if opener else ""
     if note is not None and note.at < last:
         note = None  # it was tried again since, and began
     if state in _GOING:

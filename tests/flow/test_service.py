@@ -25,6 +25,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
+from test_artifacts import page
 
 from forked import forked
 from nightjar.flows.nightly import CANCELLED
@@ -156,6 +157,8 @@ def test_a_run_from_the_form(services: Services, runs: dict[str, FlowRun]) -> No
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
     assert run.state.message == "validated, not published: 8,000 of 8,000 rows, 8 shards"
+    summary = page(services.api, run.name).artifacts["form-summary"]
+    assert f"({reports_at(services.serving)}/jobs/form/runs/2026-10-31)" in str(summary.data)
     assert services.lake("served/form").snapshot().number == 0
 
 
@@ -216,8 +219,17 @@ def _receipts(lake: Lake, night: str) -> int:
     return sum(record["t"] == "receipt" for record in lake.records(run_id=night))
 
 
+def reports_at(serving: Service) -> str:
+    """Where it says that the reports are."""
+    found = re.search(r"^Reports: (http://127\.0\.0\.1:\d+)$", serving.log.read_text(), re.MULTILINE)
+    assert found, serving.log.read_text()
+    return found[1]
+
+
 def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home: Path) -> None:
     """With nothing configured: it says where its pages are, they answer, and SIGTERM leaves nothing behind.
+
+    The process that serves the reports is started again when it is killed, and the runner does not notice.
 
     Two weeks of nights are made ahead: what falls due while nothing serves is run late only if its run was made.
     """
@@ -235,6 +247,15 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
             assert set(made) == {"own"}
             assert not made["own"].paused
             wait_until(lambda: len(runs_of(f"{found[1]}/api", made["own"])) == 14, 60, "fourteen nights are made")
+            reports = reports_at(serving)
+            jobs = httpx.get(reports, timeout=60).text
+            assert "no night yet" in jobs
+            assert f'href="{found[1]}/deployments/deployment/{made["own"].id}"' in jobs
+            assert f"]({reports}/jobs/own/)" in str(made["own"].description)
+            [process] = serving.descendants("nightjar.flows.serving.siteprocess")
+            process.kill()
+            wait_until(lambda: serving.says("has ended (exit code -9) and is started again"), 10, "it is noticed")
+            assert "no night yet" in httpx.get(reports, timeout=60).text
     said = serving.log.read_text()
     assert "the first 14 nights of each job that fall due are run when something serves again" in said
     assert "`nightjar backfill`" in said

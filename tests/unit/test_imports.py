@@ -231,6 +231,8 @@ def importers(room: str, module: str) -> set[str]:
         ),
         ("flows", "matplotlib", {"flows/pages/report/charts.py"}),
         ("flows", "jinja2", {"flows/pages/report/page.py"}),
+        ("flows", "starlette", {"flows/serving/site.py"}),
+        ("flows", "uvicorn", {"flows/prefect_api/server.py", "flows/serving/siteprocess.py"}),
         ("inference", "matplotlib", set()),
         ("flows", "torch", set()),
         ("flows", "sklearn", set()),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nightjar.flows.pages.report.charts import Chart, trend_chart
-from nightjar.flows.pages.report.page import templates, tone
+from nightjar.flows.pages.report.page import ALONE, templates, tone
 from nightjar.flows.reports import NightListed
 from nightjar.inference.run.standing import RunLine
 
@@ -33,11 +33,21 @@ def by_date(lines: Sequence[RunLine]) -> list[NightListed]:
     return sorted(map(night_listed, lines), key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
 
 
-def history_page(job: str, output: str, nights: Sequence[NightListed]) -> str:
-    """The page. nights: the latest first."""
+def history_page(
+    job: str,
+    output: str,
+    nights: Sequence[NightListed],
+    around: Mapping[str, str] = ALONE,
+    reports: Callable[[NightListed], str] = lambda _: "",
+) -> str:
+    """The page. nights: the latest first. around: other pages, by name, where it is one of several. reports: the
+    address of a night's report; empty if there is none.
+    """
     template = templates().get_template("history.html")
     tones = {night.state: tone(night.state) for night in nights}
-    return template.render(job=job, output=output, nights=nights, tones=tones, charts=_charts(nights))
+    return template.render(
+        job=job, output=output, nights=nights, tones=tones, charts=_charts(nights), around=around, reports=reports
+    )
 
 
 def _charts(nights: Sequence[NightListed]) -> list[Chart]:

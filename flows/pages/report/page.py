@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -31,6 +32,7 @@ from nightjar.flows.pages.wording import (
     duration,
     machines_cost,
     metric_text,
+    minute,
     said_of,
     shards_done,
     took,
@@ -38,6 +40,7 @@ from nightjar.flows.pages.wording import (
 from nightjar.inference.errors import Rejected
 from nightjar.inference.messages import counted
 from nightjar.inference.run.reporting import Report
+from nightjar.inference.run.standing import RunLine
 from nightjar.inference.run.trend import NightFigures
 from nightjar.inference.validation.gates import GateResult
 
@@ -52,6 +55,9 @@ _TRENDS = 6
 _FILES = 100
 _VALUES = 5
 """The most gates, figures with a trend, files of code or model, and new values of a column that are shown."""
+
+ALONE: Mapping[str, str] = MappingProxyType({})
+"""No other pages: of a page that is a file."""
 
 _BAD = {"failed", "rejected", "killed", "unreadable", "unfinished", "stopped", "silent", "rolled back"}
 
@@ -83,8 +89,10 @@ def drawn(report: Report) -> Charts:
     )
 
 
-def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> str:
-    """The page of one night. commands: what a person can do, each under a word for it."""
+def report_page(report: Report, charts: Charts, commands: Mapping[str, str], around: Mapping[str, str] = ALONE) -> str:
+    """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
+    where it is one of several; a file stands alone.
+    """
     slowest = report.times.slow.shard if report.times.slow else ""
     return (
         templates()
@@ -92,7 +100,7 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> 
         .render(
             report=report,
             line=report.line,
-            verdict=verdict(report),
+            verdict=verdict(report.line),
             tone=tone(report.line.standing.state),
             said=[*report.remarks, *warnings(report)],
             commands=commands,
@@ -107,13 +115,14 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str]) -> 
             files=_files(report),
             cost=machines_cost(report.cost) if report.cost else "",
             values=_VALUES,
+            around=around,
         )
     )
 
 
-def verdict(report: Report) -> str:
+def verdict(line: RunLine) -> str:
     """How the night ended, in a few words."""
-    line, state = report.line, report.line.standing.state
+    state = line.standing.state
     if state == "published" and line.publication:
         return f"Published as #{line.publication}"
     if state == "failed" and line.standing.ended is not None and line.standing.ended.gates:
@@ -228,6 +237,7 @@ def templates() -> Environment:
         "short_list": _short_list,
         "counted": counted,
         "took": took,
+        "minute": minute,
         "duration": duration,
         "offenders": _first_row,
     }

@@ -39,6 +39,21 @@ def write(request: RunRequest) -> tuple[Report, Charts]:
         JobError: The run has no revision.
         StorageError: The storage refused or failed.
     """
+    report, charts, page = made(request)
+    request.storage.write(report.page, page.encode())
+    return report, charts
+
+
+def made(
+    request: RunRequest, around: Callable[[Report], Mapping[str, str]] = lambda _: {}
+) -> tuple[Report, Charts, str]:
+    """Make the report as `write` does, and write nothing. around: gives other pages, as in `report_page`. Returns what
+    the report says, its plots and the page.
+
+    Raises:
+        JobError: The run has no revision.
+        StorageError: The storage refused or failed.
+    """
     from nightjar.flows.pages.report.page import drawn, report_page
 
     report = collect(request)
@@ -48,9 +63,7 @@ def write(request: RunRequest) -> tuple[Report, Charts]:
         **advised(request, line.standing, job, program),
         **taking_back(request, line, report.newest, job, program),
     }
-    page = report_page(report, charts, commands)
-    request.storage.write(report.page, page.encode())
-    return report, charts
+    return report, charts, report_page(report, charts, commands, around(report))
 
 
 def leave(request: RunRequest, warn: Callable[[str], object], *, finished: bool = False) -> tuple[Chart, ...]:

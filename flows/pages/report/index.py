@@ -1,0 +1,93 @@
+"""The page of the jobs that are served: how the last night of each ended, and what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nightjar.flows.pages.report.page import templates, tone, verdict
+from nightjar.inference.run.standing import RunLine
+
+_ORDER = ("asks", "bad", "open", "good")
+"""The jobs that need a person come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownNight:
+    """A night. report: the address of its report; empty if nothing of it was begun. commands: what a person can do,
+    each under a word for it; only of nights that need one.
+    """
+
+    line: RunLine
+    report: str = ""
+    commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def name(self) -> str:
+        """The run and its revision."""
+        return f"{self.line.run_id} r{self.line.revision}" if self.line.revision else self.line.run_id
+
+    @property
+    def verdict(self) -> str:
+        """How it ended, in a few words."""
+        return verdict(self.line)
+
+    @property
+    def tone(self) -> str:
+        """As of a state."""
+        return tone(self.line.standing.state)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person must say yes before it is published."""
+        return self.line.standing.state == "asks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJob:
+    """A job that is served. page: the address of all its nights. deployment: of Prefect's page of it. nights: the
+    newest ones, the latest first. seen: the newest of these that readers see. problem: why its nights cannot be shown.
+    """
+
+    name: str
+    path: str
+    page: str
+    deployment: str = ""
+    schedule: str = ""
+    nights: tuple[ShownNight, ...] = ()
+    problem: str = ""
+
+    @property
+    def last(self) -> ShownNight | None:
+        """Its last night, if it has one."""
+        return self.nights[0] if self.nights else None
+
+    @property
+    def seen(self) -> ShownNight | None:
+        """The newest of the nights shown that readers see."""
+        return next((each for each in self.nights if each.line.shown), None)
+
+    @property
+    def needing(self) -> tuple[ShownNight, ...]:
+        """The nights that need a person: those that ask, and the last one if it went wrong."""
+        return tuple(each for each in self.nights if each.asks or (each is self.last and each.tone == "bad"))
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Its place among the jobs."""
+        asks = any(each.asks for each in self.nights)
+        kind = "asks" if asks else "bad" if self.problem else self.last.tone if self.last else "open"
+        return _ORDER.index(kind), self.name
+
+
+def index_page(jobs: Sequence[ShownJob], prefect: str = "", runs: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The page. prefect: the address of Prefect's pages. runs: that of the page of each flow run that Prefect knows."""
+    ordered = sorted(jobs, key=lambda job: job.order)
+    needing = [job for job in ordered if job.problem or job.needing]
+    return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect, runs=runs)
+
+
+def problem_page(title: str, said: str, around: Mapping[str, str]) -> str:
+    """The page in place of one that cannot be shown. said: why, and what to do. around: other pages, by name."""
+    return templates().get_template("problem.html").render(title=title, said=said, around=around)

@@ -1,0 +1,166 @@
+"""What the pages of served jobs show, read anew from the storage of each job. Nothing is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from nightjar.flows.pages import addresses
+from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.report import writing
+from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
+from nightjar.flows.pages.report.index import ShownJob, ShownNight
+from nightjar.flows.prefect_api.pagelinks import run_pages
+from nightjar.flows.reports import NightListed
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.checks import BASELINE
+from nightjar.inference.job.file import load_job
+from nightjar.inference.job.locations import is_dated
+from nightjar.inference.job.model import Job
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.run.reporting import Report
+from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
+from nightjar.inference.run.standing import UNREADABLE, RunLine, list_runs
+from nightjar.inference.storage.protocol import Storage
+
+_SHOWN, _LOOKED_AT = 5, 12
+"""The nights of a job on the page of all jobs; and the most runs that are read to find them, as some are no nights."""
+
+_DAYS, _MORE_DAYS = 7, 31
+"""Where each night has an output of its own, the days that are looked at: for the page of all jobs, and for a job's."""
+
+_SIDE_BY_SIDE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A job that is served. path: of its file. schedule: in words. deployment: the address of its page in Prefect."""
+
+    name: str
+    path: str
+    schedule: str = ""
+    deployment: str = ""
+
+    @property
+    def page(self) -> str:
+        """The address of the page of all its nights, from the page of all jobs."""
+        return addresses.of_job(self.name)
+
+    @property
+    def shown(self) -> ShownJob:
+        """What is known of it without looking."""
+        return ShownJob(
+            name=self.name, path=self.path, page=self.page, deployment=self.deployment, schedule=self.schedule
+        )
+
+
+def newest(served: Served) -> ShownJob:
+    """The newest nights of a job, with the commands for those that need a person.
+
+    Raises:
+        JobError: Its file is wrong now.
+        StorageError: Its storage refused or failed.
+    """
+    job = _job(served)
+    lines = [line for line in _lines(job, _DAYS, _LOOKED_AT) if line.run_id != BASELINE]
+    # Of one date, the night itself comes before trials, which have other names.
+    lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
+    nights = [ShownNight(line=line, report=_report_of(served, job, line)) for line in lines[:_SHOWN]]
+    found = replace(served.shown, nights=tuple(nights))
+    needing = {night.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
+    return replace(found, nights=tuple(needing.get(night.name, night) for night in nights))
+
+
+def nights_page(served: Served) -> str:
+    """The page of all nights of a job. Raises as `newest`."""
+    job = _job(served)
+    lines = _lines(job, _MORE_DAYS, MAX_NIGHTS)
+    nights = by_date(lines)[:MAX_NIGHTS]
+
+    def report(night: NightListed) -> str:
+        return addresses.of_run(night.run_id, _place(job, night.date)) if night.revision else ""
+
+    around = {"All jobs": "../../", **({"Its deployment in Prefect": served.deployment} if served.deployment else {})}
+    return history_page(job.name, job.output.uri, nights, around, report)
+
+
+def report_page(served: Served, run_id: str, date: str | None) -> str | None:
+    """A night's report, made anew: it says how the night stands now, also if its process was killed since.
+
+    date: of a job whose nights have an output each. None: nothing of such a run was begun.
+
+    Raises:
+        JobError: The file of the job is wrong now, or the date.
+        StorageError: Its storage refused or failed.
+    """
+    request = _request(served, run_id, date)
+    if request is None:
+        return None
+    around = {"All jobs": "../../../", f"All nights of {served.name}": "../"}
+
+    def pages(report: Report) -> Mapping[str, str]:
+        page = run_pages([report.line.flow_run]).get(report.line.flow_run)
+        return {**around, **({"This run in Prefect": page} if page else {})}
+
+    return writing.made(request, pages)[2]
+
+
+def kept_report(served: Served, run_id: str, date: str | None) -> bytes | None:
+    """The report as the run itself left it. None: it left none. Raises as `report_page`."""
+    request = _request(served, run_id, date)
+    if request is None or not (kept := writing.written(request)):
+        return None
+    return request.storage.read(kept)
+
+
+def _job(served: Served) -> Job:
+    job = load_job(served.path)
+    if job.name != served.name:
+        raise JobError(f"{served.path}: name: is {job.name} now; start `nightjar serve` again, which serves that job")
+    return job
+
+
+def _request(served: Served, run_id: str, date: str | None) -> RunRequest | None:
+    """The run of this name, if anything of it was begun."""
+    job = _job(served)
+    if not is_run_id(run_id):
+        return None
+    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id, scores=False)
+    return request if revs.newest_number(request.storage, request.run_uri) else None
+
+
+def _lines(job: Job, days: int, most: int) -> list[RunLine]:
+    """The runs of a job; where nights have an output each, those of the last days."""
+    today = job.date_of(dt.datetime.now(dt.UTC))
+    back = range(days if is_dated(job.output.uri) else 1)
+    places = dict.fromkeys(job.at(today - dt.timedelta(day)).output.uri for day in back)
+    storage: Storage = storage_of(job.at(today))
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        found = pool.map(partial(_listed, storage, job.name, most), places)
+        return [line for lines in found for line in lines]
+
+
+def _listed(storage: Storage, name: str, most: int, output: str) -> list[RunLine]:
+    return list_runs(storage, output, name, most)
+
+
+def _place(job: Job, date: str) -> str:
+    """The date that a run's output is named by; empty if all nights have the same output."""
+    return date if is_dated(job.output.uri) else ""
+
+
+def _report_of(served: Served, job: Job, line: RunLine) -> str:
+    """The address of a run's report, from the page of all jobs; empty if nothing of it was begun."""
+    return f"{served.page}{addresses.of_run(line.run_id, _place(job, line.date))}" if line.revision else ""
+
+
+def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
+    """What a person can do about a run."""
+    if line.standing.state == UNREADABLE:  # its request may not be made, and nothing is advised
+        return {}
+    place = _place(job, line.date) or None
+    request = make_request(served.path, date=place, run_id=line.run_id, scores=False)
+    return advised(request, line.standing, served.path, "nightjar")

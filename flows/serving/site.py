@@ -1,0 +1,217 @@
+"""The pages of all jobs that are served, at one address: the jobs, the nights of each, and the report of each run.
+
+They can only be read. A run is looked up by the name of its job and its own name, in the output that the job's file
+names: no address is a path. Each page is made anew, because a night may be rolled back or its process killed at any
+time, and nothing keeps a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nightjar.flows.pages.report.index import ShownJob, index_page, problem_page
+from nightjar.flows.prefect_api.pagelinks import home, run_pages
+from nightjar.flows.serving.lookup import Served, kept_report, newest, nights_page, report_page
+from nightjar.inference.errors import NightjarError
+
+_JOB_S, _PAGE_S = 15.0, 120.0
+"""The longest time in seconds that a page waits for the storage of a job: the page of all jobs, which says so of this
+job then, and a page of this job alone. A run that is written elsewhere is watched for 10 s before it is called silent.
+"""
+
+_LATE_S = 60.0
+"""The longest time in seconds for which an answer that came too late is kept for the next one who asks."""
+
+_MORE_THREADS = 8
+
+_HEADERS = {
+    # What reports need, and no more: their style and plots are in the page.
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+_HOME, _NONE = "All jobs", MappingProxyType[str, str]({})
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def site(served: Sequence[Served], hosts: Sequence[str], patience_s: float = _JOB_S) -> ASGIApp:
+    """The pages of these jobs. hosts: names by which they may be asked for; `*` for any. Where only this machine is to
+    reach them, a page of somewhere else whose name leads here must not. patience_s: for the storage of each job.
+    """
+    pages = _Pages(served, patience_s)
+    routes = [
+        Route("/", pages.jobs),
+        Route("/jobs/{job}/", pages.nights),
+        Route("/jobs/{job}/runs/{run}", pages.report),
+        Route("/jobs/{job}/runs/{run}/report.html", pages.kept),
+        Route("/favicon.ico", _no_icon),  # browsers ask for it, and would call its absence an error
+    ]
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    handlers = {404: _no_page, 500: _went_wrong}
+    return _WithHeaders(Starlette(routes=routes, middleware=[trusted], exception_handlers=handlers))
+
+
+class _WithHeaders:
+    """Adds the headers to every answer, also to one that something before our pages gives."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await self.app(scope, receive, sent)
+
+
+class _Pages:
+    """Answers requests. What is read of storage is read in threads."""
+
+    def __init__(self, served: Sequence[Served], patience_s: float) -> None:
+        self._served = {each.name: each for each in served}
+        self._patience_s = patience_s
+        self._looks = _Looks(len(self._served) + _MORE_THREADS)
+
+    async def jobs(self, _: Request) -> Response:
+        found = await asyncio.gather(*map(self._newest, self._served.values()))
+        asked = [job.last.line.flow_run for job in found if job.last]
+        runs = await self._looks.at(("runs", *asked), partial(run_pages, asked), _PAGE_S)
+        return HTMLResponse(index_page(found, home(), runs))
+
+    async def _newest(self, served: Served) -> ShownJob:
+        """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""
+        try:
+            return await self._looks.at(("newest", served.name), partial(newest, served), self._patience_s)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others are shown
+            return replace(served.shown, problem=_said(error, served))
+
+    async def nights(self, request: Request) -> Response:
+        return await self._page(request, nights_page, {_HOME: "../../"})
+
+    async def report(self, request: Request) -> Response:
+        run, date, around = *_named(request), {_HOME: "../../../", "All nights of the job": "../"}
+        kept = {"The report as the run left it": f"{run}/report.html{f'?date={date}' if date else ''}"}
+        return await self._page(request, partial(report_page, run_id=run, date=date), around, kept)
+
+    async def kept(self, request: Request) -> Response:
+        run, date = _named(request)
+        around = {_HOME: "../../../../", "All nights of the job": "../../"}
+        return await self._page(request, partial(kept_report, run_id=run, date=date), around)
+
+    async def _page(
+        self,
+        request: Request,
+        make: Callable[[Served], str | bytes | None],
+        around: Mapping[str, str],
+        instead: Mapping[str, str] = _NONE,
+    ) -> Response:
+        """A page of a job. around: other pages, by name, where this one cannot be shown. instead: one more, where it
+        could not be made.
+        """
+        served = self._served.get(request.path_params["job"])
+        if served is None:
+            return _problem(404, "No such job", "No job of this name is served here.", around)
+        key = (request.url.path, request.url.query)
+        try:
+            page = await self._looks.at(key, partial(make, served), max(_PAGE_S, self._patience_s))
+        except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
+            return _problem(503, "This page cannot be shown now", _said(error, served), {**around, **instead})
+        if page is None:
+            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun, or left.", around)
+        return HTMLResponse(page)
+
+
+class _Looks:
+    """Looks at storage in threads, at each thing once at a time: storage that hangs holds one thread, however often
+    somebody asks.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="nightjar-look")
+        self._going: dict[Hashable, tuple[float, Future[object]]] = {}
+
+    async def at(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
+        """What the look finds; an earlier one at the same thing that has not been told yet, if there is one.
+
+        Raises:
+            TimeoutError: It has not ended in this time. It goes on, for the next one who asks.
+        """
+        self._forget()
+        if key not in self._going:
+            self._going[key] = (time.monotonic(), self._pool.submit(look))
+        going = self._going[key]
+        try:
+            found = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(going[1])), patience_s)
+        finally:
+            if going[1].done() and self._going.get(key) is going:
+                del self._going[key]
+        return found  # type: ignore[return-value]
+
+    def _forget(self) -> None:
+        """Drop what was found too late, and is too old now."""
+        late = time.monotonic() - _LATE_S
+        for key in [key for key, (began, future) in self._going.items() if future.done() and began < late]:
+            del self._going[key]
+
+
+def _named(request: Request) -> tuple[str, str | None]:
+    """The run that is asked for: its name, and the date of its output."""
+    return request.path_params["run"], request.query_params.get("date")
+
+
+def _said(error: Exception, served: Served) -> str:
+    """Why a job's page cannot be shown."""
+    if isinstance(error, NightjarError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return (
+            f"The storage of {served.name} has not answered in time. It is still being asked: load the page again. "
+            f"`nightjar doctor {served.path}` says what is wrong with it."
+        )
+    _log.error("a page of %s could not be made", served.name, exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _problem(status: int, title: str, said: str, around: Mapping[str, str]) -> Response:
+    return HTMLResponse(problem_page(title, said, around), status)
+
+
+async def _no_icon(_: Request) -> Response:
+    return Response(status_code=204)
+
+
+async def _no_page(_: Request, __: Exception) -> Response:
+    return _problem(404, "No such page", "There is no such page. The page of all jobs is at the root.", _NONE)
+
+
+async def _went_wrong(_: Request, error: Exception) -> Response:
+    return _problem(500, "This page cannot be shown now", f"{type(error).__name__}: {error}", _NONE)
