@@ -270,14 +270,9 @@ def launched(
     try:
         waits = _look_first(request, ray)
     except JobError as error:
-        from nightjar.inference.run import reasons
+        from nightjar.flows.unbegun import could_not_begin
 
-        reasons.keep(request, error, "discover")
-        if request.job.notify:
-            from nightjar.flows import notifying
-
-            if problem := notifying.failed(request, error, begun=False):
-                error.add_note(problem)
+        could_not_begin(request, error, "discover")
         raise
     from nightjar.flows.launch import launch
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from nightjar.flows import notifying
 from nightjar.flows.cluster import check_reports
 from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.display import following
@@ -20,12 +19,13 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Launched
+from nightjar.flows.unbegun import could_not_begin
 from nightjar.flows.waiting import showing
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.run import reasons, steps
+from nightjar.inference.run import steps
 from nightjar.inference.run.request import RunRequest
 
 
@@ -100,9 +100,7 @@ def launch(
         stopped = stopped_by(signal)
     except NightjarError as error:
         if not ending.flow_run:
-            reasons.keep(request, error, "start")
-            if problem := notifying.failed(request, error, begun=False):
-                error.add_note(problem)
+            could_not_begin(request, error, "start")
         if isinstance(error, RunFailed):
             error.add_note(after_failure(replace(request, flow_run=ending.flow_run), error, address))
         raise

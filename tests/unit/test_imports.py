@@ -101,6 +101,7 @@ ORDER = {
         "launch",
         "answering",
         "nightly",
+        "unbegun",
         "notifying",
         "tasks",
         "parameters",

@@ -1,0 +1,18 @@
+"""What becomes of a run that could not begin: its reason is kept, and whom the job says is told."""
+
+from __future__ import annotations
+
+from nightjar.inference.errors import NightjarError
+from nightjar.inference.run import reasons
+from nightjar.inference.run.request import RunRequest
+
+
+def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> None:
+    """Keep why, and tell it; that nobody could be told is a note of the error. step: where it ended."""
+    reasons.keep(request, error, step)
+    if request.job.notify is None:
+        return
+    from nightjar.flows import notifying  # with it Prefect is imported, which takes seconds
+
+    if problem := notifying.failed(request, error, begun=False):
+        error.add_note(problem)
