@@ -132,7 +132,7 @@ def nightly(
 def _completed(finished: FinishedRun) -> State[Any]:
     """The state of a flow run that came to its end."""
     note_ending(finished)
-    artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication)
+    artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication, finished.account)
     _tell_published(finished)
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.

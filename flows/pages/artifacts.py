@@ -24,10 +24,11 @@ from nightjar.flows.pages.escaping import address, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.charts import Chart, pictures
+from nightjar.flows.pages.report.charts import pictures
 from nightjar.flows.pages.tables import gate_table, shard_tables
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
@@ -73,12 +74,16 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
     deliver({"what was missed": send})
 
 
-def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> None:
-    """Write the report; send the page that a person reads in the morning, and a link to the output."""
-    plots = _leave_report(request, finished=scored.finished)
+def show_summary(
+    request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication, account: Account | None
+) -> None:
+    """Write the report; send the page that a person reads in the morning, and a link to the output. account: where the
+    time of the run went, if it is known.
+    """
+    left = _leave_report(request, finished=scored.finished, account=account)
     where = f"{request.run_uri}/r{scored.revision}"
-    state, page = finished_page(request, scored, verdict, publication)
-    page += pictures(plots)
+    state, page = finished_page(request, scored, verdict, publication, left.report)
+    page += pictures(left.plots)
     name = request.job.name
     deliver(
         {
@@ -93,16 +98,17 @@ def show_summary(request: RunRequest, scored: Scored, verdict: Verdict, publicat
     )
 
 
-def _leave_report(request: RunRequest, *, finished: bool = False) -> tuple[Chart, ...]:
+def _leave_report(request: RunRequest, *, finished: bool = False, account: Account | None = None) -> writing.Left:
     """Write the report of the night; why it could not be written is in the log. As `leave`."""
-    return writing.leave(request, lambda said: get_run_logger().warning("%s", said), finished=finished)
+    warn = get_run_logger().warning
+    return writing.leave(request, lambda said: warn("%s", said), finished=finished, account=account)
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the page of a run that failed. ray: the cluster that was named."""
-    plots = _leave_report(request)
-    found = failure(request, error, request.job_path, ray)
-    key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(plots)
+    left = _leave_report(request)
+    found = failure(request, error, request.job_path, ray, left.report)
+    key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(left.plots)
     log_remarks(found.remarks)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 

@@ -51,8 +51,10 @@ class Failure:
         return word == "repeat" and self.continues
 
 
-def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None) -> Failure:
-    """Describe a failed run as it is now. job: the job file, as the person can type it. ray: the named cluster."""
+def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None, report: str | None = None) -> Failure:
+    """Describe a failed run as it is now. job: the job file, as the person can type it. ray: the named cluster. report:
+    the URI of its report, empty if it left none; default: looked up.
+    """
     so_far, remarks = _progress(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
@@ -65,7 +67,7 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
         remarks=remarks,
         commands=remedies(request, state, job, fresh=after.fresh, ray=ray),
         continues=not after.fresh,
-        report=written(request),
+        report=written(request) if report is None else report,
     )
 
 

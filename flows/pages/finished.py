@@ -216,8 +216,12 @@ def _next_steps(launched: Launched) -> list[str]:
     return steps
 
 
-def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication) -> tuple[str, str]:
-    """In a few words whether readers see the run; and the page in Markdown."""
+def as_page(
+    request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication, report: str = ""
+) -> tuple[str, str]:
+    """In a few words whether readers see the run; and the page in Markdown. report: the URI of its report, if it left
+    one.
+    """
     state = f"published as #{publication.number}" if publication.number else "not published"
     late = (f"published, but {each}; `{committing(request)}` commits it" for each in publication.tables_behind)
     nonfinite = nonfinite_notes(verdict.metrics.outputs)
@@ -251,7 +255,7 @@ def as_page(request: RunRequest, scored: Scored, verdict: Verdict, publication: 
         *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_in_quarantine else []),
         f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
         f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
-        *([f"| report | [{markdown(report)}]({address(report)}) |"] if (report := written(request)) else []),
+        *([f"| report | [{markdown(report)}]({address(report)}) |"] if report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := shown_at(request)) else []),
         "",
         f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",

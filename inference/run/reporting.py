@@ -89,8 +89,8 @@ class Report:
         return join(self.uri, REPORT)
 
 
-def collect(request: RunRequest) -> Report:
-    """The newest revision of the run.
+def collect(request: RunRequest, account: Account | None = None) -> Report:
+    """The newest revision of the run. account: where the time of its last command went; default: as it was kept.
 
     Raises:
         JobError: The run has no revision.
@@ -99,7 +99,7 @@ def collect(request: RunRequest) -> Report:
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest is None:
         raise JobError(f"nothing of the run {request.run_id!r} was begun, so there is nothing to report")
-    return _Collector(request, newest).report()
+    return _Collector(request, newest).report(account)
 
 
 class _Collector:
@@ -109,7 +109,7 @@ class _Collector:
         self.request, self.newest, self.storage = request, newest, request.storage
         self.incomplete: list[str] = []
 
-    def report(self) -> Report:
+    def report(self, account: Account | None) -> Report:
         request, newest, state = self.request, self.newest, self.newest.state
         now = publish.newest(self.storage, request.output)
         shown = now.runs.get(request.run_id)
@@ -133,7 +133,7 @@ class _Collector:
         date = state.planned.date if state.planned else request.date
         whole = state.progress.done_shards == state.progress.shards
         rows, lost = state.progress.rows, state.progress.rows_quarantined
-        account = self._try(self._account)
+        account = account or self._try(self._account)
         return Report(
             job=request.job.name,
             job_path=request.job_path,

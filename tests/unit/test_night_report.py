@@ -20,13 +20,14 @@ from nightjar.flows.cli.main import app
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import drift_chart, pictures
 from nightjar.flows.pages.report.page import drawn, report_page
-from nightjar.flows.pages.report.writing import leave, write, written
+from nightjar.flows.pages.report.writing import Left, leave, write, written
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish
+from nightjar.inference.run.account import Account
 from nightjar.inference.run.approving import answer
 from nightjar.inference.run.drifted import MAX_COLUMNS, MAX_GROUPED, beside
 from nightjar.inference.run.report import Incident
@@ -283,6 +284,21 @@ def test_a_report_that_cannot_be_written_is_said_and_fails_nothing(night: Lake) 
     leave(night.request(storage=storage), said.append)
     (told,) = said
     assert told.startswith("no report of this night: ")
+
+
+def test_a_run_that_has_its_account_in_hand_need_not_read_it(night: Lake) -> None:
+    """It also says where the report is, so that nobody has to look. One that is there of a finished run stays."""
+    storage = FaultyStorage(LakeStorage(), [fail("read", "*/account-*.json")])
+    account = Account(wall_s=7.5, parts={"score": 7.5}, workers=1, scoring={}, worker_s=7.5)
+    left = leave(night.request(storage=storage), pytest.fail, account=account)
+    assert left.report == str(night.revision() / "report.html")
+    page = Path(left.report).read_text()
+    assert "The 7.5 s of the run, in their order" in page
+    assert "Not in this report" not in page
+    assert len(left.plots) >= 1
+    assert leave(night.request(storage=storage), pytest.fail, finished=True) == Left(left.report)
+    assert Path(left.report).read_text() == page
+    assert "Not in this report" in Path(write(night.request(storage=storage))[0].page).read_text()
 
 
 def nasty(report: Report) -> Report:

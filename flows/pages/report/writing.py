@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from markupsafe import escape
@@ -14,6 +15,7 @@ from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Snapshot
+from nightjar.inference.run.account import Account
 from nightjar.inference.run.reporting import REPORT, Report, collect
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
@@ -31,21 +33,33 @@ if TYPE_CHECKING:
     from nightjar.flows.pages.report.page import Charts
 
 
-def write(request: RunRequest) -> tuple[Report, Charts]:
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run leaves for its pages. report: the URI of its report, if it has one. plots: those that say most, of a
+    report that was just made.
+    """
+
+    report: str = ""
+    plots: tuple[Chart, ...] = ()
+
+
+def write(request: RunRequest, account: Account | None = None) -> tuple[Report, Charts]:
     """Make the report of the run's newest revision from what lies in storage, and write it; an earlier one is replaced.
-    Returns what it says, and its plots.
+    account: where the time of the run went, if the caller has it. Returns what it says, and its plots.
 
     Raises:
         JobError: The run has no revision.
         StorageError: The storage refused or failed.
     """
-    report, charts, page = made(request)
+    report, charts, page = made(request, account=account)
     request.storage.write(report.page, page.encode())
     return report, charts
 
 
 def made(
-    request: RunRequest, around: Callable[[Report], Mapping[str, str]] = lambda _: {}
+    request: RunRequest,
+    around: Callable[[Report], Mapping[str, str]] = lambda _: {},
+    account: Account | None = None,
 ) -> tuple[Report, Charts, str]:
     """Make the report as `write` does, and write nothing. around: gives other pages, as in `report_page`. Returns what
     the report says, its plots and the page.
@@ -56,7 +70,7 @@ def made(
     """
     from nightjar.flows.pages.report.page import drawn, report_page
 
-    report = collect(request)
+    report = collect(request, account)
     charts = drawn(report)
     line, job, program = report.line, request.job_path, "nightjar"
     commands = {
@@ -66,16 +80,21 @@ def made(
     return report, charts, report_page(report, charts, commands, around(report))
 
 
-def leave(request: RunRequest, warn: Callable[[str], object], *, finished: bool = False) -> tuple[Chart, ...]:
+def leave(
+    request: RunRequest, warn: Callable[[str], object], *, finished: bool = False, account: Account | None = None
+) -> Left:
     """Write the report at the end of a run. warn: told in a sentence why there is none. finished: nothing was scored,
-    because all was published before; then a report that is there is left as it is. Returns the plots that say most.
+    because all was published before; then a report that is there is left as it is. account: as in `write`.
     """
     try:
-        if revs.newest_number(request.storage, request.run_uri) and not (finished and written(request)):
-            return write(request)[1].first
+        if finished and (there := written(request)):
+            return Left(there)
+        if revs.newest_number(request.storage, request.run_uri):
+            report, charts = write(request, account)
+            return Left(report.page, charts.first)
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
-    return ()
+    return Left()
 
 
 def renew(changed: Mapping[str, RunRequest], after: Snapshot, warn: Callable[[str], object]) -> None:
