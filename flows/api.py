@@ -167,17 +167,14 @@ def evaluate(
             each other, or find no row.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.run.evaluating import evaluate_late
+    from nightjar.flows import evaluation
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    return evaluate_late(
-        request,
-        run_id,
-        request.date if date else None,
-        labels=_listed(labels),
-        key=_listed(key),
-        label=label,
+    made, notes = evaluation.evaluate(
+        request, run_id, dated=date is not None, labels=_listed(labels), key=_listed(key), label=label
     )
+    _warn(notes)
+    return made
 
 
 def diff(
@@ -248,10 +245,15 @@ def _answered(
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
     made, notes = answer(request, approved=approved, by=by, note=note, revision=revision)
-    for said in notes:
-        logging.getLogger(__name__).warning("%s", said)
+    _warn(notes)
     check_tables(request, made.tables_behind)
     return made
+
+
+def _warn(notes: Sequence[str]) -> None:
+    """Where a command writes a note beside its result, a program has its log."""
+    for said in notes:
+        logging.getLogger(__name__).warning("%s", said)
 
 
 def _listed(given: str | Sequence[str]) -> tuple[str, ...]:

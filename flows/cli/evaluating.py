@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -48,19 +47,17 @@ def evaluate(
     By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
     `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
     """
+    from nightjar.flows.evaluation import evaluate as evaluated
     from nightjar.flows.pages.latelabels import late_text
-    from nightjar.flows.pages.report import writing
-    from nightjar.inference.run.evaluating import evaluate_late
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 
     with as_json_too(as_json, {}):
         run = named_run(run_name, run_id)
         request = make_request(job, date=date, run_id=run, scores=False)
-        made = evaluate_late(
-            request, run, request.date if date else None, labels=labels or (), key=key or (), label=label
-        )
-        writing.leave(replace(request, run_id=made.run_id), note_aside)
+        made, notes = evaluated(request, run, dated=date is not None, labels=labels or (), key=key or (), label=label)
+        for note in notes:
+            note_aside(note)
     if as_json:
         emit(made)
     else:

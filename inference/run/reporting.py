@@ -44,13 +44,13 @@ class Report:
 
     line: how it stands, and its figures. uri: of the revision. newest: the number of the newest publication of the
     output. remarks: (word, what a person should know of how it was scored, or can do about its files). gates: all that
-    were judged; of a run that was refused
-    by an earlier version, or before anything was scored, only those that did not pass. decision: what a person answered
-    who was asked. metrics: of the audit, with the evaluation of labels that came late, if any; of a night that its
-    canary stopped, of the canary. late: that evaluation. trend: the nights before; tonight: the same figures of this
-    one, if they are known. compared: the columns beside those of other nights. account: where the time of the last
-    command that scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards,
-    incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries: their
+    were judged; of a run that was refused by an earlier version, or before anything was scored, only those that did not
+    pass. decision: what a person answered who was asked. metrics: of the audit, with the evaluation of labels that came
+    late, if any; of a night that its canary stopped, of the canary. labels_later: whether the job expects such. late:
+    that evaluation. trend: the nights before; tonight: the same figures of this one, if they are known. compared: the
+    columns beside those of other nights. account: where the time of the last command that scored went, if it came to
+    its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first of them. identity:
+    what scored the shards; None if the ledger does not say. libraries: their
     versions, where it was validated. incomplete: what could not be read, a sentence each.
     """
 
@@ -65,6 +65,7 @@ class Report:
     gates: tuple[GateResult, ...] = ()
     decision: str = ""
     metrics: Figures | None = None
+    labels_later: bool = False
     late: LateEvaluation | None = None
     trend: tuple[NightFigures, ...] = ()
     tonight: NightFigures | None = None
@@ -146,6 +147,7 @@ class _Collector:
             gates=judged.gates if judged else _kept_gates(line),
             decision=state.decision.words if state.decision else "",
             metrics=metrics,
+            labels_later=request.job.late_labels is not None,
             late=late,
             trend=self._try(lambda: trend(self.storage, request.output, date)) or (),
             tonight=NightFigures(date, request.run_id, rows, lost, figures_of(metrics)) if metrics and whole else None,

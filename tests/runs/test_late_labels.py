@@ -172,6 +172,7 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     second = evaluate(lake.job_path, written(lake, labels(lake)))
     assert sums(lake) == before, "what is published stays as it is"
     assert (first.number, second.number) == (1, 2)
+    assert "AUC-ROC" in (lake.revision() / "report.html").read_text(), "the page is made again, as by the command"
     request = lake.request()
     revision = str(lake.revision())
     assert evaluations(request.storage, revision) == (first, second)

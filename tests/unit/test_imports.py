@@ -100,6 +100,7 @@ ORDER = {
         "backfill",
         "launch",
         "answering",
+        "evaluation",
         "nightly",
         "unbegun",
         "notifying",

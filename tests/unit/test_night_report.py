@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +25,7 @@ from nightjar.flows.pages.report.writing import Left, leave, write, written
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
 from nightjar.inference.metrics.drift import Group
+from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish
@@ -261,6 +263,21 @@ def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:
     assert report.tonight is not None
     assert report.tonight.figures["score.max"] == 2 * 7999
     assert "score.max over 2 nights" in page_of(night, "2026-11-21")
+
+
+def test_the_page_says_why_there_is_no_evaluation(lake: Lake) -> None:
+    """No label, labels that come later, and labels that are all null: three reasons, and three things to do."""
+    lake.engine = LOCAL
+    lake.ready(carry=["id"]).run()
+    assert "the job names no label" in Seen(page_of(lake)).text
+    lake.write_job(carry=["id"], late_labels={"key": "id", "label": "y"})
+    evaluates = shlex.join(["nightjar", "evaluate", str(lake.job_path), NIGHT])
+    assert f"Labels come later. When they are there: {evaluates}" in Seen(page_of(lake)).text
+    found = collect(lake.request())
+    assert found.metrics is not None
+    none = BinaryState("y", "score").results()
+    empty = replace(found, metrics=replace(found.metrics, evaluation=replace(none, excluded_null_labels=8000)))
+    assert "8,000 rows have no 'y', and of the others 0 have no usable 'score'" in Seen(shown(empty)).text
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(night: Lake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -107,6 +108,7 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
             evaluation=_evaluation(report),
+            unlabelled=_unlabelled(report),
             slow_input=next((each.input for each in report.shards if each.shard == slowest), ""),
             progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
             attempts=[each for each in report.incidents if each.attempt is not None],
@@ -183,6 +185,20 @@ def _evaluation(report: Report) -> list[tuple[str, str]]:
     return metric_lines(report.metrics) if report.metrics else []
 
 
+def _unlabelled(report: Report) -> str:
+    """Why there is no evaluation."""
+    found = report.metrics.evaluation if report.metrics else None
+    if found is not None:
+        return (
+            f"No row has both a label and an output to compare: {found.excluded_null_labels:,} rows have no "
+            f"{found.label!r}, and of the others {found.excluded_scores:,} have no usable {found.score!r}."
+        )
+    if report.labels_later:
+        evaluate = shlex.join(["nightjar", "evaluate", report.job_path, report.line.run_id])
+        return f"Labels come later. When they are there: {evaluate}"
+    return "There are no labels to compare with: the job names no label."
+
+
 def _identity(report: Report) -> str:
     """The keys of the job that score, as YAML."""
     if report.identity is None:
@@ -240,5 +256,6 @@ def templates() -> Environment:
         "minute": minute,
         "duration": duration,
         "offenders": _first_row,
+        "command": shlex.join,
     }
     return made
