@@ -536,4 +536,5 @@ def test_a_label_and_float_outputs_are_all_there_is_to_measure_without_checks() 
         "evaluation": None,
         "profile": {},
         "slices": {},
+        "accumulators": {},
     }
