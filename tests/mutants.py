@@ -84,6 +84,7 @@ ROOMS = {
         ("validation/*.py", "metrics/keyhash.py"),
         unit(
             *("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest", "keys", "keyhash"),
+            "slices",
         ),
     ),
     "gates": Room(

@@ -33,6 +33,7 @@ from nightjar.inference.validation.audit import (
     audit_block,
     check_plan_covers,
 )
+from nightjar.inference.validation.unique import Spill
 from support import Lake, OneStep
 
 BAD_ROW = 1400
@@ -143,15 +144,27 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
         offenders=together.offenders,
     )
     first_files, last_files = pa.array(["a"]), pa.array(["b"])
-    summed = Audited(rows_left_out=1, rows_partial=2, files=[first_files])
-    summed.merge(Audited(rows_left_out=10, rows_partial=20, files=[last_files]))
-    assert summed == Audited(rows_left_out=11, rows_partial=22, files=[first_files, last_files])
+    one, other = (Spill("checks[0].unique", name, name, 1, b"") for name in "ab")
+    summed = Audited(rows_left_out=1, rows_partial=2, files=[first_files], spills=[one])
+    summed.merge(Audited(rows_left_out=10, rows_partial=20, files=[last_files], spills=[other]))
+    assert summed == Audited(rows_left_out=11, rows_partial=22, files=[first_files, last_files], spills=[one, other])
     assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
     counted = Metrics.from_bytes(together.metrics)
     assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
     before = replace(apart)
     apart.merge(Audited())
     assert apart == before, "a block without a whole shard has no metrics"
+
+
+def test_blocks_are_described_apart_as_they_are_together(tmp_path: Path) -> None:
+    scored = Scored(tmp_path, profile="all")
+    together, apart = scored.audit(*scored.lines), Audited()
+    for line in scored.lines:
+        apart.merge(scored.audit(line))
+    assert apart == together
+    assert together.profile.profile().columns["score"].rows == 2199
+    apart.merge(Audited())
+    assert apart == together
 
 
 def test_what_is_kept_of_the_damage_is_bounded(scored: Scored) -> None:

@@ -163,6 +163,7 @@ def test_scored_again_each_model_leaves_out_its_own_rows(night: Night) -> None:
     less = night.with_quarantine(TRUE[1:], rows_partial=1)
     (found,) = night.rescored(less)
     assert found.first == f"1 row of shard {line['shard']} could be scored at first, but not again"
+    assert found.differing == 1
     more = night.with_quarantine([*TRUE, (9, "double")], rows_partial=3)
     (found,) = night.rescored(more)
     assert found.first.startswith(f"row 9 of {line['pieces'][0]['uri']}: 'double_score' was 18.0, ")

@@ -243,3 +243,16 @@ def test_what_can_not_be_compared_is_said(tmp_path: Path) -> None:
     Path(third["pieces"][0]["uri"]).unlink()
     scored.lake.write_file("part.parquet", 0, 2001)
     assert found(scored, third, first) == [Rescored(changed=1)] * 2
+
+
+def test_a_row_of_a_later_file_of_a_shard_may_fail_only_now(tmp_path: Path) -> None:
+    """The rows of the files before it are all compared."""
+    scored = Scored(tmp_path)
+    scored.lake.write_model(
+        "def score(batch):\n    assert 2150 not in batch['x'], 'not this time'\n    return {'score': batch['x'] * 2}\n"
+    )
+    packed = scored.lines[2]
+    assert len(packed["pieces"]) == 2
+    (differs,) = found(scored, packed)
+    assert differs.first == f"1 row of shard {packed['shard']} could be scored at first, but not again"
+    assert (differs.rows, differs.differing, differs.greatest) == (200, 1, 0.0)
