@@ -18,6 +18,7 @@ from nightjar.flows.pages.wording import distinct_text
 from nightjar.inference.metrics.categories import LONGEST, MOST
 from nightjar.inference.metrics.distinct import ERROR, DistinctState
 from nightjar.inference.metrics.figures import Distinct
+from nightjar.inference.metrics.keyhash import mixed
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 
 VALUES: dict[str, Any] = {
@@ -135,6 +136,22 @@ def test_values_that_were_counted_each_are_as_if_they_had_never_been() -> None:
         state.update(whole if pa.types.is_string(kind) or pa.types.is_large_string(kind) else whole.to_numpy())
         assert state.registers is not None
         assert registers(parts) == state.registers.tolist()
+
+
+def test_registers_are_those_of_the_definition_however_many_values_came_before() -> None:
+    """Of 200,000 values in one piece, and in two: most of the later ones change no register, and are left out."""
+    values = np.random.default_rng(11).random(200_000)
+    expected = [0] * 4096
+    for hashed in mixed(values.view(np.uint64).copy()).tolist():
+        register, leading = hashed % 4096, f"{hashed // 4096:052b}"
+        expected[register] = max(expected[register], len(leading) - len(leading.lstrip("0")) + 1)
+    whole, pieces = DistinctState(), DistinctState()
+    whole.update(values)
+    for piece in (values[:60_000], values[60_000:]):
+        pieces.update(piece)
+    for state in (whole, pieces):
+        assert state.registers is not None
+        assert state.registers.tolist() == expected
 
 
 def test_the_count_is_within_its_error_for_all_numbers_of_values() -> None:

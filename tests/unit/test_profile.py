@@ -139,7 +139,7 @@ NARROW: dict[str, Any] = {
     ),
     "bytes": lambda random, rows: random.integers(-128, 128, rows).astype(np.int8),
     "integers with exact squares": lambda random, rows: random.integers(-(2**26), 2**26, rows),
-    "integers without": lambda random, rows: random.integers(-(2**26) - 9, 2**26 + 9, rows),
+    "integers without": lambda random, rows: random.integers(-(2**28), 2**28, rows),
     "large integers": lambda random, rows: random.integers(0, 2**64, rows, np.uint64),
 }
 
