@@ -38,7 +38,7 @@ def test_a_baseline_is_made_continued_and_compared_with(tmp_path: Path, api_env:
     assert "2,000 in = 2,000 out" in again.stdout
     assert "2 already done" in again.stdout
     assert "Publish it" not in again.stdout
-    from_python = forked_call("scripted:describe_training_set", lake.job_path, train, DATE, env=api_env)
+    from_python = forked_call("scripted:describe_training_set", lake.job_path, train, env=api_env)
     assert from_python.stdout == "validated baseline 2000 0\n", from_python.stderr
     drifted = forked("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env)
     assert "'x' has drifted from the run baseline of " in drifted.stderr
