@@ -89,7 +89,5 @@ def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
             keep(sentence)
             deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
-        try:
-            yield tell
-        finally:
-            _show.get()("")
+        yield tell
+        _show.get()("")  # only of a run that goes on: of another the last sentence stays
