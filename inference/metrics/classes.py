@@ -134,16 +134,7 @@ class ClassState(Evaluator):
         wrong = [Confused(*pair, rows) for pair, rows in self.counts.items() if pair[0] != pair[1]]
         wrong.sort(key=lambda found: (-found.rows, found.label, found.output))
         reason = self._reason()
-        return Evaluation(
-            label=self.label,
-            score=self.score,
-            rows=self.rows,
-            excluded_null_labels=self.unlabelled,
-            excluded_scores=self.unscored,
-            positives=0,
-            auc_roc=None,
-            auc_bound=None,
-            log_loss=None,
+        return self.evaluation(
             classes=ClassFigures(
                 accuracy=self.right / self.rows if self.rows else None,
                 macro=None if reason else _averages(per_class, [1] * len(per_class)),

@@ -10,7 +10,7 @@ import pyarrow as pa
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.job.evaluating import Evaluating
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.metrics.figures import Bounded, Evaluation
+from nightjar.inference.metrics.figures import Bounded, ClassFigures, Evaluation, RankingFigures, RegressionFigures
 
 Labels: TypeAlias = pa.ChunkedArray | pa.Array
 
@@ -18,7 +18,8 @@ Labels: TypeAlias = pa.ChunkedArray | pa.Array
 class Evaluator(Protocol):
     """A column of labels against an output: any grouping and any order of the same rows give the same state.
 
-    label: the column of labels. score: the output. TASK: its key in `evaluators.TASKS`. LABELS, SCORES: the values of
+    label: the column of labels. score: the output. unlabelled: rows without a label. unscored: others without an output
+    to compare. TASK: its key in `evaluators.TASKS`. LABELS, SCORES: the values of
     labels and outputs, in words for messages. EXAMPLE: an output of this kind, as a job declares it.
 
     A class that inherits from this one has what is the same for all kinds.
@@ -30,6 +31,8 @@ class Evaluator(Protocol):
     EXAMPLE: ClassVar[str]
     label: str
     score: str
+    unlabelled: int
+    unscored: int
 
     def __init__(self, label: str, score: str) -> None: ...
 
@@ -120,6 +123,29 @@ class Evaluator(Protocol):
     def results(self) -> Evaluation:
         """The figures."""
         ...
+
+    def evaluation(
+        self,
+        *,
+        numbers: RegressionFigures | None = None,
+        classes: ClassFigures | None = None,
+        ranking: RankingFigures | None = None,
+    ) -> Evaluation:
+        """The figures of a kind that has none of scores for labels 0 and 1."""
+        return Evaluation(
+            label=self.label,
+            score=self.score,
+            rows=self.rows,
+            excluded_null_labels=self.unlabelled,
+            excluded_scores=self.unscored,
+            positives=0,
+            auc_roc=None,
+            auc_bound=None,
+            log_loss=None,
+            numbers=numbers,
+            classes=classes,
+            ranking=ranking,
+        )
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
         """A metric that a check may name, or why there is none. threshold: for scores that predict 0 and 1."""

@@ -154,19 +154,7 @@ class RankingState(Evaluator):
 
     def results(self) -> Evaluation:
         """The figures; if there are none, with a reason."""
-        found = self._figures()
-        return Evaluation(
-            label=self.label,
-            score=self.score,
-            rows=self.rows,
-            excluded_null_labels=self.unlabelled,
-            excluded_scores=self.unscored,
-            positives=0,
-            auc_roc=None,
-            auc_bound=None,
-            log_loss=None,
-            ranking=found,
-        )
+        return self.evaluation(ranking=self._figures())
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
         """A metric, or why there is none."""

@@ -119,16 +119,7 @@ class RegressionState(Evaluator):
         found = {name: self.metric(name) for name in ("rmse", "mae", "bias", "r2")}
         value = {name: each.value if isinstance(each, Bounded) else None for name, each in found.items()}
         reason, r2_reason = (each if isinstance(each, str) else None for each in (found["rmse"], found["r2"]))
-        return Evaluation(
-            label=self.label,
-            score=self.score,
-            rows=self.rows,
-            excluded_null_labels=self.unlabelled,
-            excluded_scores=self.unscored,
-            positives=0,
-            auc_roc=None,
-            auc_bound=None,
-            log_loss=None,
+        return self.evaluation(
             numbers=RegressionFigures(**value, reason=reason, r2_reason=None if reason else r2_reason),
         )
 
