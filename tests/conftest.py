@@ -37,8 +37,30 @@ settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
 
 
-TOGETHER = {"cluster": "ray", "chaos": "ray", "test_engines.py": "ray", "flow": "prefect", "browser": "prefect"}
-"""Folders and files whose tests stay in one process under `pytest -n`: they share a Ray cluster or a Prefect server."""
+TOGETHER = {
+    # One Ray cluster in the process.
+    "cluster": "ray",
+    "test_engines.py": "ray",
+    "test_identity_loop.py": "ray",
+    # One cluster of several nodes.
+    "test_nodes.py": "fleet",
+    "test_two_stages.py": "fleet",
+    "test_remote.py": "fleet",
+    # The same nights.
+    "test_artifacts.py": "nights",
+    "test_commands.py": "nights",
+    "test_display.py": "nights",
+    "test_flights.py": "nights",
+    "test_s3_run.py": "nights",
+    "test_escaping.py": "nights",
+    # Nothing of it: a cluster of its own, and commands alone.
+    "test_hosts.py": "hosts",
+    "test_memory.py": "memory",
+    "test_local_ray.py": "local",
+}
+"""Folders and files whose tests stay in one process under `pytest -n`, because they share what takes long to start. A
+file comes before its folder. The tests of another file stay together, too.
+"""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,6 +156,7 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
         with sqlite3.connect(prefect_home / "prefect.db") as made, sqlite3.connect(prefect_home / "empty.db") as empty:
             made.backup(empty)
         yield url
+        server.drain()  # flows that ran in this process; Prefect would try for a minute when the server is gone
 
 
 @pytest.fixture(scope="session")

@@ -201,11 +201,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
             try:
                 yield api
             finally:
-                # Send what is queued while the server is up. The thread has no event loop: where one runs, as in a
-                # notebook, Prefect would return an awaitable, and drain nothing.
-                drain = threading.Thread(target=_drain, daemon=True, name="nightjar-drain")
-                drain.start()
-                drain.join()
+                drain()
     finally:
         if api.process is not None:
             stop(api.process)
@@ -256,6 +252,15 @@ def _quiet_terminal() -> None:
     for handler in {handler for logger in loggers for handler in logger.handlers}:
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect."):
             handler.setLevel(logging.CRITICAL + 1)
+
+
+def drain() -> None:
+    """Send the logs and events that this process has queued, while the server is up."""
+    # The thread has no event loop: where one runs, as in a notebook, Prefect would return an awaitable, and drain
+    # nothing.
+    sending = threading.Thread(target=_drain, daemon=True, name="nightjar-drain")
+    sending.start()
+    sending.join()
 
 
 def _drain() -> None:
