@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,8 +30,11 @@ ERROR = 1.04 / math.sqrt(_REGISTERS)
 """The standard error of the count, relative to it: two of three counts are nearer than that, 997 of 1000 nearer than
 three times as much."""
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 14
 """Values at a time: what is computed of them stays in the cache."""
+
+_NOTED = 1 << 14
+"""The least hashes that are noted at once, because that takes a while for few, too."""
 
 
 @dataclass(slots=True)
@@ -45,9 +47,19 @@ class DistinctState:
 
     def update(self, values: np.ndarray | pa.Array | pa.ChunkedArray) -> None:
         """Add values. Numbers are arrays of numpy, without NaN; texts are arrays of Arrow, without nulls."""
-        if self.registers is not None:
-            for block in _hashes(values):
-                _note(self.registers, block)
+        if self.registers is None:
+            return
+        waiting: list[Hashes] = []
+        limit = _limit(self.registers)
+        for first in range(0, len(values), _BLOCK):
+            block = values[first : first + _BLOCK]
+            found = mixed(_words(block)) if isinstance(block, np.ndarray) else _text_hashes(block)
+            waiting.append(found[np.flatnonzero(found <= limit)])
+            if sum(map(len, waiting)) >= _NOTED:
+                _note(self.registers, np.concatenate(waiting))
+                waiting, limit = [], _limit(self.registers)
+        if waiting:
+            _note(self.registers, np.concatenate(waiting))
 
     def merge(self, other: DistinctState) -> None:
         """Add another's values to these."""
@@ -87,18 +99,14 @@ def _deflated(registers: np.ndarray) -> bytes:
     return packer.compress(registers.tobytes()) + packer.flush()
 
 
-def _hashes(values: np.ndarray | pa.Array | pa.ChunkedArray) -> Iterator[Hashes]:
-    for first in range(0, len(values), _BLOCK):
-        block = values[first : first + _BLOCK]
-        if isinstance(block, np.ndarray):
-            yield mixed(_words(block))
-        else:
-            yield hashes_of(comparable(block if isinstance(block, pa.ChunkedArray) else pa.chunked_array([block])))
+def _text_hashes(texts: pa.Array | pa.ChunkedArray) -> Hashes:
+    return hashes_of(comparable(texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])))
 
 
 def _words(numbers: np.ndarray) -> Hashes:
     """The bits of the float64 that each number is; those of the number itself where there is no such float64."""
-    floats = np.add(numbers, 0.0, dtype=np.float64, casting="unsafe")  # -0.0 is 0.0
+    floats = numbers.astype(np.float64)
+    floats += 0.0  # -0.0 is 0.0
     words: Hashes = floats.view(np.uint64)
     if numbers.dtype.kind == "f" or not len(numbers) or abs(floats).max() <= 1 << 53:
         return words
@@ -108,15 +116,19 @@ def _words(numbers: np.ndarray) -> Hashes:
     return np.where((whole == numbers) & (floats < limit), words, numbers.astype(np.uint64))
 
 
+def _limit(registers: np.ndarray) -> np.uint64:
+    """The largest hash by which a register may grow: one with more leading zeros than the smallest register."""
+    return np.uint64((1 << 64 - int(registers.min())) - 1)
+
+
 def _note(registers: np.ndarray, hashed: Hashes) -> None:
     """Add values by their hashes."""
-    # A register may grow by a hash with more leading zeros than the smallest register: soon few have them.
-    if least := int(registers.min()):
-        hashed = hashed[np.flatnonzero(hashed < np.uint64(1 << (64 - least)))]
     leading = (hashed >> np.uint64(_BITS)).astype(np.float64)  # exact, and its exponent is the number of its bits
     bits = (leading.view(np.int64) >> 52) - 1022
     ranks = np.minimum(_RANKS + 1 - bits, _RANKS + 1).astype(np.uint8)
-    np.maximum.at(registers, (hashed & np.uint64(_REGISTERS - 1)).astype(np.intp), ranks)
+    chosen = (hashed & np.uint64(_REGISTERS - 1)).astype(np.intp)
+    longer = np.flatnonzero(ranks > registers[chosen])
+    np.maximum.at(registers, chosen[longer], ranks[longer])
 
 
 def _estimate(counts: list[int]) -> float:

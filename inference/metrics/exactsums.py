@@ -26,8 +26,8 @@ _SINGLE = 24
 _WHOLE = 26
 """The most bits of whole numbers whose squares are floats."""
 
-_LEADING = 18
-"""The bits of a number's first part; its second part has the other 19."""
+_CHUNK = 1 << 14
+"""The numbers of `narrow_sums` that are added at once: two arrays of them stay in the cache of a core."""
 
 _LONE = 8
 """At most one in so many float32 may be too small to be added with the others."""
@@ -65,37 +65,45 @@ def narrow_sums(values: np.ndarray, peak: float) -> tuple[int, int] | None:
     """The exact sums of finite numbers and of their squares, as `exact_sum` has them, in a fraction of its time; None
     where the numbers have too many bits. values: float32 or integers, at most `BLOCK`. peak: the largest magnitude.
 
-    Each number is cut into two parts. Then each product of two parts, and the sum of `BLOCK` of them, has 53 bits at
-    most: floats hold them exactly, in whatever order they are added. (Cut so by Ogita, Rump and Oishi, SIAM Journal on
-    Scientific Computing 26, 2005.)
+    Each number, as it is added, is a whole number of `_NARROW` bits times the same power of two, and its square is a
+    float of twice as many, which is cut into two parts. So each sum of `_CHUNK` of them has 51 bits at most: floats
+    hold it exactly, in whatever order they are added. (Cut so by Ogita, Rump and Oishi, SIAM Journal on Scientific
+    Computing 26, 2005.)
     """
     top = math.frexp(peak)[1]
-    if values.dtype != np.float32 and top > _WHOLE:
-        return None
-    numbers, total, squares = values.astype(np.float64), 0, 0
-    if values.dtype == np.float32:
-        # Below this, the last bits of a float32 are too small.
-        small = np.flatnonzero(np.abs(values) < np.float32(math.ldexp(1.0, top - _NARROW + _SINGLE - 1)))
-        lone = numbers[small]
+    total = squares = 0
+    if values.dtype != np.float32:
+        if top > _WHOLE:
+            return None
+    elif len(small := _below(values, math.ldexp(1.0, top - _NARROW + _SINGLE - 1))):
+        # The last bits of these are too small.
+        lone = values[small].astype(np.float64)
         if np.count_nonzero(lone) * _LONE > len(values):
             return None
         total, squares = exact_sum(lone), exact_sum(lone * lone)
-        numbers[small] = 0.0
-    rounder = math.ldexp(1.5, 52 + top - _LEADING)  # a sum with it is rounded to multiples of 2^(top - _LEADING)
-    leading = numbers + rounder
-    leading -= rounder
-    numbers -= leading
-    total += _units(leading.sum()) + _units(numbers.sum())
-    squares += _units(_products(leading, leading)) + _units(_products(numbers, numbers))
-    return total, squares + 2 * _units(_products(leading, numbers))
+        values = values.copy()
+        values[small] = 0
+    rounder = math.ldexp(1.5, 52 + 2 * top - _NARROW)  # a sum with it is rounded to multiples of 2^(2 top - _NARROW)
+    numbers, leading = np.empty((2, min(len(values), _CHUNK)))
+    for first in range(0, len(values), _CHUNK):
+        chunk = values[first : first + _CHUNK]
+        held, part = numbers[: len(chunk)], leading[: len(chunk)]
+        held[:] = chunk
+        total += _units(held.sum())
+        held *= held
+        np.add(held, rounder, out=part)
+        part -= rounder
+        held -= part
+        squares += _units(part.sum()) + _units(held.sum())
+    return total, squares
+
+
+def _below(values: np.ndarray, limit: float) -> np.ndarray:
+    """Where the magnitude of a float32 is below this."""
+    return np.flatnonzero(np.abs(values) < np.float32(limit))
 
 
 def _units(value: float) -> int:
     """A float in units of 2^-1126."""
     mantissa, exponent = math.frexp(value)
     return int(math.ldexp(mantissa, 53)) << (exponent - 53 + SMALLEST)
-
-
-def _products(one: np.ndarray, other: np.ndarray) -> float:
-    """The sum of products."""
-    return float(np.einsum("i,i->", one, other))  # `one @ other` may start threads, which costs more than it gains

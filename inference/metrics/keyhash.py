@@ -38,7 +38,9 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
         return _floats(joined)
     if is_.is_temporal(kind) and not is_.is_interval(kind):
         return joined.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
-    if is_text(kind) or is_.is_binary(kind) or is_.is_large_binary(kind):
+    if is_.is_string(kind) or is_.is_binary(kind):
+        return joined.cast(pa.binary())
+    if is_text(kind) or is_.is_large_binary(kind):
         return joined.cast(pa.large_string() if is_text(kind) else pa.large_binary()).cast(pa.large_binary())
     texts = [None if value is None else repr(value).encode() for value in joined.to_pylist()]
     return pa.array(texts, pa.large_binary())
@@ -69,7 +71,7 @@ def hashes_of(column: pa.Array) -> Hashes:
     """A hash per value of a column, as `comparable` gives it."""
     if is_.is_null(column.type):
         return np.full(len(column), _NULL)
-    if is_.is_large_binary(column.type):
+    if is_.is_binary(column.type) or is_.is_large_binary(column.type):
         found = _of_bytes(column)
     else:
         found = mixed(column.fill_null(0).to_numpy().view(np.uint64).copy())
@@ -80,12 +82,20 @@ def hashes_of(column: pa.Array) -> Hashes:
 
 def _of_bytes(column: pa.Array) -> Hashes:
     """Eight bytes of all values at a time."""
-    _, offsets, data = column.buffers()
-    edges = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-    lengths = np.diff(edges)
+    if not len(column):
+        return np.zeros(0, np.uint64)
+    _, offsets, held = column.buffers()
+    width = np.int32 if is_.is_binary(column.type) else np.int64
+    edges = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    data = np.frombuffer(held or b"", np.uint8)[edges[0] : edges[-1]]
+    starts, lengths = edges[:-1] - edges[0], np.diff(edges)
+    if lengths.min() == lengths.max():
+        found = np.repeat(mixed(lengths[:1].astype(np.uint64)), len(lengths))
+        for word in _words_alike(data, len(lengths)):
+            found = mixed(found * _FACTOR + word)
+        return found
     found = mixed(lengths.astype(np.uint64))
-    words = _words_alike if len(lengths) and lengths.min() == lengths.max() else _words
-    for active, word in words(np.frombuffer(data or b"", np.uint8), edges[:-1], lengths):
+    for active, word in _words(data, starts, lengths):
         found[active] = mixed(found[active] * _FACTOR + word)
     return found
 
@@ -103,13 +113,12 @@ def _words(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterato
         active, starts, left = active[more], starts[more] + 8, left[more] - 8
 
 
-def _words_alike(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[tuple[slice, Hashes]]:
-    """As `_words`, of values that have one length, which takes a third of the time."""
-    length = int(lengths[0])
-    rows = np.zeros((len(lengths), -(-length // 8) * 8), np.uint8)
-    rows[:, :length] = data[starts[0] : starts[0] + len(lengths) * length].reshape(len(lengths), length)
-    for word in rows.view("<u8").T:
-        yield slice(None), word
+def _words_alike(data: np.ndarray, count: int) -> Iterator[Hashes]:
+    """The next eight bytes of so many values that have one length, which takes a third of the time."""
+    length = len(data) // count
+    rows = np.zeros((count, -(-length // 8) * 8), np.uint8)
+    rows[:, :length] = data.reshape(count, length)
+    yield from rows.view("<u8").T
 
 
 def mixed(words: Hashes) -> Hashes:

@@ -61,9 +61,9 @@ class NumberState:
         """
         for first in range(0, len(values), BLOCK):
             block = values[first : first + BLOCK]
-            if block.dtype.kind == "f" and not (finite := np.isfinite(block)).all():
+            if block.dtype.kind == "f" and not (np.isfinite(block.min()) and np.isfinite(block.max())):
                 self._count_apart(block, np.ones(len(block), np.int64))
-                block = block[finite]
+                block = block[np.isfinite(block)]
             if len(block):
                 self._take(block)
 
