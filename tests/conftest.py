@@ -89,6 +89,8 @@ def ray_local() -> None:
     """
     import ray
 
+    from nightjar.flows.cluster.internals import nobody_else
+
     # Its own folder, which goes with it: in Ray's own one a session stays for ever. Sockets want a short path.
     folder = tempfile.mkdtemp(prefix="njt-", dir="/tmp")
 
@@ -97,7 +99,7 @@ def ray_local() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
-    with pytest.MonkeyPatch.context() as here:
+    with pytest.MonkeyPatch.context() as here, nobody_else():
         here.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody looks at these figures, which take CPU
         ray.init(
             address="local",

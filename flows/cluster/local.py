@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import ray
 
-from nightjar.flows.cluster.internals import in_folder, loopback, temporary_folder
+from nightjar.flows.cluster.internals import in_folder, loopback, nobody_else, temporary_folder
 from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.flows.cluster.token import keep_token_private
 from nightjar.inference.environ import environment
@@ -151,7 +151,7 @@ def _new_folder() -> Path:
 def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     try:
         # The processes of this Ray inherit it; the next run of this process may have other settings.
-        with environment({**env, _MARK: str(folder)}), loopback():
+        with environment({**env, _MARK: str(folder)}), loopback(), nobody_else():
             # One level down, because Ray opens its own folder to everybody.
             start("local", {**options, **in_folder(folder / "r"), "include_dashboard": False})
     except BaseException:

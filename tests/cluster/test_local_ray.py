@@ -97,6 +97,9 @@ def test_a_head_that_is_killed_costs_one_sentence_and_leaves_no_process(driver: 
     """By itself Ray ends such a process after a minute without a word, and its agents stay for as long again."""
     assert driver.process.stdout is not None
     assert driver.process.stdout.readline() == "is there\n"
+    started = [Path(word).name for each in marked(driver.mark) for word in each.cmdline()[:3]]
+    assert {"gcs_server", "raylet"} <= set(started)
+    assert not {"monitor.py", "dashboard.py"} & set(started), "nobody needs these two, which take seconds"
     next(each for each in marked(driver.mark) if each.name() == "gcs_server").kill()
     assert driver.process.stdin is not None
     driver.process.stdin.write("wait\n")
