@@ -13,7 +13,7 @@ PEERS  ?= a,b,c,d,e,f
 SECONDS ?= 300
 SEED   ?= random
 MINUTES ?= 20
-WORKERS ?= 4
+WORKERS ?= 3
 ROOM   ?=
 
 # With this set, each of the hundreds of processes of the tests would compile both packages again.

@@ -109,7 +109,9 @@ def _place(
     """
     own = cache / "processes"
     with _room_in(cache, key):
-        _remove_abandoned(own)
+        if own not in _tidied:
+            _tidied.add(own)
+            _remove_abandoned(own)
         target = _own_folder(own) / name
         linked = {file.name: _link(key, file, cache, storage) for file in snapshot.files if file.source}
         _fill(snapshot, target, linked)
@@ -121,6 +123,9 @@ _ELSEWHERE_S = 7 * 86400.0
 
 On some file systems a lock is seen only on its own node, so the lock of another node's process tells nothing here. No
 process scores for a week."""
+
+_tidied: set[Path] = set()
+"""The folders in which this process has looked for what others left: in one with many others, that takes a while."""
 
 _owned: list[int] = []
 """Open locks of this process's own folders. The system releases them when the process ends, however it ends."""
