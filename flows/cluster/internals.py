@@ -14,9 +14,9 @@ from typing import Any
 from prefect_ray.task_runners import PrefectRayFuture
 from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants, worker
-from ray._private.node import Node
 from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.node import Node
 
 SEEN_ON = {"ray": "2.60.0", "prefect": "3.8.8", "prefect-ray": "0.6.0"}
 """The versions with which this module has been seen to work."""

@@ -322,6 +322,11 @@ sys.stdin.read()
 """
 
 
+def next_process(cache: Path) -> None:
+    """Another process that scores with this cache, and ends. A process looks only once for what others left."""
+    subprocess.run([sys.executable, "-c", PLACE, str(cache)], stdin=subprocess.DEVNULL, check=True)
+
+
 def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: Path) -> None:
     """While it lives it is left alone."""
     child = subprocess.Popen(
@@ -329,7 +334,7 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
     )
     assert child.stdout is not None
     theirs = Path(child.stdout.readline().strip())
-    place_code(snapshots.NOTHING, tmp_path)
+    next_process(tmp_path)
     assert theirs.is_dir()
     child.kill()
     child.wait()
@@ -338,7 +343,7 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
     child.stdin.close()
 
     def gone() -> bool:
-        place_code(snapshots.NOTHING, tmp_path)
+        next_process(tmp_path)
         return not theirs.exists()
 
     wait_until(gone, 10, "the folder of the killed process is removed")
@@ -347,9 +352,9 @@ def test_the_code_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path: 
 def test_the_code_of_a_process_of_another_node_is_left_alone_for_a_week(tmp_path: Path) -> None:
     """On a disk that nodes share and that keeps locks to each of them, a lock there looks free here."""
     theirs = write(tmp_path / "processes" / "another-node+1-abc", {"lock": "", "job/predict.py": ""})
-    place_code(snapshots.NOTHING, tmp_path)
+    next_process(tmp_path)
     assert theirs.is_dir()
     week_ago = time.time() - 8 * 86400
     os.utime(theirs, (week_ago, week_ago))
-    place_code(snapshots.NOTHING, tmp_path)
+    next_process(tmp_path)
     assert not theirs.exists()
