@@ -96,6 +96,7 @@ def backfill(
     Published nights are left alone, and partial ones are continued.
     """
     from nightjar.flows import api
+    from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
     with as_json_too(as_json, {}):
@@ -103,12 +104,8 @@ def backfill(
     if as_json:
         emit(nights, one_line=True)
     else:
-        from nightjar.flows.cli import tables
-
         out.print(tables.nights(nights))
-    if missing := [night for night in nights if not night.ok]:
-        again = any(night.state == "failed" for night in missing)
-        then = "; repeat the command to continue them" if again else ", as somebody rolled them back"
-        say(f"{len(missing)} of {len(nights)} nights are not published{then}")
+    if said := tables.missing(nights):
+        say(said)
         sys.exit(1)
     api.check_night_tables(job, nights)

@@ -167,6 +167,26 @@ def nights(found: Iterable[Night]) -> Table:
     return table
 
 
+_WHY = {
+    "failed": "repeat the command to continue them",
+    "asks": "a person must answer first, with `nightjar approve` or `nightjar reject`",
+    "rolled back": "somebody rolled them back",
+}
+"""Why readers do not see a night, by its state, and what helps."""
+
+
+def missing(found: Sequence[Night]) -> str:
+    """How many nights readers do not see, and what helps; empty if there are none."""
+    states = [night.state for night in found if not night.ok]
+    if not states:
+        return ""
+    kinds = [state for state in _WHY if state in states]
+    several = len(kinds) > 1
+    each = [f"{states.count(state)} {state}: {_WHY[state]}" if several else _WHY[state] for state in kinds]
+    verb = "is" if len(states) == 1 else "are"
+    return f"{len(states)} of {counted(len(found), 'night')} {verb} not published; {'; '.join(each)}"
+
+
 def table_of(title: str, columns: Sequence[str]) -> Table:
     """An empty table as all commands show them."""
     table = Table(
