@@ -160,8 +160,6 @@ class BinaryState(Evaluator):
         known = column.is_valid().to_numpy() if column.null_count else None
         if pa.types.is_null(column.type):
             return np.zeros(len(column), bool), known
-        if pa.types.is_float16(column.type):
-            column = column.cast(pa.float32())
         if known is not None:
             column = pc.fill_null(column, pa.scalar(0).cast(column.type))
         values = column.to_numpy()

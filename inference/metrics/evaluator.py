@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.job.evaluating import Evaluating
@@ -78,7 +79,7 @@ class Evaluator(Protocol):
         self.typed(labels)
 
     def typed(self, labels: Labels) -> pa.ChunkedArray:
-        """The labels without dictionary or extension type; a column of the type null has no label.
+        """The labels without dictionary or extension type; a column of the type null has no label, and NaN is none.
 
         Raises:
             LabelInvalid: They are of a type that labels cannot have.
@@ -86,6 +87,11 @@ class Evaluator(Protocol):
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
         if not (pa.types.is_null(column.type) or self.takes_label(column.type)):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
+        if pa.types.is_floating(column.type):
+            column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
+            missing = pc.is_nan(column)
+            if pc.any(missing).as_py():
+                column = pc.if_else(missing, pa.scalar(None, column.type), column)
         return column
 
     def outputs(self, rows: pa.Table, labels: Labels) -> pa.ChunkedArray:
