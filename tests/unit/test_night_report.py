@@ -109,6 +109,19 @@ def test_the_report_lies_beside_the_manifest_and_is_replaced(night: Lake) -> Non
     assert Path(report.page).read_bytes() == before
 
 
+def test_the_report_of_an_earlier_revision_leads_to_the_newer_one(night: Lake) -> None:
+    """Else a bookmark would go on calling it published. It is said once, however often the newer one is made again."""
+    warned: list[str] = []
+    leave(night.request(), warned.append)
+    night.run(fresh=True)
+    for _ in range(2):
+        leave(night.request(), warned.append)
+    before, now = (Path(night.revision(number), "report.html").read_text() for number in (1, 2))
+    assert before.count('<a href="../r2/report.html">r2</a> of this run was made.') == 1
+    assert "was made." not in now
+    assert not warned
+
+
 def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lake) -> None:
     night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
     night.write_job(profile="all", checks=[{"drift": "score", "psi": 0.2}])

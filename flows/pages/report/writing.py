@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from markupsafe import escape
+from markupsafe import Markup, escape
 
 from nightjar.flows.pages.advice import advised, taking_back
 from nightjar.flows.pages.escaping import visible
@@ -18,7 +18,7 @@ from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.reporting import REPORT, Report, collect
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.protocol import join
+from nightjar.inference.storage.protocol import Storage, join
 
 REMADE = 10
 """The most reports that are made again at once."""
@@ -89,8 +89,9 @@ def leave(
     try:
         if finished and (there := written(request)):
             return Left(there)
-        if revs.newest_number(request.storage, request.run_uri):
+        if number := revs.newest_number(request.storage, request.run_uri):
             report, charts = write(request, account)
+            _mark_before(request, number, warn)
             return Left(report.page, charts.first)
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
@@ -119,15 +120,34 @@ def _mark(request: RunRequest, after: Snapshot, warn: Callable[[str], object]) -
         f"Since this page was made: {after.note}, publication {after.number} of {after.at[:19]} UTC. Now readers see "
         f"{seen}. This page is made again by: {again}"
     )
-    uri = written(request)
     try:
-        page = request.storage.read(uri).decode()
-        if MAIN not in page:
-            raise StorageError(f"{uri} is not as it was written")
-        marked = page.replace(MAIN, f'{MAIN}\n<p class="verdict open" role="note">{escape(visible(said))}</p>', 1)
-        request.storage.write(uri, marked.encode())
+        _write_above(request.storage, written(request), escape(visible(said)))
     except (StorageError, ValueError) as error:
         warn(f"the report of the run {request.run_id!r} tells of before: {error}; `{again}` makes it again")
+
+
+def _mark_before(request: RunRequest, number: int, warn: Callable[[str], object]) -> None:
+    """Write above the report of the revision before this one, if there is one, that it is no longer the newest."""
+    uri = join(revs.revision_uri(request.run_uri, number - 1), REPORT)
+    newer = Markup('Since this page was made, <a href="../r{0}/{1}">r{0}</a> of this run was made.').format(
+        number, REPORT
+    )
+    try:
+        _write_above(request.storage, uri, newer)
+    except Missing:
+        return
+    except (StorageError, ValueError) as error:
+        warn(f"{uri} does not say that there is a newer revision: {error}")
+
+
+def _write_above(storage: Storage, uri: str, said: Markup) -> None:
+    """Write a sentence above a report, unless it is there."""
+    page = storage.read(uri).decode()
+    if MAIN not in page:
+        raise StorageError(f"{uri} is not as it was written")
+    if said not in page:
+        marked = page.replace(MAIN, f'{MAIN}\n<p class="verdict open" role="note">{said}</p>', 1)
+        storage.write(uri, marked.encode())
 
 
 def written(request: RunRequest) -> str:
