@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 
 from nightjar.inference.metrics.numbers import added, lowest
-from nightjar.inference.metrics.profile import ColumnProfile
+from nightjar.inference.metrics.profile import ColumnProfile, Profile
 
 GROUPS = 10
 """Spans of numbers; a value that has more than a tenth of the rows has a span of its own."""
@@ -67,6 +67,12 @@ class Incomparable:
 
     why: str
     changed: bool = False
+
+
+def drifts(before: Profile, now: Profile, draws: int | None = None) -> dict[str, Drift | Incomparable]:
+    """Compare the columns that both nights have, by name. draws: as in `drift`."""
+    common = [name for name in now.columns if name in before.columns]
+    return {name: drift(before.columns[name], now.columns[name], len(common), draws) for name in common}
 
 
 def drift(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.drift import drift
+from nightjar.inference.metrics.drift import drifts
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
-from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.apart import ColumnCompared, compared
 from nightjar.inference.run.moving import RowsCompared, key_of, moved
@@ -164,10 +164,7 @@ def _figure(name: str, of: Slice | None) -> float | None:
 def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompared, ...]:
     if before is None or now is None:
         return ()
-    common = [name for name in now.columns if name in before.columns]
-    found = [_column(name, before.columns[name], now.columns[name], len(common)) for name in common]
+    found = [
+        compared(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
+    ]
     return tuple(sorted(found, key=lambda each: -1.0 if each.psi is None else each.psi, reverse=True))
-
-
-def _column(name: str, before: ColumnProfile, now: ColumnProfile, columns: int) -> ColumnCompared:
-    return compared(name, before, now, drift(before, now, columns))

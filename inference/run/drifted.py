@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.drift import Drift, Group, drift
+from nightjar.inference.metrics.drift import Drift, Group, Incomparable, drifts
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.run.apart import ColumnCompared, compared
 from nightjar.inference.storage.protocol import Storage
@@ -60,8 +60,9 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile) -> tuple[Ni
 
 def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
     """Compare the columns that both nights have. called: the other night, for a sentence."""
-    common = [name for name in now.columns if name in before.columns]
-    found = [_column(name, before.columns[name], now.columns[name], len(common)) for name in common]
+    found = [
+        _column(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
+    ]
     found.sort(key=lambda each: (each.beyond, -1.0 if each.figures.psi is None else each.figures.psi), reverse=True)
     bounded = [
         ColumnDrifted(each.figures, each.beyond, each.groups if each.beyond and place < MAX_GROUPED else ())
@@ -70,8 +71,7 @@ def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
     return NightsCompared(called, "", tuple(bounded), len(found), sum(each.beyond for each in found))
 
 
-def _column(name: str, before: ColumnProfile, now: ColumnProfile, columns: int) -> ColumnDrifted:
-    found = drift(before, now, columns)
+def _column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnDrifted:
     figures = compared(name, before, now, found)
     if not isinstance(found, Drift):
         return ColumnDrifted(figures, found.changed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nightjar.inference.job.checks import BASELINE, DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.metrics.drift import Drift, Incomparable, drift
+from nightjar.inference.metrics.drift import Drift, Incomparable, drift, drifts
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult
 
@@ -141,10 +141,8 @@ class AnyDrift(_Drifting):
 
     def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
         """Compare all columns."""
-        common = [name for name in now.columns if name in before.columns]
-        found = {name: drift(before.columns[name], now.columns[name], len(common), draws) for name in common}
         compared, said = 0, []
-        for name, each in found.items():
+        for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):
                 compared += 1
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
