@@ -37,6 +37,7 @@ from nightjar.inference.identity.snapshots import (
 )
 from nightjar.inference.input.sources.bindings import binding
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
@@ -277,7 +278,7 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
     )
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
-        job={**job.scoring_keys(), "carry": carried, **apart},
+        job={**scoring_keys(job), "carry": carried, **apart},
         columns=_columns(job, schema, types),
         kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
         model=_model_files(job, scoring),

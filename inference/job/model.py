@@ -46,8 +46,6 @@ from nightjar.inference.job.sections import (
 )
 from nightjar.inference.job.several import NamedModel
 from nightjar.inference.messages import listed, nearest
-from nightjar.inference.storage.registries import is_registered
-from nightjar.inference.yamlvalues import as_json
 
 _NONE: Any = None
 """In place of a model where `models` has several: whoever forgets that fails at once."""
@@ -517,61 +515,3 @@ class Job(Section):
     def _first_names(named: Mapping[str, str], others: Sequence[str]) -> tuple[str, ...]:
         found = dict.fromkeys(re.split("[.:]", spec)[0] for spec in named.values())
         return tuple(name for name in found if name not in others)
-
-    def scoring_keys(self) -> dict[str, Any]:
-        """Everything here that can change an output, and nothing else, as JSON: part of every shard's identity."""
-        # Jobs without these keys keep the identity that they had before there were any.
-        options = as_json(dict(sorted(self.input.options.items())))
-        declared: dict[str, Any] = {
-            "input.partitions": self.input.partitions,
-            "input.schema": self.input.declared,
-            "input.where": self.input.where,
-            "input.format": self.input.own,
-            "output.exports": sorted(self.output.exports),
-            "output.partition_by": self.output.partition_by,
-            "profile": sorted(self.profiling),
-            **(self._comparing_keys() if self.label is not None else {}),
-            "accumulators": bool(self.accumulators),
-            "resources.runtime_env": self.resources.runtime_env.identity(),
-        }
-        return {
-            **{key: given for key, given in (declared | {"input.options": options}).items() if given},
-            **self._model_keys(),
-            "carry": self.carry,
-            "label": self.label,
-            "checked": sorted(self.checked_columns),
-            "lineage": self.output.lineage,
-            "format": self.output.format,
-            "gpu": self.resources.gpus > 0,
-        }
-
-    def _comparing_keys(self) -> dict[str, Any]:
-        """How labels are compared that are there at once: it changes the states of each part."""
-        asked = self.evaluation
-        return {
-            "evaluation.task": None if asked.task == "binary" else asked.task,
-            "evaluation.prediction": asked.prediction,
-            "evaluation.group": asked.group,
-            "evaluation.k": asked.k if asked.task == "ranking" else None,
-            "slices": sorted(self.slicing),
-        }
-
-    def _model_keys(self) -> dict[str, Any]:
-        if self.models:
-            # The order of the models is the order of their columns, so they are a list of pairs.
-            beside = {"gpu": False} if self.resources.gpus > 0 else {}  # models that do not use the actors' GPU
-            models = [(job.model.called, job._model_keys() | (beside if job.model.staged else {})) for job in self.each]
-            return {"models": models, "rows": self.output.rows}
-        model = self.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
-        if self.model.batch_bytes is not None:
-            model["batch_bytes"] = self.model.batch_bytes
-        # Column order matters to readers, so outputs are a list of pairs.
-        model["outputs"] = list(self.model.outputs.items())
-        framework = FRAMEWORKS.get(self.model.uses)
-        aside = framework.aside if framework else ()
-        model["options"] = as_json({name: given for name, given in self.model.options.items() if name not in aside})
-        if self.model.path and is_registered(self.model.path):
-            model["path"] = self.model.path  # the version that a registry has of it
-        step = self.preprocess
-        options = {"preprocess.options": as_json(step.options)} if step and step.options else {}
-        return {**options, "model": model, "preprocess": step.uses if step else None}

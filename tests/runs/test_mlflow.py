@@ -19,6 +19,7 @@ import pytest
 from ports import quiet_ports
 
 from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.registries import pinned
 from support import Lake, run_steps, wait_until
@@ -98,7 +99,7 @@ def test_an_alias_is_a_version_from_the_runs_begin_on(client: Any, lake: Lake) -
     lake.ready(model__uses="model:Model", model__path="models:/delay@champion")
     request = lake.request(engine="local")
     assert request.job.model.path == f"models:/delay/{first}"
-    keys: Any = request.job.scoring_keys()
+    keys: Any = scoring_keys(request.job)
     assert keys["model"]["path"] == f"models:/delay/{first}"
     _, second = register(client, "delay", 5, lake.folder / "second")
     client.set_registered_model_alias("delay", "champion", second)

@@ -21,6 +21,7 @@ from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.inference.identity.identity import identify
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.accumulators import (
     MOST_BYTES,
@@ -254,10 +255,10 @@ def test_accumulators_lie_beside_the_parts_and_their_code_does_not_score() -> No
     assert of.companions == ("accumulators",)
     assert of.judging == ("mychecks", "mymetrics")
     assert of.only_called == ("mychecks",)
-    assert of.scoring_keys()["accumulators"] is True
-    assert "accumulators" not in job(accumulators={}).scoring_keys()
+    assert scoring_keys(of)["accumulators"] is True
+    assert "accumulators" not in scoring_keys(job(accumulators={}))
     other = job(accumulators={"lift": "mymetrics:Other", "more": "mymetrics:Lift"})
-    assert other.scoring_keys() == of.scoring_keys()
+    assert scoring_keys(other) == scoring_keys(of)
     assert job(model={"uses": "mymetrics:f", "outputs": {"score": "float32"}}).judging == ()
 
 

@@ -14,6 +14,7 @@ import pytest
 from endpoints import Asked, Endpoint, Half, Hang, Reply, endpoint, fault, said, upper, vector
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors import endpoint as product
@@ -346,8 +347,8 @@ def test_keys_that_make_no_sense_are_named(keys: dict[str, Any], message: str) -
 def test_how_fast_it_is_asked_and_what_it_costs_is_no_part_of_a_result() -> None:
     prices = {"input_mtok": 1, "output_mtok": 2}
     slow = job("http://here/v1", requests_in_flight=1, timeout_s=5, key_env="A", tokens_per_minute=5, cost=prices)
-    assert slow.scoring_keys() == job("http://here/v1").scoring_keys()
-    assert job("http://here/v1", sampling={"seed": 1}).scoring_keys() != job("http://here/v1").scoring_keys()
+    assert scoring_keys(slow) == scoring_keys(job("http://here/v1"))
+    assert scoring_keys(job("http://here/v1", sampling={"seed": 1})) != scoring_keys(job("http://here/v1"))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.predictors.pictures import pictures
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
@@ -316,7 +317,7 @@ def test_a_lake_of_images_is_scored_in_few_shards_and_bad_files_cost_their_rows(
 
 def test_options_are_part_of_the_identity_and_none_leaves_it_as_it_was(tmp_path: Path) -> None:
     plain, small, other = (
-        job(tmp_path, "in/", **({"options": options} if options else {})).scoring_keys()
+        scoring_keys(job(tmp_path, "in/", **({"options": options} if options else {})))
         for options in ({}, {"size": [8, 8], "mode": "L"}, {"mode": "L", "size": [8, 8]})
     )
     assert "input.options" not in plain

@@ -17,6 +17,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 from nightjar.inference.job.several import NamedModel
 
@@ -482,14 +483,14 @@ is what `model.code` and `identity.packages` choose."""
 
 @pytest.mark.parametrize("key", ALTERS)
 def test_what_can_alter_an_output_is_identity(tmp_path: Path, key: str) -> None:
-    before = load(tmp_path).scoring_keys()
-    assert load(tmp_path, **{key.replace(".", "__"): ALTERS[key]}).scoring_keys() != before
+    before = scoring_keys(load(tmp_path))
+    assert scoring_keys(load(tmp_path, **{key.replace(".", "__"): ALTERS[key]})) != before
 
 
 @pytest.mark.parametrize("key", CANNOT)
 def test_what_cannot_alter_an_output_is_no_identity(tmp_path: Path, key: str) -> None:
-    before = load(tmp_path).scoring_keys()
-    assert load(tmp_path, **{key.replace(".", "__"): CANNOT[key]}).scoring_keys() == before
+    before = scoring_keys(load(tmp_path))
+    assert scoring_keys(load(tmp_path, **{key.replace(".", "__"): CANNOT[key]})) == before
 
 
 RANKED: dict[str, Any] = {"task": "ranking", "group": "id"}
@@ -506,7 +507,7 @@ refused."""
 
 @pytest.mark.parametrize("key", EVALUATED)
 def test_how_labels_are_compared_is_identity(tmp_path: Path, key: str) -> None:
-    before, after = (load(tmp_path, label="late", evaluation=each).scoring_keys() for each in EVALUATED[key])
+    before, after = (scoring_keys(load(tmp_path, label="late", evaluation=each)) for each in EVALUATED[key])
     assert before != after
 
 
@@ -514,40 +515,40 @@ def test_how_labels_are_compared_is_identity(tmp_path: Path, key: str) -> None:
 def test_how_labels_are_compared_that_come_later_is_no_identity(tmp_path: Path, key: str) -> None:
     """The states of a part have none of them."""
     late = {"key": "id", "label": "late"}
-    before, after = (load(tmp_path, late_labels=late, evaluation=each).scoring_keys() for each in EVALUATED[key])
+    before, after = (scoring_keys(load(tmp_path, late_labels=late, evaluation=each)) for each in EVALUATED[key])
     assert before == after
 
 
 def test_slices_that_a_check_names_are_identity_and_its_limits_are_not(tmp_path: Path) -> None:
-    named = load(tmp_path, label="late", evaluation={"slices": ["id"]}).scoring_keys()
+    named = scoring_keys(load(tmp_path, label="late", evaluation={"slices": ["id"]}))
     check = {"metric": "auroc", "min": 0.5, "min_rows": 7, "slices": ["id"]}
-    assert load(tmp_path, label="late", checks=[check]).scoring_keys() == named
+    assert scoring_keys(load(tmp_path, label="late", checks=[check])) == named
 
 
 def test_where_the_input_is_listed_is_no_identity(tmp_path: Path) -> None:
-    assert load(tmp_path, input={"list": "names.txt"}).scoring_keys() == load(tmp_path).scoring_keys()
+    assert scoring_keys(load(tmp_path, input={"list": "names.txt"})) == scoring_keys(load(tmp_path))
 
 
 def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) -> None:
     """The metric states in a part's footer are of the checked columns: their limits are compared later."""
-    one = load(tmp_path, checks=[{"column": "score", "min": 0}]).scoring_keys()
-    assert load(tmp_path, checks=[{"column": "score", "max": 5, "nulls": 0.5}]).scoring_keys() == one
-    assert load(tmp_path, checks=[{"column": "id", "min": 0}]).scoring_keys() != one
+    one = scoring_keys(load(tmp_path, checks=[{"column": "score", "min": 0}]))
+    assert scoring_keys(load(tmp_path, checks=[{"column": "score", "max": 5, "nulls": 0.5}])) == one
+    assert scoring_keys(load(tmp_path, checks=[{"column": "id", "min": 0}])) != one
     own = [{"call": "mine:f"}, {"unique": ["id"]}]
-    assert load(tmp_path, checks=own).scoring_keys() == load(tmp_path).scoring_keys()
+    assert scoring_keys(load(tmp_path, checks=own)) == scoring_keys(load(tmp_path))
 
 
 @pytest.mark.parametrize("key", ["model__features", "carry", "output__partition_by"])
 def test_the_order_of_columns_is_identity(tmp_path: Path, key: str) -> None:
     """Features in another order are another input to the model; readers see that of carried columns and folders."""
-    assert load(tmp_path, **{key: ["a", "b"]}).scoring_keys() != load(tmp_path, **{key: ["b", "a"]}).scoring_keys()
+    assert scoring_keys(load(tmp_path, **{key: ["a", "b"]})) != scoring_keys(load(tmp_path, **{key: ["b", "a"]}))
 
 
 def test_the_order_of_outputs_is_identity(tmp_path: Path) -> None:
     """A program's results are named by position."""
     ab = load(tmp_path, model__outputs={"a": "float32", "b": "float32"})
     ba = load(tmp_path, model__outputs={"b": "float32", "a": "float32"})
-    assert ab.scoring_keys() != ba.scoring_keys()
+    assert scoring_keys(ab) != scoring_keys(ba)
 
 
 def test_every_key_of_the_job_is_known_to_these_tests() -> None:
@@ -574,7 +575,7 @@ def test_what_can_alter_an_output_of_one_of_several_models_is_identity(tmp_path:
     two = [NET, {**NET, "name": "tree"}]
 
     def keys(models: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return load(tmp_path, model=None, models=models, **more).scoring_keys()
+        return scoring_keys(load(tmp_path, model=None, models=models, **more))
 
     for key, value in ONE_OF_SEVERAL.items():
         for index in range(2):
@@ -583,7 +584,7 @@ def test_what_can_alter_an_output_of_one_of_several_models_is_identity(tmp_path:
     assert keys(two[::-1]) != keys(two), "their order is that of the columns"
     assert keys([NET, {**NET, "name": "trees"}]) != keys(two)
     assert keys(two, output__rows="all") != keys(two)
-    assert keys(two[:1]) != load(tmp_path).scoring_keys()
+    assert keys(two[:1]) != scoring_keys(load(tmp_path))
     for key, value in {"path": "elsewhere.bin", "allow_pickle": True, "code": ["*.py"]}.items():
         assert keys([{**NET, key: value}, two[1]]) == keys(two), key
 

@@ -21,6 +21,7 @@ from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics import keyhash
 from nightjar.inference.metrics.figures import Bounded, Figures, RankingFigures
@@ -333,10 +334,10 @@ def test_the_state_lies_beside_the_parts_and_is_part_of_their_identity() -> None
     assert "slices" in JOB.companions
     late = job_of(label=None, late_labels={"key": "market", "label": "grade"}, checks=[])
     assert late.companions == ()
-    keys = [job_of(evaluation={**CONTENT["evaluation"], **more}).scoring_keys() for more in ({}, {"k": 4})]
+    keys = [scoring_keys(job_of(evaluation={**CONTENT["evaluation"], **more})) for more in ({}, {"k": 4})]
     assert keys[0] != keys[1]
     others = [late, late.model_copy(update={"evaluation": job_of(evaluation={"slices": ["market"]}).evaluation})]
-    assert others[0].scoring_keys() == others[1].scoring_keys(), "labels that come later change no part"
+    assert scoring_keys(others[0]) == scoring_keys(others[1]), "labels that come later change no part"
 
 
 ROWS: list[Row] = [("a", 0.9, 1), ("a", 0.1, 2), ("b", 0.5, 0), ("b", 0.2, 1)]

@@ -21,6 +21,7 @@ from hubserver import Hub, hub_server
 from nightjar.inference.errors import JobError, Missing, StorageError, Transient
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.registries import pinned
 from support import Lake
@@ -187,7 +188,7 @@ def test_a_run_scores_with_the_commit_of_its_begin_and_the_next_with_the_one_of_
     lake.run(engine="local")
     first = lake.published()
     assert (first["score"] == first["id"] * 2).all()
-    keys: Any = request.job.scoring_keys()
+    keys: Any = scoring_keys(request.job)
     assert keys["model"]["path"] == request.job.model.path
     push(hub, lake.folder / "elsewhere", 5)
     lake.run(engine="local")

@@ -14,6 +14,7 @@ from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.engine.ray.capacity import Demand
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import scoring_keys
 from support import Lake
 
 SECRET = "hunter2-hunter2"
@@ -87,7 +88,7 @@ def test_a_variable_that_is_not_set_is_named(lake: Lake) -> None:
 def keys(lake: Lake, **env: Any) -> dict[str, Any]:
     lake.write_job(resources__runtime_env=env)
     job: Job = lake.request(scores=False).job
-    return job.scoring_keys()
+    return scoring_keys(job)
 
 
 def test_what_can_change_an_output_is_identity(lake: Lake) -> None:

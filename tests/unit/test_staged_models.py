@@ -13,6 +13,7 @@ from nightjar.inference.errors import JobError, ProcessSpoilt
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
 from nightjar.inference.run.checking import check
@@ -198,7 +199,7 @@ def test_where_it_runs_is_part_of_what_it_makes_only_beside_a_gpu(tmp_path: Path
     """On the CPU of an actor and on that of the stage it computes the same."""
 
     def keys(placed: dict[str, Any], gpus: int) -> dict[str, Any]:
-        return job(tmp_path, TREE | placed, NET, resources={"gpus": gpus}).scoring_keys()
+        return scoring_keys(job(tmp_path, TREE | placed, NET, resources={"gpus": gpus}))
 
     assert keys(STAGED, 0) == keys({}, 0)
     assert keys(STAGED, 1) != keys({}, 1)

@@ -18,6 +18,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
 from nightjar.inference.run.checking import check
@@ -512,7 +513,7 @@ def test_where_it_runs_does_not_change_what_it_makes(tmp_path: Path) -> None:
     """So a night may go on with another placement; its options are part of what scores."""
 
     def keys(**more: Any) -> dict[str, Any]:
-        return parse_job({**JOB, "preprocess": {"uses": "prep:decode", **more}}, tmp_path / "job.yaml").scoring_keys()
+        return scoring_keys(parse_job({**JOB, "preprocess": {"uses": "prep:decode", **more}}, tmp_path / "job.yaml"))
 
     assert keys(placement="staged", cpus=2, workers={"min": 1, "max": 4}) == keys()
     assert keys(options={"size": 224}) != keys()

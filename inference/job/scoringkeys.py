@@ -1,0 +1,71 @@
+"""What of a job decides its outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.storage.registries import is_registered
+from nightjar.inference.yamlvalues import as_json
+
+
+def scoring_keys(job: Job) -> dict[str, Any]:
+    """Everything in a job that can change an output, and nothing else, as JSON: part of every shard's identity."""
+    # Jobs without these keys keep the identity that they had before there were any.
+    options = as_json(dict(sorted(job.input.options.items())))
+    declared: dict[str, Any] = {
+        "input.partitions": job.input.partitions,
+        "input.schema": job.input.declared,
+        "input.where": job.input.where,
+        "input.format": job.input.own,
+        "output.exports": sorted(job.output.exports),
+        "output.partition_by": job.output.partition_by,
+        "profile": sorted(job.profiling),
+        **(_comparing_keys(job) if job.label is not None else {}),
+        "accumulators": bool(job.accumulators),
+        "resources.runtime_env": job.resources.runtime_env.identity(),
+    }
+    return {
+        **{key: given for key, given in (declared | {"input.options": options}).items() if given},
+        **_model_keys(job),
+        "carry": job.carry,
+        "label": job.label,
+        "checked": sorted(job.checked_columns),
+        "lineage": job.output.lineage,
+        "format": job.output.format,
+        "gpu": job.resources.gpus > 0,
+    }
+
+
+def _comparing_keys(job: Job) -> dict[str, Any]:
+    """How labels are compared that are there at once: it changes the states of each part."""
+    asked = job.evaluation
+    return {
+        "evaluation.task": None if asked.task == "binary" else asked.task,
+        "evaluation.prediction": asked.prediction,
+        "evaluation.group": asked.group,
+        "evaluation.k": asked.k if asked.task == "ranking" else None,
+        "slices": sorted(job.slicing),
+    }
+
+
+def _model_keys(job: Job) -> dict[str, Any]:
+    if job.models:
+        # The order of the models is the order of their columns, so they are a list of pairs.
+        beside = {"gpu": False} if job.resources.gpus > 0 else {}  # models that do not use the actors' GPU
+        models = [(each.model.called, _model_keys(each) | (beside if each.model.staged else {})) for each in job.each]
+        return {"models": models, "rows": job.output.rows}
+    model = job.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
+    if job.model.batch_bytes is not None:
+        model["batch_bytes"] = job.model.batch_bytes
+    # Column order matters to readers, so outputs are a list of pairs.
+    model["outputs"] = list(job.model.outputs.items())
+    framework = FRAMEWORKS.get(job.model.uses)
+    aside = framework.aside if framework else ()
+    model["options"] = as_json({name: given for name, given in job.model.options.items() if name not in aside})
+    if job.model.path and is_registered(job.model.path):
+        model["path"] = job.model.path  # the version that a registry has of it
+    step = job.preprocess
+    options = {"preprocess.options": as_json(step.options)} if step and step.options else {}
+    return {**options, "model": model, "preprocess": step.uses if step else None}
