@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
@@ -38,11 +38,13 @@ from nightjar.inference.job.sections import (
     IdentityRules,
     Model,
     Output,
+    Profiling,
     Rescoring,
     Resources,
     Retry,
     Section,
     as_tuple,
+    profiled_columns,
 )
 from nightjar.inference.job.several import NamedModel
 from nightjar.inference.messages import listed, nearest
@@ -82,7 +84,7 @@ class Job(Section):
     label: the column of the input with the label. evaluation: how the label is compared; checks on slices add their
     columns. late_labels: how labels that come later find their rows.
     accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described, so that nights can be compared; checks on drift add theirs.
+    profile: the columns whose values are described; checks on drift add theirs.
     canary: the share of the rows that is scored and judged before the others. cost: prices of machines.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
     and output of every date. templates: input and output as patterns with
@@ -104,7 +106,7 @@ class Job(Section):
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
     approval: Approval = Approval()
-    profile: Literal["all", "outputs"] | tuple[str, ...] = ()
+    profile: Profiling = Profiling()
     canary: float = Field(default=0, ge=0, lt=1)
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
@@ -139,9 +141,7 @@ class Job(Section):
     @field_validator("profile", mode="before")
     @classmethod
     def _profiled(cls, value: Any) -> Any:
-        if (isinstance(value, str) and value not in ("all", "outputs")) or not isinstance(value, str | list | tuple):
-            raise ValueError(f"must be all, outputs or a list of columns, not {value!r}")
-        return as_tuple(value)
+        return value if isinstance(value, dict | Profiling) else {"columns": profiled_columns(value)}
 
     @field_validator("models", mode="before")
     @classmethod
@@ -415,7 +415,8 @@ class Job(Section):
         """The columns to profile as the job file names them, with `all` or `outputs`; empty if there are none."""
         drifts = [check for check in self.checks if isinstance(check, DriftCheck)]
         named = {name for check in drifts for name in check.columns}
-        whole = (self.profile,) if isinstance(self.profile, str) else self.profile
+        columns = self.profile.columns
+        whole = (columns,) if isinstance(columns, str) else columns
         if not whole and any(not check.columns for check in drifts):
             whole = ("all",)
         return (*whole, *sorted(named - set(whole)))
@@ -427,7 +428,7 @@ class Job(Section):
             JobError: One is not there. Names the key.
         """
         known = {*self.output_types(), *names}
-        asked = {} if isinstance(self.profile, str) else {"profile": self.profile}
+        asked = {} if isinstance(self.profile.columns, str) else {"profile": self.profile.columns}
         for index, check in enumerate(self.checks):
             if isinstance(check, DriftCheck):
                 asked[f"checks[{index}].drift"] = check.columns

@@ -66,10 +66,11 @@ def job_schema() -> dict[str, Any]:
     parts["TableTarget"]["required"], parts["TableTarget"]["minProperties"] = [], 1
     parts["Preprocess"] = {"anyOf": [{"type": "string", "pattern": _OWN}, parts["Preprocess"]]}
     parts["IdentityRules"] = {"anyOf": [{"const": "strict"}, parts["IdentityRules"]]}
+    parts["Profiling"] = {"anyOf": [*parts["Profiling"]["properties"]["columns"]["anyOf"], parts["Profiling"]]}
     listed = {name: found["properties"]["carry"].pop(name) for name in ("type", "items")}
     found["properties"]["carry"]["anyOf"] = [{"const": "all"}, listed]
     # A default in Python's own form says nothing to somebody who writes YAML.
-    for key in ("resources", "retry", "rescore", "identity"):
+    for key in ("resources", "retry", "rescore", "identity", "profile"):
         found["properties"][key].pop("default")
     return {"$schema": GenerateJsonSchema.schema_dialect, **found}
 

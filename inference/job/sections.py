@@ -413,6 +413,24 @@ class Rescoring(Section):
     differing: float = Field(default=0, ge=0, lt=1)
 
 
+def profiled_columns(value: Any) -> Any:
+    """What `profile`, or `profile.columns`, may name."""
+    if (isinstance(value, str) and value not in ("all", "outputs")) or not isinstance(value, str | list | tuple):
+        raise ValueError(f"must be all, outputs or a list of columns, not {value!r}")
+    return as_tuple(value)
+
+
+class Profiling(Section):
+    """Which columns are described, so that nights can be compared. columns: `all`, `outputs` or their names. share: of
+    the rows that are described, drawn at random; each row of a file either is or is not, however often it is scored.
+    """
+
+    columns: Literal["all", "outputs"] | tuple[str, ...] = ()
+    share: float = Field(default=1, gt=0, le=1)
+
+    _columns = field_validator("columns", mode="before")(profiled_columns)
+
+
 class IdentityRules(Section):
     """Rules for the identity.
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
@@ -18,6 +19,7 @@ from nightjar.inference.metrics.categories import CategoryState, counted_values
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.distinct import ERROR, DistinctState
 from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
+from nightjar.inference.metrics.keyhash import mixed
 from nightjar.inference.metrics.numbers import NumberState
 from nightjar.inference.predictors import input_columns
 
@@ -254,6 +256,16 @@ def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
         else:
             found[name] = None
     return tuple(found)
+
+
+def drawn(uri: str, rows: np.ndarray, share: float) -> np.ndarray | None:
+    """Which of these rows are described, as their places among them; None for all. uri: their file. rows: their numbers
+    in it, which decide alone: a row is described or not, whatever shard it is in.
+    """
+    if share == 1:
+        return None
+    first = np.uint64(xxhash.xxh3_64_intdigest(uri.encode()))
+    return np.flatnonzero(mixed(rows.astype(np.uint64) + first) < np.uint64(share * 2.0**64))
 
 
 def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
@@ -34,7 +34,8 @@ class ColumnDrifted:
 class NightsCompared:
     """Tonight's columns beside those of another night. called: that night, for a sentence. why: why they cannot be
     compared; then there are no columns. columns: the first of them, the ones that are furthest apart before others.
-    total, beyond: how many there are, and how many differ by more than chance explains.
+    total, beyond: how many there are, and how many differ by more than chance explains. drawn: tonight's rows that are
+    described, where these are not all.
     """
 
     called: str
@@ -42,6 +43,7 @@ class NightsCompared:
     columns: tuple[ColumnDrifted, ...] = ()
     total: int = 0
     beyond: int = 0
+    drawn: int | None = None
 
 
 def drifted(storage: Storage, job: Job, date: str, profile: Profile) -> tuple[NightsCompared, ...]:
@@ -52,8 +54,11 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile) -> tuple[Ni
     """
     nights = dict.fromkeys(check.night for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
     found = [baseline(storage, job.output.uri, date, night) for night in nights]
+    drawn = max((each.rows for each in profile.columns.values()), default=0) if job.profile.share < 1 else None
     return tuple(
-        beside(each.called, each.profile, profile) if each.profile else NightsCompared(each.called, each.why)
+        replace(beside(each.called, each.profile, profile), drawn=drawn)
+        if each.profile
+        else NightsCompared(each.called, each.why)
         for each in found
     )
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
-from nightjar.inference.metrics.profile import Profile, profiled
+from nightjar.inference.metrics.profile import Profile, drawn, profiled
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
@@ -46,6 +46,7 @@ class Assembly:
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray | None] = []
         self._inputs: list[pa.Table] = []
+        self._drawn: list[np.ndarray | None] = []
         self._bad: list[tuple[str, int, RowFailure, str]] = []
         self._bad_inputs: list[pa.Table] = []
         self._carried = spec.job.carried(spec.schema.names)
@@ -73,12 +74,14 @@ class Assembly:
         self.left_out += read.left_out
         kept = table if scored.kept is None else selected(table, scored.kept)
         columns: list[Any] = [kept[name] for name in self._carried] + list(scored.outputs.columns)
+        rows = pc.add(read.indices(), piece.first_row)
+        rows = rows if scored.kept is None else rows.take(pa.array(scored.kept))
         if job.output.lineage:
-            rows = pc.add(read.indices(), piece.first_row)
-            columns += sink.lineage(piece.uri, rows if scored.kept is None else rows.take(pa.array(scored.kept)))
+            columns += sink.lineage(piece.uri, rows)
         self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
         self._labels.append(kept[job.label] if job.label else None)
         self._inputs.append(kept.select(self._only_read))
+        self._drawn.append(drawn(piece.uri, rows.to_numpy(), job.profile.share))
         if scored.failures:
             self._add_failures(piece, read, scored.failures, read.table.num_rows - kept.num_rows)
         return scored
@@ -132,8 +135,8 @@ class Assembly:
         found = {}
         if self._profiled:
             profile = Profile.empty(self._profiled)
-            for tables in zip(self._tables, self._inputs, strict=True):
-                profile.update(*tables)
+            for rows, *tables in zip(self._drawn, self._tables, self._inputs, strict=True):
+                profile.update(*(self._described(table, rows) for table in tables))
             found[PROFILE] = profile.to_bytes()
         if self.spec.job.compares_beside:
             slices = Slices.for_job(self.spec.job)
@@ -142,6 +145,10 @@ class Assembly:
                 slices.update(self.spec.job, table, labels)
             found[SLICES] = slices.to_bytes()
         return found
+
+    def _described(self, table: pa.Table, rows: np.ndarray | None) -> pa.Table:
+        seen = table.select([name for name in table.column_names if name in self._profiled])
+        return seen if rows is None else selected(seen, rows)
 
     def rows(self) -> list[pa.Table]:
         """The rows that are written, as the job's own accumulators get them: a table for each piece."""

@@ -60,6 +60,21 @@ def test_the_profile_of_a_night_is_that_of_its_rows_however_they_were_cut(lake: 
     assert (found["name"].numbers.min, found["name"].numbers.max) == (len("row 0"), len("row 7999"))
 
 
+def test_a_share_of_the_rows_is_described_the_same_however_they_were_cut(lake: Lake) -> None:
+    """Each row that is described is so in whatever shard it is, and all of its columns are."""
+    lake.ready(profile={"columns": "all", "share": 0.25})
+    found = []
+    for number, rows in enumerate((1000, 250, 8000), 1):
+        lake.write_job(profile={"columns": "all", "share": 0.25}, input__shard_rows=rows)
+        found.append(lake.run(fresh=number > 1).verdict.metrics)
+    assert len({profile_of(lake, number=number) for number in (1, 2, 3)}) == 1
+    described = {figures.rows for figures in found[0].profile.values()}
+    assert len(described) == 1
+    assert described.pop() == pytest.approx(2000, abs=170)  # more than four standard deviations
+    assert found[0].outputs["score"].rows == 8000, "checks are of every row"
+    assert profile_of(lake) != direct(lake)
+
+
 @pytest.mark.parametrize("point", [BEFORE_RECEIPTS, BEFORE_MANIFEST, BEFORE_SWEEP], ids=str)
 def test_a_run_that_was_killed_has_the_same_profile(lake: Lake, tmp_path: Path, point: Point) -> None:
     lake.ready(profile="all").run(run_id="undisturbed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -425,7 +426,7 @@ ALTERS: dict[str, Any] = {
     "preprocess": "prep:decode",
     "carry": ["other"],
     "label": "late",
-    "profile": ["x"],
+    "profile.columns": ["x"],
     "accumulators": {"lift": "mymetrics:Lift"},
     "output.lineage": False,
     "output.exports": ["csv"],
@@ -525,6 +526,29 @@ def test_slices_that_a_check_names_are_identity_and_its_limits_are_not(tmp_path:
     assert scoring_keys(load(tmp_path, label="late", checks=[check])) == named
 
 
+def test_the_share_of_the_rows_that_is_described_is_identity_where_columns_are(tmp_path: Path) -> None:
+    """Part states are of these rows. In short or at length, all rows of the same columns are the same."""
+    whole = scoring_keys(load(tmp_path, profile="all"))
+    assert scoring_keys(load(tmp_path, profile={"columns": "all", "share": 1})) == whole
+    assert scoring_keys(load(tmp_path, profile={"columns": "all", "share": 0.5})) != whole
+    assert scoring_keys(load(tmp_path, profile={"share": 0.5})) == scoring_keys(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ({"columns": "some"}, "profile.columns: must be all, outputs or a list of columns, not 'some'"),
+        ({"columns": "all", "share": 0}, "profile.share: "),
+        ({"columns": "all", "share": 1.5}, "profile.share: "),
+        ({"column": ["x"]}, "profile.column"),
+        (3, "profile: must be all, outputs or a list of columns, not 3"),
+    ],
+)
+def test_a_wrong_profile_is_named(tmp_path: Path, profile: Any, said: str) -> None:
+    with pytest.raises(JobError, match=re.escape(said)):
+        load(tmp_path, profile=profile)
+
+
 def test_where_the_input_is_listed_is_no_identity(tmp_path: Path) -> None:
     assert scoring_keys(load(tmp_path, input={"list": "names.txt"})) == scoring_keys(load(tmp_path))
 
@@ -554,7 +578,7 @@ def test_the_order_of_outputs_is_identity(tmp_path: Path) -> None:
 def test_every_key_of_the_job_is_known_to_these_tests() -> None:
     """Whoever adds a key decides whether it is identity, and says so here."""
     evaluation = {f"evaluation.{key}" for key in EVALUATED}
-    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | evaluation | {"models", "input.list"}
+    assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | evaluation | {"models", "input.list", "profile.share"}
     # Where a model is placed counts only beside a GPU: see test_staged_models.
     assert set(NamedModel.model_fields) == set(ONE_OF_SEVERAL) | {"name", "path", "allow_pickle", "code", "placement"}
 

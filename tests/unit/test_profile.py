@@ -20,7 +20,7 @@ from nightjar.inference.metrics.distinct import ERROR
 from nightjar.inference.metrics.exactsums import BLOCK, exact_sum
 from nightjar.inference.metrics.figures import ProfileFigures
 from nightjar.inference.metrics.numbers import QUANTILES, NumberState, keys_of, middle
-from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.profile import Profile, drawn
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
 ROWS = st.lists(
@@ -299,3 +299,28 @@ def test_what_is_no_profile_is_refused(data: bytes) -> None:
 def test_profiles_of_different_columns_do_not_merge() -> None:
     with pytest.raises(ValueError, match="different columns"):
         Profile.empty(["a"]).merge(Profile.empty(["b"]))
+
+
+def test_a_row_is_drawn_or_not_wherever_it_is_cut() -> None:
+    """So a profile of some rows does not depend on shards, nor on what an attempt scored before it died."""
+    rows = np.arange(200_000, dtype=np.int64)
+    whole = drawn("s3://lake/a.parquet", rows, 0.1)
+    assert whole is not None
+    assert len(whole) == pytest.approx(20_000, abs=600)  # more than four standard deviations
+    pieces = [rows[at] for at in (slice(150_000, None), slice(0, 70_001), slice(70_001, 150_000))]
+    found = [piece[drawn("s3://lake/a.parquet", piece, 0.1)] for piece in pieces]
+    assert sorted(np.concatenate(found)) == whole.tolist()
+    assert drawn("s3://lake/a.parquet", rows, 1) is None
+
+
+def test_files_and_places_are_drawn_independently() -> None:
+    """The same place of two files, and neighbours in one file, are drawn together as often as by chance."""
+    rows = np.arange(200_000, dtype=np.int64)
+    masks = []
+    for name in ("a", "b"):
+        masks.append(np.zeros(len(rows), bool))
+        masks[-1][drawn(name, rows, 0.2)] = True
+    one, other = masks
+    assert (one & other).mean() == pytest.approx(0.04, abs=0.002)
+    assert (one[1:] & one[:-1]).mean() == pytest.approx(0.04, abs=0.002)
+    assert (one[7:] & one[:-7]).mean() == pytest.approx(0.04, abs=0.002)
