@@ -22,12 +22,13 @@ from report import table
 from run import HERE, generate, say
 
 
-def night(asked: peer.Asked, *, profile: bool) -> dict[str, Any]:
-    """Run the job once, from nothing; returns the closing object of `--json`."""
+def night(asked: peer.Asked, share: float) -> dict[str, Any]:
+    """Run the job once, from nothing; returns the closing object of `--json`. share: of the rows that is described."""
     job = asked.out.with_name("job") / "job.yaml"
     write_job(job, asked)
-    if profile:
-        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": "all"}, sort_keys=False))
+    if share:
+        profile = {"columns": "all", "share": share}
+        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": profile}, sort_keys=False))
     shutil.rmtree(asked.out, ignore_errors=True)
     home = asked.out.with_name("prefect")
     home.mkdir(exist_ok=True)
@@ -39,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1, help="of the rows that is described")
     given = parser.parse_args()
     place = HERE / "results" / "work"
     data = generate(place / f"data-{given.rows}-16", given.rows, 16)
@@ -50,7 +52,7 @@ def main() -> None:
         runs = {}
         # The order changes from repeat to repeat, as the first of two may find a colder cache.
         for profile in ((False, True), (True, False))[repeat % 2]:
-            runs[profile] = night(asked, profile=profile)
+            runs[profile] = night(asked, given.share if profile else 0)
             say(f"repeat {repeat + 1}, {'with' if profile else 'without'}: {runs[profile]['seconds']['total']:.1f} s")
         steady = {profile: each["engine"]["steady_s"] for profile, each in runs.items()}
         total = {profile: each["seconds"]["total"] for profile, each in runs.items()}

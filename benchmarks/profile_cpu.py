@@ -33,12 +33,13 @@ from nightjar.inference.scoring.worker import ShardWorker
 SETTLED = "NIGHTJAR_PROFILE_SETTLED"
 
 
-def request_of(asked: peer.Asked, folder: Path, *, profile: bool) -> RunRequest:
-    """A run of the benchmark's job. folder: of the job."""
+def request_of(asked: peer.Asked, folder: Path, share: float) -> RunRequest:
+    """A run of the benchmark's job. folder: of the job. share: of the rows that is described."""
     job = folder / "job.yaml"
     write_job(job, asked)
-    if profile:
-        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": "all"}, sort_keys=False))
+    if share:
+        profile = {"columns": "all", "share": share}
+        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": profile}, sort_keys=False))
     return make_request(job)
 
 
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="made by data.py")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--share", type=float, default=1, help="of the rows that is described")
     given = parser.parse_args()
     data = given.data.absolute()
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +83,9 @@ def main() -> None:
         requests = {}
         for profile in (False, True):
             place = Path(folder, str(profile))
-            requests[profile] = request_of(peer.Asked(data, place / "out", 2, 16384, spec), place, profile=profile)
+            requests[profile] = request_of(
+                peer.Asked(data, place / "out", 2, 16384, spec), place, given.share if profile else 0
+            )
         settle(requests[False])
         torch.set_num_threads(1)
         memory.use_system()
