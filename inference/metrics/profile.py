@@ -30,6 +30,9 @@ _READ = (1, 2)
 _COUNTED = ""
 """In place of the distinct values of a column each of whose values is counted."""
 
+_DRAWN = 1 << 14
+"""Rows of which is looked at once whether they are drawn: what is computed of them stays in the cache."""
+
 _SHOWN = 10
 """The most frequent values that are shown of a column."""
 
@@ -264,8 +267,12 @@ def drawn(uri: str, rows: np.ndarray, share: float) -> np.ndarray | None:
     """
     if share == 1:
         return None
-    first = np.uint64(xxhash.xxh3_64_intdigest(uri.encode()))
-    return np.flatnonzero(mixed(rows.astype(np.uint64) + first) < np.uint64(share * 2.0**64))
+    file, limit = np.uint64(xxhash.xxh3_64_intdigest(uri.encode())), np.uint64(share * 2.0**64)
+    found = [
+        first + np.flatnonzero(mixed(rows[first : first + _DRAWN].astype(np.uint64) + file) < limit)
+        for first in range(0, len(rows), _DRAWN)
+    ]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:
