@@ -278,6 +278,20 @@ def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:
     assert "score.max over 2 nights" in page_of(night, "2026-11-21")
 
 
+def test_the_page_says_how_many_rows_are_described_if_these_are_not_all(night: Lake) -> None:
+    """The figures of the columns are theirs."""
+    night.write_job(profile={"columns": "all", "share": 0.25})
+    night.run(date="2026-11-20")
+    (drift,) = collect(night.request(date="2026-11-20")).compared
+    assert drift.drawn is not None
+    assert 1800 < drift.drawn < 2200
+    said = f"Tonight is described by {drift.drawn:,} rows, drawn at random (profile.share)."
+    assert said in Seen(page_of(night, "2026-11-20")).text
+    night.write_job(profile="all")
+    night.run(date="2026-11-21")
+    assert "drawn at random" not in Seen(page_of(night, "2026-11-21")).text
+
+
 def test_the_page_says_why_there_is_no_evaluation(lake: Lake) -> None:
     """No label, labels that come later, and labels that are all null: three reasons, and three things to do."""
     lake.engine = LOCAL
