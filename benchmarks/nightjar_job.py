@@ -18,8 +18,8 @@ import peer
 import yaml
 
 
-def write_job(path: Path, asked: peer.Asked) -> None:
-    """The job file over the data's columns."""
+def write_job(path: Path, asked: peer.Asked, **more: Any) -> None:
+    """The job file over the data's columns. more: keys beside those that every benchmark has."""
     spec = asked.spec
     job = {
         "name": "benchmark",
@@ -36,6 +36,7 @@ def write_job(path: Path, asked: peer.Asked) -> None:
         "output": {"uri": f"{asked.out}/", "lineage": True},
         "resources": {"actors": asked.actors, "cpus": 1},
         "checks": [{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}],
+        **more,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(job, sort_keys=False))

@@ -16,7 +16,6 @@ from statistics import median
 from typing import Any
 
 import peer
-import yaml
 from nightjar_job import nightjar, write_job
 from report import table
 from run import HERE, generate, say
@@ -25,10 +24,7 @@ from run import HERE, generate, say
 def night(asked: peer.Asked, share: float) -> dict[str, Any]:
     """Run the job once, from nothing; returns the closing object of `--json`. share: of the rows that is described."""
     job = asked.out.with_name("job") / "job.yaml"
-    write_job(job, asked)
-    if share:
-        profile = {"columns": "all", "share": share}
-        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": profile}, sort_keys=False))
+    write_job(job, asked, **({"profile": {"columns": "all", "share": share}} if share else {}))
     shutil.rmtree(asked.out, ignore_errors=True)
     home = asked.out.with_name("prefect")
     home.mkdir(exist_ok=True)

@@ -19,7 +19,6 @@ from statistics import median
 
 import peer
 import torch
-import yaml
 from nightjar_job import write_job
 
 from nightjar.inference import predictors
@@ -36,10 +35,7 @@ SETTLED = "NIGHTJAR_PROFILE_SETTLED"
 def request_of(asked: peer.Asked, folder: Path, share: float) -> RunRequest:
     """A run of the benchmark's job. folder: of the job. share: of the rows that is described."""
     job = folder / "job.yaml"
-    write_job(job, asked)
-    if share:
-        profile = {"columns": "all", "share": share}
-        job.write_text(yaml.safe_dump({**yaml.safe_load(job.read_text()), "profile": profile}, sort_keys=False))
+    write_job(job, asked, **({"profile": {"columns": "all", "share": share}} if share else {}))
     return make_request(job)
 
 

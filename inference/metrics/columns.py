@@ -173,6 +173,13 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def nan_as_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column with nulls where it is NaN, as which pandas writes them."""
+    if not pa.types.is_floating(column.type) or not pc.any(missing := pc.is_nan(column)).as_py():
+        return column
+    return pc.if_else(missing, pa.scalar(None, column.type), column)
+
+
 def floats(column: pa.ChunkedArray) -> np.ndarray:
     """A column as float64, with nulls as NaN."""
     if pa.types.is_null(column.type):

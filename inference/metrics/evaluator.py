@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.job.evaluating import Evaluating
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.metrics.figures import Bounded, ClassFigures, Evaluation, RankingFigures, RegressionFigures
 
 Labels: TypeAlias = pa.ChunkedArray | pa.Array
@@ -87,12 +86,7 @@ class Evaluator(Protocol):
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
         if not (pa.types.is_null(column.type) or self.takes_label(column.type)):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
-        if pa.types.is_floating(column.type):
-            column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
-            missing = pc.is_nan(column)
-            if pc.any(missing).as_py():
-                column = pc.if_else(missing, pa.scalar(None, column.type), column)
-        return column
+        return nan_as_null(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
 
     def outputs(self, rows: pa.Table, labels: Labels) -> pa.ChunkedArray:
         """The outputs of rows, of which each has a label or a null for one."""

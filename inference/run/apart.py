@@ -32,6 +32,11 @@ class ColumnCompared:
     vanished: tuple[str, ...] = ()
     why: str = ""
 
+    @property
+    def rank(self) -> float:
+        """By which the columns that are furthest apart come first; those without figures come last."""
+        return -1.0 if self.psi is None else self.psi
+
 
 def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
     """The figures of a column in two nights. found: how far they are apart."""

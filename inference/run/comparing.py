@@ -167,4 +167,4 @@ def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompare
     found = [
         compared(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
     ]
-    return tuple(sorted(found, key=lambda each: -1.0 if each.psi is None else each.psi, reverse=True))
+    return tuple(sorted(found, key=lambda each: each.rank, reverse=True))

@@ -68,7 +68,7 @@ def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
     found = [
         _column(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
     ]
-    found.sort(key=lambda each: (each.beyond, -1.0 if each.figures.psi is None else each.figures.psi), reverse=True)
+    found.sort(key=lambda each: (each.beyond, each.figures.rank), reverse=True)
     bounded = [
         ColumnDrifted(each.figures, each.beyond, each.groups if each.beyond and place < MAX_GROUPED else ())
         for place, each in enumerate(found[:MAX_COLUMNS])

@@ -147,8 +147,9 @@ class Assembly:
         return found
 
     def _described(self, table: pa.Table, rows: np.ndarray | None) -> pa.Table:
-        seen = table.select([name for name in table.column_names if name in self._profiled])
-        return seen if rows is None else selected(seen, rows)
+        if rows is None:
+            return table
+        return selected(table.select([name for name in table.column_names if name in self._profiled]), rows)
 
     def rows(self) -> list[pa.Table]:
         """The rows that are written, as the job's own accumulators get them: a table for each piece."""

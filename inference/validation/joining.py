@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.validation.dividing import blocks, divide, divisions
 from nightjar.inference.validation.joinkeys import keys_of, shown, whole
 
@@ -87,13 +87,10 @@ class Join:
 
     def _of_file(self, file: str, labels: pa.Table, label: str) -> pa.Table:
         """Those that have a value, which NaN is not: key, label, file."""
-        keys, values = keys_of([labels[name] for name in self.key]), plain(labels[label])
-        there = values.is_valid()
-        if pa.types.is_floating(values.type):
-            there = pc.and_(there, pc.fill_null(pc.invert(pc.is_nan(values)), False))
+        keys, values = keys_of([labels[name] for name in self.key]), nan_as_null(plain(labels[label]))
         at = self._files.setdefault(file, len(self._files))
         found = pa.table([keys, values, pa.array(np.full(len(keys), at, np.int32))], ["", "label", "file"])
-        found = found.filter(there)
+        found = found.filter(values.is_valid())
         self.counts.labels += len(keys)
         self.counts.null_labels += len(keys) - found.num_rows
         self._note(1, found.column(0))
