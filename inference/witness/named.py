@@ -126,13 +126,17 @@ def _importer(notes: Notes, trace: Any, original: Any) -> Any:
     """An `__import__` that does not trace modules that are not the user's: tracing their import would take seconds."""
 
     def importing(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        if sys.gettrace() is not trace or level or notes.places.has_module(name):
+        if sys.gettrace() is not trace or level:
             return original(name, globals, locals, fromlist, level)
+        # Without the trace already while it is looked whose the module is: what looks may import, too, as `pathlib` of
+        # Python 3.12.3 does for each path, and would end here again.
         sys.settrace(None)
         try:
-            return original(name, globals, locals, fromlist, level)
+            if not notes.places.has_module(name):
+                return original(name, globals, locals, fromlist, level)
         finally:
             sys.settrace(trace)
+        return original(name, globals, locals, fromlist, level)
 
     return importing
 

@@ -398,6 +398,30 @@ def test_odd_names_stop_nobody(root: Path, notes: Notes) -> None:
     json.dumps([seen.sentence for seen in notes.all()])
 
 
+def test_a_python_that_imports_to_make_a_path_is_watched_as_any(
+    root: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pathlib` of Python 3.12.3 does, and the watch makes paths to find out whose a module is that is imported."""
+    looked = Places.has_module
+
+    def imports(places: Places, name: str) -> bool:
+        import ntpath  # noqa: F401
+
+        return looked(places, name)
+
+    monkeypatch.setattr(Places, "has_module", imports)
+    (root / "home/named.py").write_text(f"def score():\n    return '{root}/out/vocab.json'\n")
+    monkeypatch.syspath_prepend(root / "home")
+    with naming(notes, {}):
+        import named  # type: ignore[import-not-found]  # a test wrote it
+
+        named.score()
+        import textwrap  # noqa: F401 (of no interest to the trace, which goes on after it)
+    del sys.modules["named"]
+    assert [(seen.kind, seen.name) for seen in notes.all()] == [("named", f"{root}/out/vocab.json")]
+    assert not notes.failures
+
+
 def test_nothing_is_noticed_once_nobody_watches(root: Path) -> None:
     """The hook stays, for it cannot be taken out, and does nothing."""
     with watching(root / "home") as notes:
