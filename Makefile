@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long test-gpu test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -82,6 +82,9 @@ test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## The tests that t
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
 	$(BIN)/python -m pytest -m long
+
+test-gpu: $(VENV)/.installed-dev  ## The tests that compute on a GPU, on a machine that has one
+	NIGHTJAR_SKIP_FLIGHTS=1 $(BIN)/python -m pytest tests/gpu
 
 test-vllm: $(VENV)-vllm/.installed  ## The tests with vLLM's build for CPUs, in an environment of their own
 	$(VENV)-vllm/bin/python -m pytest tests/runs/test_vllm.py

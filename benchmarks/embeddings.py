@@ -34,6 +34,7 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "embeddings"
 MODEL = EXAMPLE / "models" / "minilm"
 WIDTH = 384
 WARM = "warm"
+CPU, GPU = "cpu", "cuda"
 LONG_EVERY, LONG_GLOSSES = 64, 30
 """Of the skewed texts each 64th is thirty glosses long, which is more tokens than the model takes."""
 
@@ -46,26 +47,28 @@ Run = Callable[[Path, Path], tuple[float, Vectors]]
 class DocumentedPredictor:
     """As Ray Data's documentation writes a predictor for `map_batches`: fixed batches, padded to their longest text."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
         settings = json.loads((MODEL / "sentence_bert_config.json").read_text())
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL, model_max_length=settings["max_seq_length"])
-        self.model = transformers.AutoModel.from_pretrained(MODEL).eval()
+        self.model = transformers.AutoModel.from_pretrained(MODEL).eval().to(device)
+        self.device = device
 
     def __call__(self, batch: Batch) -> Batch:
-        given = self.tokenizer(list(batch["text"]), padding=True, truncation=True, return_tensors="pt")
+        texts = self.tokenizer(list(batch["text"]), padding=True, truncation=True, return_tensors="pt")
+        given = texts.to(self.device)
         with torch.inference_mode():
             tokens = self.model(**given).last_hidden_state
         mask = given["attention_mask"][:, :, None].float()
         vectors = (tokens * mask).sum(1) / mask.sum(1)
-        return {"embedding": torch.nn.functional.normalize(vectors, dim=1).numpy()}
+        return {"embedding": torch.nn.functional.normalize(vectors, dim=1).cpu().numpy()}
 
 
 class Timed(DocumentedPredictor):
     """The same class in an actor of Ray Data; it notes when it is called first, and hands the texts on."""
 
-    def __init__(self, threads: int, note: Path) -> None:
+    def __init__(self, device: str, threads: int, note: Path) -> None:
         torch.set_num_threads(threads)
-        super().__init__()
+        super().__init__(device)
         self.note: Path | None = note
 
     def __call__(self, batch: Batch) -> Batch:
@@ -78,13 +81,15 @@ class Timed(DocumentedPredictor):
 class SentenceTransformers:
     """`encode` of the library sentence-transformers, which sorts the texts that it is given by their length."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str, rows: int) -> None:
+        """rows: of a batch of the model, of the many that each call is given."""
         from sentence_transformers import SentenceTransformer
 
-        self.model = SentenceTransformer(str(MODEL), device="cpu")
+        self.model, self.rows = SentenceTransformer(str(MODEL), device=device), rows
 
     def __call__(self, batch: Batch) -> Batch:
-        return {"embedding": self.model.encode(list(batch["text"]), show_progress_bar=False)}
+        vectors = self.model.encode(list(batch["text"]), batch_size=self.rows, show_progress_bar=False)
+        return {"embedding": vectors}
 
 
 def by_batches(predictor: Callable[[Batch], Batch], rows: int, source: Path, target: Path) -> tuple[float, Vectors]:
@@ -99,7 +104,7 @@ def by_batches(predictor: Callable[[Batch], Batch], rows: int, source: Path, tar
     return time.perf_counter() - began, vectors_of([target])
 
 
-def by_ray_data(threads: int, rows: int, source: Path, target: Path) -> tuple[float, Vectors]:
+def by_ray_data(device: str, threads: int, rows: int, source: Path, target: Path) -> tuple[float, Vectors]:
     """The script around the class: read, `map_batches` in an actor, write."""
     import ray.data
 
@@ -108,7 +113,12 @@ def by_ray_data(threads: int, rows: int, source: Path, target: Path) -> tuple[fl
     texts = ray.data.read_parquet(str(source))
     actors = ray.data.ActorPoolStrategy(size=1)
     done = texts.map_batches(
-        Timed, fn_constructor_args=(threads, note), batch_size=rows, compute=actors, num_cpus=threads
+        Timed,
+        fn_constructor_args=(device, threads, note),
+        batch_size=rows,
+        compute=actors,
+        num_cpus=threads,
+        num_gpus=gpus_of(device),
     )
     done.write_parquet(str(target / "out"))
     seconds = time.time() - float(note.read_text())
@@ -119,6 +129,10 @@ def by_ray_data(threads: int, rows: int, source: Path, target: Path) -> tuple[fl
     return seconds, vectors_of(files)[[place[text] for text in wanted]]
 
 
+def gpus_of(device: str) -> int:
+    return int(device == GPU)
+
+
 def start_ray(threads: int) -> None:
     """A Ray of this program, which lacks no CPU for reading and writing."""
     import ray.data
@@ -127,7 +141,9 @@ def start_ray(threads: int) -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
 
 
-def by_nightjar(options: dict[str, Any], threads: int, source: Path, target: Path) -> tuple[float, Vectors]:
+def by_nightjar(
+    options: dict[str, Any], device: str, threads: int, source: Path, target: Path
+) -> tuple[float, Vectors]:
     """The score step of a night on the local engine: from the first shard's start to the last one's end."""
     from nightjar.inference.engine import LOCAL
     from nightjar.inference.run import steps
@@ -140,7 +156,7 @@ def by_nightjar(options: dict[str, Any], threads: int, source: Path, target: Pat
         "input": {"uri": str(source), "shard_rows": pq.read_metadata(source).num_rows},
         "model": {"uses": "embed", "path": str(MODEL), "features": ["text"], "outputs": outputs, "options": options},
         "output": {"uri": f"{target}/out/"},
-        "resources": {"actors": 1, "cpus": threads},
+        "resources": {"actors": 1, "cpus": threads, "gpus": gpus_of(device)},
     }
     (target / "job.yaml").write_text(yaml.safe_dump(job))
     request = make_request(target / "job.yaml", date="2026-11-19", engine=LOCAL)
@@ -175,22 +191,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000)
     parser.add_argument("--batch", type=int, default=64, help="rows of a batch of the documentation's predictor")
+    parser.add_argument("--encode-batch", type=int, default=32, help="that of sentence-transformers; 32 is its default")
     parser.add_argument("--batch-tokens", type=int, help="model.options.batch_tokens; default: Nightjar's own")
     parser.add_argument("--texts", nargs="+", choices=["glosses", "skewed"], default=["glosses", "skewed"])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", choices=[CPU, GPU], default=CPU)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     transformers.utils.logging.disable_progress_bar()
     options = {"batch_tokens": asked.batch_tokens} if asked.batch_tokens else {}
     peers: dict[str, Run] = {
-        "nightjar": partial(by_nightjar, options, asked.threads),
-        "documentation": partial(by_batches, DocumentedPredictor(), asked.batch),
-        "documentation, on Ray": partial(by_ray_data, asked.threads, asked.batch),
+        "nightjar": partial(by_nightjar, options, asked.device, asked.threads),
+        "documentation": partial(by_batches, DocumentedPredictor(asked.device), asked.batch),
+        "documentation, on Ray": partial(by_ray_data, asked.device, asked.threads, asked.batch),
     }
     start_ray(asked.threads)
     if importlib.util.find_spec("sentence_transformers"):
-        peers["sentence-transformers"] = partial(by_batches, SentenceTransformers(), asked.rows)
+        peers["sentence-transformers"] = partial(
+            by_batches, SentenceTransformers(asked.device, asked.encode_batch), asked.rows
+        )
     with tempfile.TemporaryDirectory() as place:
         for name, source in write_texts(Path(place), asked.rows).items():
             if name not in {WARM, *asked.texts}:

@@ -1,14 +1,15 @@
-"""The two cases of `stages.py`: their input, their steps, and the command line that its peers share."""
+"""The cases of `stages.py`: their input, their steps, and the command line that its peers share."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
+import multiprocessing
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-WAITS, IMAGES = "waits", "images"
+WAITS, IMAGES, RESNET = "waits", "images", "resnet"
 PHOTO = (500, 375)
 QUALITY = 90
 
@@ -27,6 +28,7 @@ class Case:
     """files: of the input. per_file: rows of each. batch: rows of a batch. source: the input's format. carry: the
     column that is not for the steps. prepare, model: names in `stages_steps`, each with options besides its notes.
     workers, cpus: of the stage that prepares, which has as many workers in every program that has such a stage.
+    gpus: of the model's actor. close: how far apart the scores of two programs may be, absolute and relative.
     """
 
     files: int
@@ -38,6 +40,8 @@ class Case:
     model: str
     workers: int
     cpus: float
+    gpus: int = 0
+    close: tuple[float, float] = (1e-5, 1e-4)
     prepare_options: Mapping[str, Any] = field(default_factory=dict)
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -47,8 +51,14 @@ class Case:
 
 
 CASES = {
-    WAITS: Case(100, 20, 20, "parquet", "id", "wait", "Waiting", 5, 0.2, {"seconds": 0.4}, {"seconds": 0.1}),
+    WAITS: Case(
+        *(100, 20, 20, "parquet", "id", "wait", "Waiting", 5, 0.2),
+        prepare_options={"seconds": 0.4},
+        model_options={"seconds": 0.1},
+    ),
     IMAGES: Case(1600, 1, 32, "binary", "path", "decode", "ConvNet", 2, 0.5),
+    # A GPU computes convolutions in TF32, with three digits, and sums them in another order for another batch.
+    RESNET: Case(9600, 1, 64, "binary", "path", "decode", "ResNet", 12, 1, gpus=1, close=(2e-2, 2e-2)),
 }
 
 
@@ -91,19 +101,19 @@ def make(name: str, folder: Path) -> Path:
         return folder / "rows"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "rows").mkdir(parents=True)
-    rng = np.random.default_rng(7)
-    photos = _photos() if name == IMAGES else []
-    for file in range(case.files):
-        path = folder / "rows" / f"{file:05}"
-        if photos:
-            path.with_suffix(".jpg").write_bytes(_crop(photos, rng))
-        else:
-            ids = np.arange(file * case.per_file, (file + 1) * case.per_file)
-            pq.write_table(pa.table({"id": ids, "x": ids * 3}), path.with_suffix(".parquet"))
+    write = _numbers if case.source == "parquet" else _crop
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        pool.map(partial(write, folder / "rows", case), range(case.files))
     marker.write_text(repr(case))
     return folder / "rows"
 
 
+def _numbers(folder: Path, case: Case, file: int) -> None:
+    ids = np.arange(file * case.per_file, (file + 1) * case.per_file)
+    pq.write_table(pa.table({"id": ids, "x": ids * 3}), folder / f"{file:05}.parquet")
+
+
+@cache
 def _photos() -> list[Image.Image]:
     """Real photographs, which scikit-learn brings along."""
     from sklearn.datasets import load_sample_images
@@ -111,10 +121,9 @@ def _photos() -> list[Image.Image]:
     return [Image.fromarray(photo) for photo in load_sample_images().images]
 
 
-def _crop(photos: list[Image.Image], rng: np.random.Generator) -> bytes:
+def _crop(folder: Path, _: Case, file: int) -> None:
     """A JPEG of some part of some photograph, so that no two files are alike."""
+    photos, rng = _photos(), np.random.default_rng([7, file])
     photo = photos[rng.integers(len(photos))]
     left, top = (int(rng.integers(most - least + 1)) for most, least in zip(photo.size, PHOTO, strict=True))
-    content = io.BytesIO()
-    photo.crop((left, top, left + PHOTO[0], top + PHOTO[1])).save(content, "JPEG", quality=QUALITY)
-    return content.getvalue()
+    photo.crop((left, top, left + PHOTO[0], top + PHOTO[1])).save(folder / f"{file:05}.jpg", quality=QUALITY)

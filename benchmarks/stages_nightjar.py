@@ -40,7 +40,7 @@ def write_job(job: stages_case.Asked) -> Path:
         },
         "carry": [case.carry],
         "output": {"uri": f"{job.out}/"},
-        "resources": {"actors": 1, "cpus": 1 if staged else 2},
+        "resources": {"actors": 1, "cpus": 1 if staged else 2, "gpus": case.gpus},
     }
     if case.per_file == case.batch:
         # A file of Parquet is a batch and a block of Ray Data's, so that it is a shard here.

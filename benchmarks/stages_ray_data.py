@@ -42,6 +42,7 @@ def score(job: stages_case.Asked) -> None:
         fn_constructor_kwargs={**notes, **case.model_options},
         batch_size=case.batch,
         num_cpus=1,
+        num_gpus=case.gpus,
         compute=ray.data.ActorPoolStrategy(size=1),
     ).write_parquet(str(job.out))
 

@@ -81,3 +81,21 @@ class ConvNet:
             pixels = torch.from_numpy(batch["pixels"]).permute(0, 3, 1, 2)
             score = self.model(pixels.float().sub_(127).div_(128))[:, 0].numpy()
         return {**{name: column for name, column in batch.items() if name != "pixels"}, "score": score}
+
+
+class ResNet:
+    """ResNet-50 of torchvision, with weights from a seed, on the GPU if there is one."""
+
+    def __init__(self, notes: str) -> None:
+        import torchvision
+
+        torch.manual_seed(7)
+        self.place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = torchvision.models.resnet50(weights=None).eval().to(self.place)
+        self.notes = notes
+
+    def __call__(self, batch: Batch) -> Batch:
+        with noted(self.notes, MODEL, len(batch["pixels"])), torch.inference_mode():
+            pixels = torch.from_numpy(batch["pixels"]).to(self.place).permute(0, 3, 1, 2)
+            score = self.model(pixels.float().sub_(127).div_(128))[:, 0].cpu().numpy()
+        return {**{name: column for name, column in batch.items() if name != "pixels"}, "score": score}

@@ -15,6 +15,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.arrays import Array
 from nightjar.inference.predictors.modelfolder import ModelFolder
 from nightjar.inference.predictors.packing import Packer
+from nightjar.inference.predictors.placing import device_of_job
 from nightjar.inference.predictors.textloading import load
 from nightjar.inference.predictors.tokens import Tokeniser, Tokens
 
@@ -49,14 +50,11 @@ class TextModel:
         Raises:
             JobError: Model or tokenizer cannot be loaded.
         """
-        torch.set_num_threads(job.resources.cores)
-        # Ray may be told of GPUs that do not exist, as in tests; `device` then says the truth.
-        on_gpu = job.resources.gpus > 0 and torch.cuda.is_available()
-        self._place = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self._place = device_of_job(job)
         loaded = load(job, folder, auto, max_length, cut)
         self._model = loaded.model.to(self._place)
         self._takes, self._pad = loaded.takes, loaded.pad
-        self._packer = Packer(_budget(job, on_gpu))
+        self._packer = Packer(_budget(job, self._place.type == "cuda"))
         self.tokenise = Tokeniser(loaded.backend, types="token_type_ids" in loaded.takes, **plain)
         self.config = loaded.model.config
         self.device = str(self._place)
