@@ -65,10 +65,20 @@ PACKED = pa.list_(pa.large_binary())
 def unpacked(packed: pa.ListScalar) -> Parcel:
     """The inverse of `Parcel.packed`."""
     head, *rest = (cell.as_buffer() for cell in packed.values)
-    parcel = pickle.loads(head, buffers=[bytearray(buffer) for buffer in rest])
+    parcel = pickle.loads(head, buffers=[_own(buffer) for buffer in rest])
     if not isinstance(parcel, Parcel):
         raise TypeError(f"a parcel was expected, not {type(parcel).__name__}")
     return parcel
+
+
+def _own(buffer: pa.Buffer) -> np.ndarray[Any, Any]:
+    """A copy that may be written to, made by numpy, because it leaves Python to the thread that calls the model: while
+    `bytearray` copies, that thread waits for 5 ms (`sys.getswitchinterval`) each time it needs Python, as it does
+    hundreds of times in a call that starts kernels on a GPU.
+    """
+    mine = np.empty(buffer.size, np.uint8)
+    mine[:] = np.frombuffer(buffer, np.uint8)
+    return mine
 
 
 def found(shipped: Sequence[Batch], rows: Sequence[int]) -> Any:

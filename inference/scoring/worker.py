@@ -8,6 +8,7 @@ error that can be caught becomes a `Failed` event, and the worker goes on to the
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,6 +63,11 @@ from nightjar.inference.storage.protocol import Storage, join
 _MEASURED_S = 10.0
 """How long a measurement of memory holds. The system looks at each page of the process for it."""
 
+SWITCH_S = 0.0005
+"""How long a worker's other threads keep Python while the one that calls the model waits for it, in seconds. It is a
+tenth of Python's default: a model on a GPU waits so long each time that it comes back from the device.
+"""
+
 
 def _together(assignment: Assignment) -> list[tuple[Piece, ...]]:
     """The pieces that are scored as one table. Those of a suspect are read and scored one by one: one of them may kill
@@ -80,6 +86,8 @@ class ShardWorker(Worker):
         """
         need = spec.job.resources
         super().__init__(spec, need.cores, turn_to)
+        if spec.own_process:
+            sys.setswitchinterval(SWITCH_S)
         # Its process starts while the models are loaded.
         self.accumulating = Accumulating(spec) if spec.job.accumulators else None
         self._opened = Opened(scorers) if scorers else open_scorers(spec)
