@@ -85,6 +85,7 @@ class Module:
             raw = self._called(given)
         except RuntimeError as error:
             if not self._proven and not is_memory(error):
+                _check_compiler(error)
                 self._check_shapes(prepared, error)
             raise
         self._proven = prepared.fixed
@@ -168,6 +169,17 @@ def _arguments(module: torch.nn.Module) -> tuple[list[str], list[str]]:
     if not every:
         raise JobError("model.path: the module's forward takes no argument by name; give it one for each input")
     return required, every
+
+
+def _check_compiler(error: RuntimeError) -> None:
+    """Raise a clear error if `torch.compile` failed, and not the module."""
+    if type(error).__module__.startswith("torch._inductor"):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = next((line for line in lines if "error: " in line), lines[0] if lines else type(error).__name__)
+        raise JobError(
+            "model.options.compile: torch cannot compile the module here; for the CPU it needs a C++ compiler and the "
+            f"headers of Python (on Debian: g++ and python3-dev), or leave `compile` out: {why}"
+        ) from error
 
 
 def _last_line(error: RuntimeError) -> str:

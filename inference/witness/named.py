@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,8 +43,11 @@ class _Names:
         self._left -= 1
         if self._left < 0:
             return
-        if isinstance(value, (str, bytes, os.PathLike)):
+        if isinstance(value, (str, bytes)):
             self._text(value, by)
+        elif isinstance(value, os.PathLike):
+            with suppress(AttributeError):  # it is just being made, and has no path yet
+                self._text(os.fspath(value), by)
         elif depth and type(value) is dict:  # other mappings may compute their values
             self._each(list(value.values())[:_ITEMS], by, depth)
         elif depth and type(value) in {list, tuple, set, frozenset}:
@@ -54,7 +57,7 @@ class _Names:
         for value in values:
             self.look(value, by, depth - 1)
 
-    def _text(self, value: str | bytes | os.PathLike[str], by: str) -> None:
+    def _text(self, value: str | bytes, by: str) -> None:
         text = os.fsdecode(value)
         if len(text) > _LONGEST or text in self._known or not ("/" in text or "." in text) or "\n" in text:
             return

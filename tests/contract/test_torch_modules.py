@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -146,6 +147,20 @@ def test_a_compiled_module_scores_alike(load: Callable[..., Loaded]) -> None:
             with torch.no_grad():
                 expected = module(torch.from_numpy(values)).numpy().reshape(-1)
             np.testing.assert_allclose(found["score"].to_numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_compiler_the_key_that_needs_one_is_named(
+    load: Callable[..., Loaded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the shape of the features that is wrong."""
+    job, _ = load("state.pt", "Net", {"width": 2, "outputs": 3}, options={"compile": True}, outputs={"a": "float32[3]"})
+    scorer = load_scorer(job, job.model.path)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/bin/false"))
+    with pytest.raises(
+        JobError, match=r"^model\.options\.compile: .* C\+\+ compiler .*: InvalidCxxCompiler: No working"
+    ):
+        scorer(table_of(numbers(8, 2)))
 
 
 @has_safetensors

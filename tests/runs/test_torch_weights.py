@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_a_run_scores_with_the_module_and_its_code_is_identity(weighed: Lake) ->
     assert found["score"].tolist() == [2 * each + 1 for each in range(8000)]
     scoring = weighed.request().scoring
     assert {"net.py", "parts.py"} <= {file.name for file in scoring.code.files}
-    assert scoring.packages == {"torch": torch.__version__}
+    assert scoring.packages == {"torch": version("torch")}
     assert package_files(weighed.request().job, "torch") == [], "only its version counts"
     assert weighed.run().scored.progress.scored_rows == 0
     (weighed.folder / "parts.py").write_text("FACTOR = 10\n")
