@@ -484,7 +484,8 @@ def test_what_takes_two_seconds_is_measured_once() -> None:
 def test_what_cannot_be_handed_to_another_process_is_refused_with_the_reason() -> None:
     steps = Clocked([1.0], [1.0], {"x": [lambda: None] * 10})
     refused = measured(steps, own=True).refused
-    assert refused.startswith("what it returns cannot be pickled (AttributeError: Can't pickle local object")
+    assert refused.startswith("what it returns cannot be pickled (AttributeError: Can't ")
+    assert "local object" in refused
 
 
 def test_the_costs_of_several_models_are_added_up() -> None:

@@ -526,7 +526,7 @@ def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int) -> Non
     made = worker(lake, Slow(lambda _: time.sleep(0.05)), storage=FaultyStorage(LakeStorage(), faults))
     first, second = [event.spent for event in made.process(work) if isinstance(event, Receipt)]
     passed = time.monotonic() - began
-    assert first.read >= 0.1
+    assert first.read > 0.09
     assert first.predict >= 2 * 4 * 0.05, "the second shard is scored while the first one is written"
     if cores == 1:
         assert first.prepare >= 2 * 4 * 0.03
