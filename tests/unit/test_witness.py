@@ -422,6 +422,22 @@ def test_a_python_that_imports_to_make_a_path_is_watched_as_any(
     assert not notes.failures
 
 
+def test_a_path_that_is_being_made_names_nothing_yet(root: Path, notes: Notes) -> None:
+    """The trace meets it before its constructor has ended, as it does `pathlib.Path` of Python 3.12."""
+    (root / "home/half.py").write_text(
+        "class Half:\n"
+        "    def __fspath__(self):\n"
+        "        return self.path\n"
+        "def score():\n"
+        f"    half, whole = Half.__new__(Half), '{root}/out/vocab.json'\n"
+        "    return half is not whole\n"
+    )
+    with naming(notes, {}):
+        assert runpy.run_path(str(root / "home/half.py"))["score"]()
+    assert not notes.failures
+    assert [seen.name for seen in notes.all()] == [f"{root}/out/vocab.json"]
+
+
 def test_nothing_is_noticed_once_nobody_watches(root: Path) -> None:
     """The hook stays, for it cannot be taken out, and does nothing."""
     with watching(root / "home") as notes:
