@@ -63,7 +63,20 @@ def _pixels(content: bytes) -> Any:
         return np.asarray(image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
-class ConvNet:
+class Network:
+    """Scores pixels. model: gives numbers for each image, of which the first one is the score. place: where it is."""
+
+    def __init__(self, notes: str, model: torch.nn.Module, place: str = "cpu") -> None:
+        self.notes, self.model, self.place = notes, model.eval().to(place), place
+
+    def __call__(self, batch: Batch) -> Batch:
+        with noted(self.notes, MODEL, len(batch["pixels"])), torch.inference_mode():
+            pixels = torch.from_numpy(batch["pixels"]).to(self.place).permute(0, 3, 1, 2)
+            score = self.model(pixels.float().sub_(127).div_(128))[:, 0].cpu().numpy()
+        return {**{name: column for name, column in batch.items() if name != "pixels"}, "score": score}
+
+
+class ConvNet(Network):
     """A small convolutional net in torch, on one thread, with weights from a seed."""
 
     def __init__(self, notes: str) -> None:
@@ -73,29 +86,15 @@ class ConvNet:
         for channels, into in ((3, 16), (16, 32), (32, 64), (64, 128)):
             layers += [torch.nn.Conv2d(channels, into, 3, stride=2, padding=1), torch.nn.ReLU()]
         layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(128, 1)]
-        self.model = torch.nn.Sequential(*layers).eval()
-        self.notes = notes
-
-    def __call__(self, batch: Batch) -> Batch:
-        with noted(self.notes, MODEL, len(batch["pixels"])), torch.inference_mode():
-            pixels = torch.from_numpy(batch["pixels"]).permute(0, 3, 1, 2)
-            score = self.model(pixels.float().sub_(127).div_(128))[:, 0].numpy()
-        return {**{name: column for name, column in batch.items() if name != "pixels"}, "score": score}
+        super().__init__(notes, torch.nn.Sequential(*layers))
 
 
-class ResNet:
+class ResNet(Network):
     """ResNet-50 of torchvision, with weights from a seed, on the GPU if there is one."""
 
     def __init__(self, notes: str) -> None:
         import torchvision
 
         torch.manual_seed(7)
-        self.place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = torchvision.models.resnet50(weights=None).eval().to(self.place)
-        self.notes = notes
-
-    def __call__(self, batch: Batch) -> Batch:
-        with noted(self.notes, MODEL, len(batch["pixels"])), torch.inference_mode():
-            pixels = torch.from_numpy(batch["pixels"]).to(self.place).permute(0, 3, 1, 2)
-            score = self.model(pixels.float().sub_(127).div_(128))[:, 0].cpu().numpy()
-        return {**{name: column for name, column in batch.items() if name != "pixels"}, "score": score}
+        place = "cuda" if torch.cuda.is_available() else "cpu"
+        super().__init__(notes, torchvision.models.resnet50(weights=None), place)

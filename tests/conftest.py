@@ -80,8 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-@pytest.fixture(scope="session")
-def ray_local() -> None:
+def start_ray(**resources: Any) -> None:
     """A Ray cluster in this process, for steps that are called directly. It ends with the process, and not sooner.
 
     After `ray.shutdown` whatever still asks Ray for something, a thread that goes on for a moment, say, ends the whole
@@ -103,15 +102,25 @@ def ray_local() -> None:
         here.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody looks at these figures, which take CPU
         ray.init(
             address="local",
-            num_cpus=2,
-            num_gpus=2,  # in name: Ray counts them, and nobody computes on them
-            resources={"licence": 2, "accelerator_type:A100": 1},
-            labels={"zone": "eu"},
             include_dashboard=False,
             logging_level="ERROR",
             log_to_driver=False,
             _temp_dir=folder,
+            **resources,
         )
+
+
+@pytest.fixture(scope="session")
+def ray_local() -> None:
+    """A Ray cluster with two GPUs in name: Ray counts them, and nobody computes on them."""
+    resources = {"licence": 2, "accelerator_type:A100": 1}
+    start_ray(num_cpus=2, num_gpus=2, resources=resources, labels={"zone": "eu"})
+
+
+@pytest.fixture(scope="session")
+def ray_gpu() -> None:
+    """A Ray cluster with the CPUs and GPUs that Ray finds."""
+    start_ray()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,8 +46,11 @@ class _Names:
         if isinstance(value, (str, bytes)):
             self._text(value, by)
         elif isinstance(value, os.PathLike):
-            with suppress(AttributeError):  # it is just being made, and has no path yet
-                self._text(os.fspath(value), by)
+            try:
+                named = os.fspath(value)
+            except AttributeError:  # it is just being made, and has no path yet
+                return
+            self._text(named, by)
         elif depth and type(value) is dict:  # other mappings may compute their values
             self._each(list(value.values())[:_ITEMS], by, depth)
         elif depth and type(value) in {list, tuple, set, frozenset}:

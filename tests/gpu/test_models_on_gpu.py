@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -18,14 +16,16 @@ import torch
 pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 pytest.importorskip("PIL", reason="pip install 'nightjar-batch[images]'")
 
-from torchnets import NET
+from torchnets import MakeJob, make_job, module_of, numbers, table_of, write
 
 from mediamodels import encoded, photos, recordings, save_classifier, save_detector, save_listener, save_whisper
-from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import Scorer, check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from textmodels import WIDTH, save_model, save_recipe, sentences
+
+__all__ = ["make_job"]  # a fixture
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 
 CLOSE = 2e-3
 """The largest difference: convolutions and products are computed in TF32, or in half precision by another order."""
@@ -36,49 +36,20 @@ SOUNDS = pa.table({"sound": pa.array([each.tolist() for each in recordings(5)], 
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER"}
 
 
-def numbers(rows: int = 500) -> pa.Table:
-    values = np.random.default_rng(1).random((rows, 2), np.float32)
-    return pa.table({"a": values[:, 0], "b": values[:, 1]})
-
-
-def pictures(rows: int = 20) -> pa.Table:
-    """Arrays of three channels."""
-    values = np.random.default_rng(1).random((rows, 3, 16, 16), np.float32)
-    kind = pa.fixed_shape_tensor(pa.float32(), (3, 16, 16))
-    storage = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 3 * 16 * 16)
-    return pa.table({"image": pa.ExtensionArray.from_storage(kind, storage)})
-
-
-def net(name: str, folder: Path) -> torch.nn.Module:
-    """One of the modules that `net.py` in this folder has."""
-    (folder / "net.py").write_text(NET)
-    sys.path.insert(0, str(folder))
-    import net  # type: ignore[import-not-found]  # a test wrote it
-
-    torch.manual_seed(3)
-    made: torch.nn.Module = getattr(net, name)()
-    return made.eval()
+NUMBERS = table_of(numbers(500, 2))
+PICTURES = pa.table({"image": pa.FixedShapeTensorArray.from_numpy_ndarray(numbers(20, 3, 16, 16))})
 
 
 def program(folder: Path) -> None:
     shapes = {"x": {0: torch.export.Dim("n")}}
     torch.export.save(
-        torch.export.export(net("Net", folder), (torch.ones(4, 2),), dynamic_shapes=shapes), folder / "m.pt2"
+        torch.export.export(module_of("Net"), (torch.ones(4, 2),), dynamic_shapes=shapes), folder / "m.pt2"
     )
 
 
-def script(folder: Path) -> None:
-    torch.jit.save(torch.jit.script(net("Net", folder)), folder / "m.pt")
-
-
-def weights(name: str = "Net") -> Callable[[Path], None]:
-    return lambda folder: torch.save(net(name, folder).state_dict(), folder / "m.pth")
-
-
-def safetensors(folder: Path) -> None:
-    from safetensors.torch import save_model as save
-
-    save(net("Net", folder), str(folder / "m.safetensors"))
+def module(file: str, name: str = "Net") -> Callable[[Path], None]:
+    """What writes one of the modules of `torchnets` into a file."""
+    return lambda folder: write(folder, file, module_of(name))
 
 
 def keras(folder: Path) -> None:
@@ -108,22 +79,22 @@ SCORE = {"score": "float32"}
 OWN = {"model": "net:Net"}
 LABEL = {"label": "string", "score": "float32"}
 CASES = {
-    "exported program": Case("torch", "m.pt2", program, numbers(), SCORE),
-    "TorchScript": Case("torch", "m.pt", script, numbers(), SCORE),
-    "state dict": Case("torch", "m.pth", weights(), numbers(), SCORE, OWN),
-    "safetensors": Case("torch", "m.safetensors", safetensors, numbers(), SCORE, OWN),
-    "half precision": Case("torch", "m.pth", weights(), numbers(), SCORE, {**OWN, "dtype": "float16"}),
-    "autocast": Case("torch", "m.pth", weights(), numbers(), SCORE, {**OWN, "autocast": "float16"}),
+    "exported program": Case("torch", "m.pt2", program, NUMBERS, SCORE),
+    "TorchScript": Case("torch", "script.pt", module("script.pt"), NUMBERS, SCORE),
+    "state dict": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, OWN),
+    "safetensors": Case("torch", "m.safetensors", module("m.safetensors"), NUMBERS, SCORE, OWN),
+    "half precision": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, {**OWN, "dtype": "float16"}),
+    "autocast": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, {**OWN, "autocast": "float16"}),
     "channels last": Case(
         "torch",
         "m.pth",
-        weights("Picture"),
-        pictures(),
+        module("m.pth", "Picture"),
+        PICTURES,
         {"score": "float32[2]"},
         {"model": "net:Picture", "channels_last": True},
     ),
-    "compiled": Case("torch", "m.pth", weights(), numbers(), SCORE, {**OWN, "compile": True}),
-    "keras": Case("keras", "m.keras", keras, numbers(), SCORE),
+    "compiled": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, {**OWN, "compile": True}),
+    "keras": Case("keras", "m.keras", keras, NUMBERS, SCORE),
     "embed": Case("embed", "m", lambda at: save_recipe(at / "m"), TEXTS, {"vector": f"float32[{WIDTH}]"}),
     "embed, half precision": Case(
         "embed", "m", lambda at: save_recipe(at / "m"), TEXTS, {"vector": f"float32[{WIDTH}]"}, {"dtype": "float16"}
@@ -152,18 +123,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    yield
-    sys.modules.pop("net", None)
-
-
-def job_of(case: Case, folder: Path, gpus: float) -> Job:
-    section = {"uses": case.uses, "path": case.path, "outputs": case.outputs, "options": case.options}
-    content = {"name": "t", "input": {"uri": "in/"}, "model": section, "output": {"uri": "out"}}
-    return parse_job({**content, "resources": {"gpus": gpus}}, folder / "job.yaml")
-
-
 def held() -> int:
     """Bytes that torch holds on the GPU in this process, without what is only not collected yet."""
     gc.collect()
@@ -171,11 +130,12 @@ def held() -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_gpu_gives_what_the_cpu_gives(tmp_path: Path, name: str) -> None:
+def test_a_gpu_gives_what_the_cpu_gives(make_job: MakeJob, tmp_path: Path, name: str) -> None:
     case = CASES[name]
     case.write(tmp_path)
     table, before = case.table, held()
-    on_cpu, on_gpu = (job_of(case, tmp_path, gpus) for gpus in (0, 1))
+    model = {"uses": case.uses, "path": case.path, "outputs": case.outputs, "options": case.options}
+    on_cpu, on_gpu = (make_job(job={"resources": {"gpus": gpus}}, **model) for gpus in (0, 1))
     check_keys(on_gpu)
     wanted = load_scorer(on_cpu, on_cpu.model.path)(table)
     assert held() == before

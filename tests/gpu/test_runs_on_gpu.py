@@ -13,7 +13,10 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError
 from support import ONCE, Lake, wait_until
 
-pytestmark = pytest.mark.usefixtures("ray_gpu")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
+    pytest.mark.usefixtures("ray_gpu"),
+]
 
 DOUBLES = """
 import os

@@ -518,7 +518,7 @@ def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int) -> Non
     lake.write_model()
     lake.write_job(resources__cpus=cores)
     faults = [
-        pause("open", "*/part-00.parquet", nth=None, before=lambda _: time.sleep(0.1)),
+        pause("open", "*/part-00.parquet", nth=None, before=lambda _: time.sleep(0.15)),
         pause("write", "*/data/*", nth=2, before=lambda _: time.sleep(0.2)),
     ]
     work = assignments(lake)[:2]
@@ -526,7 +526,7 @@ def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int) -> Non
     made = worker(lake, Slow(lambda _: time.sleep(0.05)), storage=FaultyStorage(LakeStorage(), faults))
     first, second = [event.spent for event in made.process(work) if isinstance(event, Receipt)]
     passed = time.monotonic() - began
-    assert first.read > 0.09
+    assert first.read >= 0.1, "another thread has begun to read a little before this one waits for it"
     assert first.predict >= 2 * 4 * 0.05, "the second shard is scored while the first one is written"
     if cores == 1:
         assert first.prepare >= 2 * 4 * 0.03
