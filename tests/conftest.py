@@ -11,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -78,6 +80,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False  # the long groups come first, although they have fewer tests than a file
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """Say how a process of `pytest -n` ended: by a signal, which is negative here, or by its own code.
+
+    What it wrote last is lost with the file into which pytest captures, so the number is all there is.
+    """
+    if error is not None:
+        with suppress(AttributeError, subprocess.TimeoutExpired):  # its process is execnet's own
+            code = node.gateway._io.popen.wait(timeout=30)
+            print(f"\n{node.gateway.id} ended with {code} during a test; memory: {psutil.virtual_memory()}")
 
 
 def start_ray(**resources: Any) -> None:

@@ -162,9 +162,10 @@ class _Note:
 
     def close(self, *, left: bool) -> None:
         """The process has ended its output. left: keep the note, because `keep_rest` must keep the rest."""
+        fd, self._fd = self._fd, -1  # its number may soon be that of another file
         with contextlib.suppress(OSError):
-            if self._fd >= 0:
-                os.close(self._fd)
+            if fd >= 0:
+                os.close(fd)
             if not left:
                 self._path.unlink(missing_ok=True)
                 self._path.parent.rmdir()  # the folder stays if it has other notes
