@@ -46,6 +46,7 @@ from nightjar.inference.scoring.attempts import host_of, this_worker
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,
@@ -55,7 +56,7 @@ from nightjar.inference.storage.faults import (
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.witness.collection import PER_FOLDER
-from support import Lake, OneStep
+from support import Lake, OneStep, wait_until
 
 SUSPECT = Attempt(2, crumbs=True)
 
@@ -506,8 +507,24 @@ def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int) -> None:
+def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thing of a known length is found under its name, and nothing counts twice."""
+
+    class Looked(Stopwatch):
+        doing = ""
+
+        def turn_to(self, doing: str) -> str:
+            self.doing = doing
+            return super().turn_to(doing)
+
+    def takes(what: str, seconds: float) -> Callable[[str], None]:
+        """It begins when the thread that scores waits for it: what another thread did before is no time of that one."""
+
+        def wait(_: str) -> None:
+            wait_until(lambda: made.watch.doing == what, 10, f"the worker waits for what it calls {what}")
+            time.sleep(seconds)
+
+        return wait
 
     class Slow(Doubling):
         def prepare(self, table: pa.Table) -> pa.Table:
@@ -518,15 +535,16 @@ def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int) -> Non
     lake.write_model()
     lake.write_job(resources__cpus=cores)
     faults = [
-        pause("open", "*/part-00.parquet", nth=None, before=lambda _: time.sleep(0.15)),
-        pause("write", "*/data/*", nth=2, before=lambda _: time.sleep(0.2)),
+        pause("open", "*/part-00.parquet", nth=None, before=takes("read", 0.1)),
+        pause("write", "*/data/*", nth=2, before=takes("write", 0.2)),
     ]
     work = assignments(lake)[:2]
+    monkeypatch.setattr(attempts, "Stopwatch", Looked)
     began = time.monotonic()
     made = worker(lake, Slow(lambda _: time.sleep(0.05)), storage=FaultyStorage(LakeStorage(), faults))
     first, second = [event.spent for event in made.process(work) if isinstance(event, Receipt)]
     passed = time.monotonic() - began
-    assert first.read >= 0.1, "another thread has begun to read a little before this one waits for it"
+    assert first.read >= 0.1
     assert first.predict >= 2 * 4 * 0.05, "the second shard is scored while the first one is written"
     if cores == 1:
         assert first.prepare >= 2 * 4 * 0.03
