@@ -338,6 +338,7 @@ def test_a_run_that_has_its_account_in_hand_need_not_read_it(night: Lake) -> Non
     assert left.report == str(night.revision() / "report.html")
     page = Path(left.report).read_text()
     assert "The 7.5 s of the run, in their order" in page
+    assert "<dt>took</dt><dd>7.5 s</dd>" in page
     assert "Not in this report" not in page
     assert len(left.plots) >= 1
     assert leave(night.request(storage=storage), pytest.fail, finished=True) == Left(left.report)
