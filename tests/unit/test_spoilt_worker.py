@@ -29,6 +29,9 @@ from support import Lake, OneStep
 
 OVER = threading.Event()
 
+HANGS_S = 3
+"""Seconds after which a step hangs, in these tests: on a busy machine a step that does not may take one, too."""
+
 
 def hangs(*_: object) -> None:
     OVER.wait()
@@ -76,12 +79,12 @@ def process(
     ("curse", "cause", "said"),
     [
         ("device", "AcceleratorError", "CUDA error: device-side assert triggered"),
-        ("hang", "Stalled", "no progress for retry.stall_s = 1 s"),
+        ("hang", "Stalled", f"no progress for retry.stall_s = {HANGS_S} s"),
     ],
 )
 def test_it_says_which_rows_were_with_the_predictor(lake: Lake, curse: str, cause: str, said: str) -> None:
     """The micro-batch is named, so that no further process need die to find it; what was written is not lost."""
-    lake.ready(retry__stall_s=1)
+    lake.ready(retry__stall_s=HANGS_S)
     events, spoilt = process(lake, curse)
     last = events[-1]
     assert isinstance(last, Failed)
@@ -111,11 +114,11 @@ class DawdlesAhead(Cursed):
 
 def test_what_hangs_in_the_thread_that_prepares_is_told_with_its_own_line(lake: Lake) -> None:
     """And not with the line of the thread that waits for it."""
-    lake.ready(retry__stall_s=1, resources__cpus=2)
+    lake.ready(retry__stall_s=HANGS_S, resources__cpus=2)
     events, spoilt = process(lake, scorer=DawdlesAhead(""))
     last = events[-1]
     assert isinstance(last, Failed)
-    assert f"no progress for retry.stall_s = 1 s, in prepare ({__file__}:" in last.message
+    assert f"no progress for retry.stall_s = {HANGS_S} s, in prepare ({__file__}:" in last.message
     assert spoilt is not None
 
 
@@ -137,7 +140,7 @@ def test_a_batch_of_several_files_is_named_by_its_first_row_and_blames_none(lake
 )
 def test_storage_that_hangs_blames_no_row(lake: Lake, operation: str, pattern: str, shard: int) -> None:
     """The shard that was read or written is charged, not the one scored beside it, and none of its rows."""
-    lake.ready(retry__stall_s=1)
+    lake.ready(retry__stall_s=HANGS_S)
     stuck = FaultyStorage(LakeStorage(), [pause(operation, pattern, nth=2 - (operation == "open"), before=hangs)])
     events, spoilt = process(lake, storage=stuck)
     last = events[-1]
@@ -192,7 +195,7 @@ def test_what_ends_a_process_between_reading_and_writing_is_blamed_on_a_file_and
 
 def test_a_write_that_hangs_behind_a_predictor_that_hangs_is_not_waited_for_without_end(lake: Lake) -> None:
     """The rows with the predictor are named, and the shard that was written has no receipt."""
-    lake.ready(retry__stall_s=1)
+    lake.ready(retry__stall_s=HANGS_S)
     first, second, third, *_ = lake.planned().ids()
     stuck = FaultyStorage(LakeStorage(), [pause("write", f"*/data/{second}-*", before=hangs)])
     events, spoilt = process(lake, "hang", stuck)
