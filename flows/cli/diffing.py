@@ -70,6 +70,10 @@ def _said(found: RunsCompared, lines: int) -> str:
         for run in found.undescribed
     ]
     said += [
+        f"the columns of {run} are described by {counted(rows, 'row')}, drawn at random (profile.share)"
+        for run, rows in found.drawn.items()
+    ]
+    said += [
         f"{name} was counted by other code in {found.before} than in {found.now}: its figures may differ for that alone"
         for name in found.recounted
     ]

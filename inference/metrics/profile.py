@@ -166,6 +166,11 @@ class Profile:
         """No rows."""
         return cls({name: ColumnProfile() for name in names})
 
+    @property
+    def rows(self) -> int:
+        """The rows that are described; of files that do not all have the same columns, in the column of most rows."""
+        return max((column.rows for column in self.columns.values()), default=0)
+
     def update(self, *tables: pa.Table) -> None:
         """Add rows. Each column is in one of the tables."""
         for name, column in self.columns.items():

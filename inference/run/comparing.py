@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.ledger.lines import Published
@@ -43,9 +43,10 @@ class FigureCompared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
     """Two runs: before, and now. columns: the ones that are furthest apart come first. undescribed: the runs whose
-    columns were not described, so that none is compared. recounted: the accumulators whose code is not the same in
-    both, so that their figures may differ for that alone. rows: what moved, row by row; null if the rows were not
-    joined. unjoined: why not; empty if nobody asked for it.
+    columns were not described, so that none is compared. drawn: run → its rows that are described, where these were
+    drawn out of more. recounted: the accumulators whose code is not the same in both, so that their figures may differ
+    for that alone. rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody
+    asked for it.
     """
 
     job: str
@@ -54,6 +55,7 @@ class RunsCompared:
     figures: tuple[FigureCompared, ...]
     columns: tuple[ColumnCompared, ...]
     undescribed: tuple[str, ...] = ()
+    drawn: Mapping[str, int] = field(default_factory=dict)
     recounted: tuple[str, ...] = ()
     rows: RowsCompared | None = None
     unjoined: str = ""
@@ -94,7 +96,11 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
     manifests = [_passed(storage, output, run)[1] for run in (before, now)]
     runs = zip((before, now), manifests, strict=True)
     profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
-    named = zip((before, now), profiles, strict=True)
+    described = {
+        run: (profile, each.totals.rows_out)
+        for run, profile, each in zip((before, now), profiles, manifests, strict=True)
+        if profile is not None
+    }
     metrics = [
         by_latest(storage, revision_in(output, run, each.revision), each.metrics)
         for run, each in zip((before, now), manifests, strict=True)
@@ -109,7 +115,8 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
             *_slices(*metrics),
         ),
         columns=_columns(*profiles),
-        undescribed=tuple(run for run, profile in named if profile is None),
+        undescribed=tuple(run for run in (before, now) if run not in described),
+        drawn={run: profile.rows for run, (profile, rows) in described.items() if profile.rows < rows},
         recounted=tuple(recounted(*(each.metrics for each in manifests))),
     )
 

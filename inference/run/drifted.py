@@ -54,7 +54,7 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile) -> tuple[Ni
     """
     nights = dict.fromkeys(check.night for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
     found = [baseline(storage, job.output.uri, date, night) for night in nights]
-    drawn = max((each.rows for each in profile.columns.values()), default=0) if job.profile.share < 1 else None
+    drawn = profile.rows if job.profile.share < 1 else None
     return tuple(
         replace(beside(each.called, each.profile, profile), drawn=drawn)
         if each.profile

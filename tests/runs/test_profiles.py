@@ -254,6 +254,21 @@ def test_two_runs_are_compared_and_the_columns_that_are_furthest_apart_come_firs
     assert printed["columns"][0]["psi"] == found.columns[0].psi
 
 
+def test_a_run_whose_columns_are_described_by_some_of_its_rows_says_so(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.ready(profile="all").run(date="2026-11-18")
+    lake.write_job(profile={"columns": "all", "share": 0.25})
+    lake.run()
+    request = lake.request()
+    found = compare(request.storage, "lake", request.output, "2026-11-18", NIGHT)
+    assert found.drawn.keys() == {NIGHT}
+    assert 1800 < found.drawn[NIGHT] < 2200, "a quarter of 8,000, give or take five standard deviations"
+    app(["diff", str(lake.job_path), "2026-11-18", NIGHT], standalone_mode=False)
+    said = f"the columns of {NIGHT} are described by {found.drawn[NIGHT]:,} rows, drawn at random (profile.share)"
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_run_that_was_not_described_or_is_not_there_cannot_be_compared(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
