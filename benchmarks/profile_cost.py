@@ -1,6 +1,7 @@
-"""What `profile: all` costs: the same night with and without it, on Ray, in turn.
+"""What it costs to know whether a night is good: the same night with and without a profile of all columns, on Ray, in
+turn.
 
-    python benchmarks/profile_cost.py --rows 4_000_000 --repeat 3
+    python benchmarks/profile_cost.py --rows 16_000_000 --repeat 3 --everything
 
 The night is that of `run.py`: its features, its carried columns and its score are described. Ratios are taken within a
 repeat. Below 1 the night with a profile is the slower one.
@@ -20,11 +21,16 @@ from nightjar_job import nightjar, write_job
 from report import table
 from run import HERE, generate, say
 
+BARE: dict[str, Any] = {"label": None, "checks": [], "output": {"lineage": False}}
+"""Keys of a job that judges nothing of a night."""
 
-def night(asked: peer.Asked, share: float) -> dict[str, Any]:
-    """Run the job once, from nothing; returns the closing object of `--json`. share: of the rows that is described."""
+
+def night(asked: peer.Asked, more: dict[str, Any]) -> dict[str, Any]:
+    """Run the job once, from nothing; returns the closing object of `--json`. more: keys of the job."""
     job = asked.out.with_name("job") / "job.yaml"
-    write_job(job, asked, **({"profile": {"columns": "all", "share": share}} if share else {}))
+    if "output" in more:
+        more = {**more, "output": {"uri": f"{asked.out}/", **more["output"]}}
+    write_job(job, asked, **more)
     shutil.rmtree(asked.out, ignore_errors=True)
     home = asked.out.with_name("prefect")
     home.mkdir(exist_ok=True)
@@ -36,19 +42,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1, help="of the rows that is described")
+    parser.add_argument("--share", type=float, help="of the rows that is described; default: Nightjar's own choice")
+    parser.add_argument(
+        "--everything",
+        action="store_true",
+        help="checks on drift, rows and the metric of the label, too, beside a night without label, checks and lineage",
+    )
     given = parser.parse_args()
+    judged: dict[str, Any] = {"profile": {"columns": "all", "share": given.share} if given.share else "all"}
     place = HERE / "results" / "work"
     data = generate(place / f"data-{given.rows}-16", given.rows, 16)
     spec = json.loads((data / "data.json").read_text())
     asked = peer.Asked(data, place / "profile-cost" / "out", 2, 16384, spec)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
+    if given.everything:
+        checks = [{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}]
+        checks += [
+            {"metric": "auroc", "min": 0},
+            {"drift": "all", "against": "last"},
+            {"rows": {"against": "last", "change": 0.3}},
+        ]
+        judged |= {"checks": checks}
     rows, speeds, totals = [], [], []
     for repeat in range(given.repeat):
         runs = {}
         # The order changes from repeat to repeat, as the first of two may find a colder cache.
         for profile in ((False, True), (True, False))[repeat % 2]:
-            runs[profile] = night(asked, given.share if profile else 0)
+            runs[profile] = night(asked, judged if profile else BARE if given.everything else {})
             say(f"repeat {repeat + 1}, {'with' if profile else 'without'}: {runs[profile]['seconds']['total']:.1f} s")
         steady = {profile: each["engine"]["steady_s"] for profile, each in runs.items()}
         total = {profile: each["seconds"]["total"] for profile, each in runs.items()}

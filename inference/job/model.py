@@ -421,6 +421,12 @@ class Job(Section):
             whole = ("all",)
         return (*whole, *sorted(named - set(whole)))
 
+    def describing(self, share: float) -> Job:
+        """This job, which describes this share of the rows unless it names a share itself."""
+        if self.profile.share is not None:
+            return self
+        return self.model_copy(update={"profile": self.profile.model_copy(update={"share": share})})
+
     def check_profiled(self, names: Sequence[str]) -> None:
         """Check that there are the columns to profile. names: all columns of the input.
 

@@ -22,7 +22,7 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         "output.exports": sorted(job.output.exports),
         "output.partition_by": job.output.partition_by,
         "profile": sorted(job.profiling),
-        "profile.share": job.profile.share if job.profiling and job.profile.share < 1 else None,
+        "profile.share": job.profile.share if job.profiling else None,
         **(_comparing_keys(job) if job.label is not None else {}),
         "accumulators": bool(job.accumulators),
         "resources.runtime_env": job.resources.runtime_env.identity(),

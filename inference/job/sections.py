@@ -423,10 +423,11 @@ def profiled_columns(value: Any) -> Any:
 class Profiling(Section):
     """Which columns are described, so that nights can be compared. columns: `all`, `outputs` or their names. share: of
     the rows that are described, drawn at random; each row of a file either is or is not, however often it is scored.
+    None: all rows, or as many of a large night as are enough.
     """
 
     columns: Literal["all", "outputs"] | tuple[str, ...] = ()
-    share: float = Field(default=1, gt=0, le=1)
+    share: float | None = Field(default=None, gt=0, le=1)
 
     _columns = field_validator("columns", mode="before")(profiled_columns)
 

@@ -45,7 +45,8 @@ class Planned:
     rows_quarantined, rows_partial, cuts: of the shards that are committed already; earlier versions did not count cuts
     (None). rows_left_out: of the same, as in `Receipt`. identity: the file that says what scores the shards; empty in
     earlier versions. adopts: the revision from which results are taken over, else 0. again: why shards with a result
-    are scored again. snapshot: of the table that is the input; empty if it is none.
+    are scored again. snapshot: of the table that is the input; empty if it is none. described: the share of the rows
+    whose columns are described, the same for all shards of a run.
     """
 
     file: str
@@ -64,6 +65,7 @@ class Planned:
     adopts: int = 0
     again: tuple[str, ...] = ()
     snapshot: str = field(default="", metadata=SELDOM)
+    described: float = field(default=1.0, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

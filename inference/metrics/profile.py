@@ -33,6 +33,12 @@ _COUNTED = ""
 _DRAWN = 1 << 14
 """Rows of which is looked at once whether they are drawn: what is computed of them stays in the cache."""
 
+ENOUGH = 500_000
+"""About as many rows describe a night that has more, if the job does not say how many. Each share of the rows is then
+known to within 0.002, with a probability of 0.95 (Massart 1990); more rows cost time and tell a check on drift nothing
+that matters.
+"""
+
 _SHOWN = 10
 """The most frequent values that are shown of a column."""
 
@@ -266,11 +272,18 @@ def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     return tuple(found)
 
 
-def drawn(uri: str, rows: np.ndarray, share: float) -> np.ndarray | None:
-    """Which of these rows are described, as their places among them; None for all. uri: their file. rows: their numbers
-    in it, which decide alone: a row is described or not, whatever shard it is in.
+def share_of(rows: int | None) -> float:
+    """The share of a night's rows that is enough to describe it. rows: of the night; None if nobody has counted them,
+    and all are described then, because reading such files costs more than that.
     """
-    if share == 1:
+    return 1.0 if rows is None or rows <= ENOUGH else float(f"{ENOUGH / rows:.3g}")
+
+
+def drawn(uri: str, rows: np.ndarray, share: float | None) -> np.ndarray | None:
+    """Which of these rows are described, as their places among them; None for all. uri: their file. rows: their numbers
+    in it, which decide alone: a row is described or not, whatever shard it is in. share: None for all.
+    """
+    if share is None or share == 1:
         return None
     file, limit = np.uint64(xxhash.xxh3_64_intdigest(uri.encode())), np.uint64(share * 2.0**64)
     found = [

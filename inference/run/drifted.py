@@ -46,15 +46,16 @@ class NightsCompared:
     drawn: int | None = None
 
 
-def drifted(storage: Storage, job: Job, date: str, profile: Profile) -> tuple[NightsCompared, ...]:
-    """Compare with each night that a check on drift names; without such a check, with the last published night.
+def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) -> tuple[NightsCompared, ...]:
+    """Compare with each night that a check on drift names; without such a check, with the last published night. rows:
+    tonight's, which may be more than the profile describes.
 
     Raises:
         JobError: A manifest or profile is not the one that was published.
     """
     nights = dict.fromkeys(check.night for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
     found = [baseline(storage, job.output.uri, date, night) for night in nights]
-    drawn = profile.rows if job.profile.share < 1 else None
+    drawn = profile.rows if profile.rows < rows else None
     return tuple(
         replace(beside(each.called, each.profile, profile), drawn=drawn)
         if each.profile

@@ -190,7 +190,7 @@ class _Collector:
         if kept is None:
             return ()
         profile = profile_in(self.storage, self.newest.uri, kept)
-        return drifted(self.storage, self.request.job, date, profile)
+        return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.rows_out)
 
     def _identity(self) -> Identity | None:
         planned = self.newest.state.planned

@@ -319,15 +319,17 @@ def worker_spec(
     epoch: int = 0,
     segment: int = 0,
     rows: int | None = 0,
+    described: float = 1.0,
     ceilings: tuple[int, ...] = (),
 ) -> WorkerSpec:
     """The spec for the workers of a request. Without a revision they can score, but not write.
 
     schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
-    if they are not known before they are read. ceilings: as in `WorkerSpec`.
+    if they are not known before they are read. described: the share of the rows whose columns are described. ceilings:
+    as in `WorkerSpec`.
     """
     return WorkerSpec(
-        job=request.job,
+        job=request.job.describing(described),
         job_path=request.job_path,
         run=request.words,
         revision=revision,

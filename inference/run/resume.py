@@ -15,6 +15,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.state import State
+from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.owner import claim_output
@@ -94,7 +95,8 @@ def plan_in(
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
         have = writer.state.committed | (source.state.committed if source else set())
-        again = why_again(request, identity, limited(made, request), newest, have)
+        wanted, before = limited(made, request), writer.state.planned or (source.state.planned if source else None)
+        again = why_again(request, identity, wanted, newest, have)
         taken = source.number if source else 0
         line = Planned(
             file=name,
@@ -104,11 +106,25 @@ def plan_in(
             adopts=taken,
             again=again,
             snapshot=discovery.snapshot,
+            described=_described(request.job, fingerprint, wanted, before),
         )
-        writer.append([_counted(line, writer, limited(made, request), request.job)])
+        writer.append([_counted(line, writer, wanted, request.job)])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan, request.job.companions)
     return limited(made, request)
+
+
+def _described(job: Job, fingerprint: str, made: Plan, before: Planned | None) -> float:
+    """The share of the rows whose columns are described. before: the plan whose results are taken over.
+
+    Results of one fingerprint are merged, so they all have the share that was decided first, however the input grows.
+    """
+    if job.profile.share is not None:
+        return job.profile.share
+    if before is not None and before.fingerprint == fingerprint:
+        return before.described
+    uncounted = made.uncounted or job.input.where
+    return share_of(None if uncounted or not job.profiling else made.rows)
 
 
 def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:

@@ -90,6 +90,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
+        assert writer.state.planned is not None
         progress = progress_of(writer, made, request.job)
         limits = ceilings(request, identity.fingerprint, progress)
         remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
@@ -100,6 +101,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             epoch=writer.epoch,
             segment=writer.number,
             rows=None if made.uncounted or request.job.input.where else made.rows,
+            described=writer.state.planned.described,
             ceilings=limits,
         )
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, watch)

@@ -15,6 +15,7 @@ import pytest
 
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError
+from nightjar.inference.metrics import profile
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.run import steps
 from nightjar.inference.run.comparing import compare
@@ -73,6 +74,47 @@ def test_a_share_of_the_rows_is_described_the_same_however_they_were_cut(lake: L
     assert described.pop() == pytest.approx(2000, abs=170)  # more than four standard deviations
     assert found[0].outputs["score"].rows == 8000, "checks are of every row"
     assert profile_of(lake) != direct(lake)
+
+
+def test_of_a_large_night_as_many_rows_are_described_as_are_enough(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share is decided when the night is first planned: what is added to it later is described by the same one."""
+    monkeypatch.setattr(profile, "ENOUGH", 2000)
+    lake.ready(profile="all").run()
+    lake.write_job(profile={"columns": "all", "share": 0.25})
+    asked = lake.run(run_id="asked")
+    assert profile_of(lake) == profile_of(lake, "asked")
+    assert asked.verdict.metrics.outputs["score"].rows == 8000
+    lake.write_job(profile="all")
+    lake.write_file("part-09.parquet", 9000, 4000)
+    grown = lake.run()
+    assert grown.scored.progress.reused_shards == 8
+    lake.write_job(profile={"columns": "all", "share": 0.25})
+    lake.run(run_id="asked")
+    assert profile_of(lake, number=2) == profile_of(lake, "asked", number=2)
+    lake.write_job(profile="all")
+    anew = lake.run(fresh=True).verdict.metrics.profile["x"].rows
+    assert anew == pytest.approx(2000, abs=170), "a sixth of 12,000"
+
+
+def test_a_night_that_was_begun_without_a_choice_goes_on_with_all_its_rows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an earlier version, which described every row."""
+    lake.ready(profile="all").run()
+    monkeypatch.setattr(profile, "ENOUGH", 2000)
+    lake.write_file("part-09.parquet", 9000, 4000)
+    ran = lake.run()
+    assert ran.scored.progress.reused_shards == 8
+    assert ran.verdict.metrics.profile["x"].rows == 12_000
+
+
+@pytest.mark.parametrize("changes", [{"profile": {"columns": "all", "share": 1}}, {"input__where": "id >= 0"}])
+def test_all_rows_are_described_where_the_job_says_so_or_nobody_has_counted_them(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(profile, "ENOUGH", 2000)
+    ran = lake.ready(**{"profile": "all"} | changes).run()
+    assert ran.verdict.metrics.profile["x"].rows == 8000
 
 
 @pytest.mark.parametrize("point", [BEFORE_RECEIPTS, BEFORE_MANIFEST, BEFORE_SWEEP], ids=str)

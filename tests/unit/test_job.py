@@ -529,9 +529,17 @@ def test_slices_that_a_check_names_are_identity_and_its_limits_are_not(tmp_path:
 def test_the_share_of_the_rows_that_is_described_is_identity_where_columns_are(tmp_path: Path) -> None:
     """Part states are of these rows. In short or at length, all rows of the same columns are the same."""
     whole = scoring_keys(load(tmp_path, profile="all"))
-    assert scoring_keys(load(tmp_path, profile={"columns": "all", "share": 1})) == whole
-    assert scoring_keys(load(tmp_path, profile={"columns": "all", "share": 0.5})) != whole
+    every = scoring_keys(load(tmp_path, profile={"columns": "all", "share": 1}))
+    assert every != whole, "without a share, the size of the night decides"
+    assert scoring_keys(load(tmp_path, profile={"columns": "all", "share": 0.5})) not in (whole, every)
     assert scoring_keys(load(tmp_path, profile={"share": 0.5})) == scoring_keys(load(tmp_path))
+
+
+@pytest.mark.parametrize(("own", "share"), [(None, 0.25), (0.5, 0.5), (1, 1)])
+def test_a_share_that_the_job_names_stays(tmp_path: Path, own: float | None, share: float) -> None:
+    """Also where a ledger of an earlier version says nothing of it."""
+    job = load(tmp_path, profile={"columns": "all", **({"share": own} if own else {})})
+    assert job.describing(0.25).profile.share == share
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from nightjar.inference.metrics.distinct import ERROR
 from nightjar.inference.metrics.exactsums import BLOCK, exact_sum
 from nightjar.inference.metrics.figures import ProfileFigures
 from nightjar.inference.metrics.numbers import QUANTILES, NumberState, keys_of, middle
-from nightjar.inference.metrics.profile import Profile, drawn
+from nightjar.inference.metrics.profile import ENOUGH, Profile, drawn, share_of
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
 ROWS = st.lists(
@@ -324,3 +324,11 @@ def test_files_and_places_are_drawn_independently() -> None:
     assert (one & other).mean() == pytest.approx(0.04, abs=0.002)
     assert (one[1:] & one[:-1]).mean() == pytest.approx(0.04, abs=0.002)
     assert (one[7:] & one[:-7]).mean() == pytest.approx(0.04, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("rows", "share"), [(None, 1), (0, 1), (ENOUGH, 1), (ENOUGH + 5_000, 0.99), (16 * ENOUGH, 0.0625), (10**13, 5e-8)]
+)
+def test_of_many_rows_as_many_are_described_as_are_enough(rows: int | None, share: float) -> None:
+    assert share_of(rows) == share
+    assert (drawn("a file", np.arange(3), share) is None) == (share == 1)
