@@ -15,7 +15,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.state import State
-from nightjar.inference.metrics.profile import share_of
+from nightjar.inference.metrics.drawing import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.owner import claim_output
@@ -79,9 +79,11 @@ def plan_in(
     if source is not None:
         assert source.state.planned is not None
         source_plan = source.plan()
-    planned_by = writer.state.planned.fingerprint if writer.state.planned else revs.planned_by(source)
+    before = writer.state.planned or (source.state.planned if source else None)
+    planned_by = before.fingerprint if before else ""
     planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
     made, _ = planned.with_splits(writer.state.splits, fingerprint)
+    wanted = limited(made, request)
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
         try:
@@ -95,7 +97,6 @@ def plan_in(
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
         have = writer.state.committed | (source.state.committed if source else set())
-        wanted, before = limited(made, request), writer.state.planned or (source.state.planned if source else None)
         again = why_again(request, identity, wanted, newest, have)
         taken = source.number if source else 0
         line = Planned(
@@ -111,7 +112,7 @@ def plan_in(
         writer.append([_counted(line, writer, wanted, request.job)])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan, request.job.companions)
-    return limited(made, request)
+    return wanted
 
 
 def _described(job: Job, fingerprint: str, made: Plan, before: Planned | None) -> float:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from nightjar.inference.metrics.categories import LONGEST, MOST, counted_values
 from nightjar.inference.metrics.distinct import ERROR
+from nightjar.inference.metrics.drawing import ENOUGH, drawn, share_of
 from nightjar.inference.metrics.exactsums import BLOCK, exact_sum
 from nightjar.inference.metrics.figures import ProfileFigures
 from nightjar.inference.metrics.numbers import QUANTILES, NumberState, keys_of, middle
-from nightjar.inference.metrics.profile import ENOUGH, Profile, drawn, share_of
+from nightjar.inference.metrics.profile import Profile
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
 ROWS = st.lists(
