@@ -17,6 +17,9 @@ from typing import Any
 import peer
 import yaml
 
+CHECKS: list[dict[str, Any]] = [{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}]
+"""Those of every benchmark."""
+
 
 def write_job(path: Path, asked: peer.Asked, **more: Any) -> None:
     """The job file over the data's columns. more: keys beside those that every benchmark has."""
@@ -35,7 +38,7 @@ def write_job(path: Path, asked: peer.Asked, **more: Any) -> None:
         "label": spec["label"],
         "output": {"uri": f"{asked.out}/", "lineage": True},
         "resources": {"actors": asked.actors, "cpus": 1},
-        "checks": [{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}],
+        "checks": CHECKS,
         **more,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,19 +17,14 @@ from statistics import median
 from typing import Any
 
 import peer
-from nightjar_job import nightjar, write_job
+from nightjar_job import CHECKS, nightjar, write_job
 from report import table
 from run import HERE, generate, say
-
-BARE: dict[str, Any] = {"label": None, "checks": [], "output": {"lineage": False}}
-"""Keys of a job that judges nothing of a night."""
 
 
 def night(asked: peer.Asked, more: dict[str, Any]) -> dict[str, Any]:
     """Run the job once, from nothing; returns the closing object of `--json`. more: keys of the job."""
     job = asked.out.with_name("job") / "job.yaml"
-    if "output" in more:
-        more = {**more, "output": {"uri": f"{asked.out}/", **more["output"]}}
     write_job(job, asked, **more)
     shutil.rmtree(asked.out, ignore_errors=True)
     home = asked.out.with_name("prefect")
@@ -49,26 +44,29 @@ def main() -> None:
         help="checks on drift, rows and the metric of the label, too, beside a night without label, checks and lineage",
     )
     given = parser.parse_args()
-    judged: dict[str, Any] = {"profile": {"columns": "all", "share": given.share} if given.share else "all"}
     place = HERE / "results" / "work"
     data = generate(place / f"data-{given.rows}-16", given.rows, 16)
     spec = json.loads((data / "data.json").read_text())
     asked = peer.Asked(data, place / "profile-cost" / "out", 2, 16384, spec)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
+    keys: dict[bool, dict[str, Any]] = {
+        False: {},
+        True: {"profile": {"columns": "all", "share": given.share} if given.share else "all"},
+    }
     if given.everything:
-        checks = [{"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True}]
-        checks += [
+        keys[False] = {"label": None, "checks": [], "output": {"uri": f"{asked.out}/", "lineage": False}}
+        keys[True]["checks"] = [
+            *CHECKS,
             {"metric": "auroc", "min": 0},
             {"drift": "all", "against": "last"},
             {"rows": {"against": "last", "change": 0.3}},
         ]
-        judged |= {"checks": checks}
     rows, speeds, totals = [], [], []
     for repeat in range(given.repeat):
         runs = {}
         # The order changes from repeat to repeat, as the first of two may find a colder cache.
         for profile in ((False, True), (True, False))[repeat % 2]:
-            runs[profile] = night(asked, judged if profile else BARE if given.everything else {})
+            runs[profile] = night(asked, keys[profile])
             say(f"repeat {repeat + 1}, {'with' if profile else 'without'}: {runs[profile]['seconds']['total']:.1f} s")
         steady = {profile: each["engine"]["steady_s"] for profile, each in runs.items()}
         total = {profile: each["seconds"]["total"] for profile, each in runs.items()}
