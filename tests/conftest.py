@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
 
+
+_LEAST_FREE = pytest.StashKey[int]()
 
 TOGETHER = {
     # One Ray cluster in the process.
@@ -92,6 +95,32 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
         with suppress(AttributeError, subprocess.TimeoutExpired):  # its process is execnet's own
             code = node.gateway._io.popen.wait(timeout=30)
             print(f"\n{node.gateway.id} ended with {code} during a test; memory: {psutil.virtual_memory()}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Note the least memory that was free meanwhile: a machine that is short of it ends processes of tests."""
+    least, over = psutil.virtual_memory().available, threading.Event()
+
+    def watch() -> None:
+        nonlocal least
+        while not over.wait(1):
+            least = min(least, psutil.virtual_memory().available)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        return (yield)
+    finally:
+        over.set()
+        watching.join()
+        session.config.stash[_LEAST_FREE] = least
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if (least := config.stash.get(_LEAST_FREE, None)) is not None:
+        memory, cores = psutil.virtual_memory().total / 2**30, os.cpu_count()
+        terminalreporter.write_line(f"{cores} cores, {memory:.1f} GiB of memory, at least {least / 2**30:.1f} GiB free")
 
 
 def start_ray(**resources: Any) -> None:

@@ -417,15 +417,36 @@ def command(
     *words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: float = COMMAND_S
 ) -> subprocess.CompletedProcess[str]:
     """Run `nightjar …` as a user would, in a process of its own."""
-    return subprocess.run(
+    process = subprocess.Popen(
         [nightjar(), *map(str, words)],
         env={**os.environ, **(env or {})},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
     )
+    with process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            # What it waits for is known only as long as it waits.
+            print(stacks(process.pid), file=sys.stderr)
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def stacks(pid: int) -> str:
+    """What a process and those that it started do at the moment, or why that cannot be seen."""
+    seen = []
+    for each in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        with suppress(psutil.Error):
+            seen.append(f"{each.pid} {each.status()} {each.cpu_times().user:.0f} s {' '.join(each.cmdline())[:200]}")
+        spied = [Path(sys.executable).parent / "py-spy", "dump", "--pid", str(each.pid)]
+        done = subprocess.run(spied, capture_output=True, text=True, timeout=60)
+        seen.append(done.stdout if done.returncode == 0 else done.stderr.splitlines()[0])
+    return "\n".join(seen)
 
 
 @contextmanager
