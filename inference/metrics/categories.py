@@ -21,7 +21,7 @@ LONGEST = 200
 """The longest value in characters. A column with a longer one is text and no category, and has no counts."""
 
 
-_PROBED = 2048
+_PROBED = 2 * MOST
 """Rows that tell whether a column has few values, before all of them are counted."""
 
 

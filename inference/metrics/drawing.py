@@ -7,9 +7,9 @@ import xxhash
 
 from nightjar.inference.metrics.keyhash import mixed
 
-ENOUGH = 500_000
+ENOUGH = 250_000
 """About as many rows describe a night that has more, if the job does not say how many. Each share of the rows is then
-known to within 0.002, with a probability of 0.95 (Massart 1990); more rows cost time and tell a check on drift nothing
+known to within 0.003, with a probability of 0.95 (Massart 1990); more rows cost time and tell a check on drift nothing
 that matters.
 """
 

@@ -15,6 +15,9 @@ BLOCK = 1 << 17
 _DIGITS = 45
 """The bits of a value that are added at once: 64 bits hold the sum of `BLOCK` such numbers."""
 
+_FEW = 16
+"""So few values are added in less time one by one."""
+
 _EXPONENTS = 1000
 
 _NARROW = 37
@@ -38,6 +41,8 @@ def exact_sum(values: np.ndarray) -> int:
 
     The values are cut into multiples of ever smaller powers of two, which 64 bits hold and add exactly.
     """
+    if len(values) <= _FEW:
+        return sum_of_few(values, np.ones(len(values), np.int64))
     total = 0
     while len(values) and (peak := float(max(values.max(), -values.min()))):
         shift = _DIGITS - math.frexp(peak)[1]

@@ -123,7 +123,10 @@ class NumberState:
         self.total += other.total
         self.squares += other.squares
         self.huge += other.huge
-        self._add_bins(other.keys, other.counts)
+        if len(self.keys):
+            self._add_bins(other.keys, other.counts)
+        else:
+            self.keys, self.counts = other.keys, other.counts
 
     def values(self) -> tuple[Any, ...]:
         """The fields' values for JSON."""
@@ -200,7 +203,7 @@ def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     leading = values.view(np.int64) >> _SHIFT
     first = int(leading.min())
     counts = np.bincount(leading - first)
-    filled = np.flatnonzero(counts)
+    filled = np.flatnonzero(counts > 0)
     counts, leading = counts[filled], filled + first
     # Of a negative value the leading bits are its magnitude's, less 2^17 of them.
     magnitude = np.where(leading < 0, leading + _SIGN, leading)
@@ -217,14 +220,18 @@ def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _binned_single(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """As `_binned`, of float32."""
-    counts = np.bincount((values.view(np.uint32) >> np.uint32(_SINGLE_SHIFT)).astype(np.int64))
-    leading = np.flatnonzero(counts)
+    bits = (values.view(np.uint32) >> np.uint32(_SINGLE_SHIFT)).astype(np.int64)
+    first = int(bits.min())
+    bits -= first
+    counts = np.bincount(bits)
+    filled = np.flatnonzero(counts > 0)
+    counts, leading = counts[filled], filled + first
     magnitude = leading & (_SINGLE_SIGN - 1)
     normal = magnitude >> _BITS > 0
     keys = magnitude[normal] + _SINGLE_BIAS + 1
     np.negative(keys, out=keys, where=leading[normal] >= _SINGLE_SIGN)
     order = np.argsort(keys, kind="stable")
-    keys, counts = keys[order], counts[leading[normal]][order]
+    keys, counts = keys[order], counts[normal][order]
     if normal.all():
         return keys, counts
     tiny = values[np.abs(values) < np.finfo(np.float32).smallest_normal]  # zeros, for the most part

@@ -168,8 +168,11 @@ class Profile:
 
     def update(self, *tables: pa.Table) -> None:
         """Add rows. Each column is in one of the tables."""
+        found = {
+            name: column for table in tables for name, column in zip(table.column_names, table.columns, strict=True)
+        }
         for name, column in self.columns.items():
-            column.update(next(table for table in tables if name in table.column_names)[name])
+            column.update(found[name])
 
     def merge(self, other: Profile) -> None:
         """Add another's rows to these. Both have the same columns."""

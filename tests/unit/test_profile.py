@@ -328,7 +328,8 @@ def test_files_and_places_are_drawn_independently() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "share"), [(None, 1), (0, 1), (ENOUGH, 1), (ENOUGH + 5_000, 0.99), (16 * ENOUGH, 0.0625), (10**13, 5e-8)]
+    ("rows", "share"),
+    [(None, 1), (0, 1), (ENOUGH, 1), (ENOUGH + ENOUGH // 100, 0.99), (16 * ENOUGH, 0.0625), (10**13, 2.5e-8)],
 )
 def test_of_many_rows_as_many_are_described_as_are_enough(rows: int | None, share: float) -> None:
     assert share_of(rows) == share

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from nightjar.inference.input.sources import rows as limits
 from nightjar.inference.input.sources.csv import SOURCE as CSV
 from nightjar.inference.input.sources.jsonlines import SOURCE as JSON
 from nightjar.inference.input.sources.protocol import Source
-from nightjar.inference.input.sources.rows import RAW_CHARS, RowsRead, nulls
+from nightjar.inference.input.sources.rows import RAW_CHARS, RowsRead, nulls, selected
 from nightjar.inference.input.sources.text import SOURCE as TEXT
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
 from nightjar.inference.storage.lake import LakeStorage
@@ -319,3 +320,34 @@ def test_a_last_record_without_an_end_that_cannot_be_read_is_the_files_fault(tmp
     with pytest.raises((InputCorrupt, SchemaMismatch), match="this last line has no end, so the file may"):
         read(CSV, tmp_path / "a.csv", N, content)
     assert not read(CSV, tmp_path / "a.csv", N, b"n,y\n1,a\n2,b").failures
+
+
+@pytest.mark.parametrize("rows", [[], [0], [99], [3, 40, 41, 90], list(range(0, 100, 2)), list(range(100))])
+def test_few_rows_are_selected_as_many_are(rows: list[int]) -> None:
+    """Whatever the types and chunks are: few are taken one by one, many are filtered."""
+    values = [None if row % 7 == 0 else row for row in range(100)]
+    texts = [None if each is None else f"text {each % 5}" for each in values]
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(400, dtype=np.float32).reshape(100, 2, 2))
+    columns: dict[str, pa.Array] = {
+        "whole": pa.array(values, pa.int64()),
+        "text": pa.array(texts),
+        "view": pa.array(texts, pa.string_view()),
+        "category": pa.array(texts).dictionary_encode(),
+        "list": pa.array([None if each is None else [each] * (each % 3) for each in values], pa.list_(pa.float32())),
+        "struct": pa.array([{"a": each} for each in values]),
+        "tensor": tensors,
+        "null": pa.nulls(100),
+    }
+    for names in (list(columns), [name for name in columns if name != "view"]):
+        chunked = {
+            name: pa.chunked_array([column[: 10 * at], column[10 * at : 70], column[70:]], column.type)
+            for at, (name, column) in enumerate((name, columns[name]) for name in names)
+        }
+        table = pa.table(chunked)
+        found = selected(table, np.array(rows, np.int64))
+        found.validate(full=True)
+        assert found.schema == table.schema
+        assert found.num_rows == len(rows)
+        for name in names:
+            every = columns[name].to_pylist()
+            assert found[name].to_pylist() == [every[row] for row in rows], name
