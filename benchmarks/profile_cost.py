@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument(
         "--everything",
         action="store_true",
-        help="checks on drift, rows and the metric of the label, too, beside a night without label, checks and lineage",
+        help="checks on drift, rows and the metric of the label, too, beside a night without a label and checks",
     )
     given = parser.parse_args()
     place = HERE / "results" / "work"
@@ -54,7 +54,7 @@ def main() -> None:
         True: {"profile": {"columns": "all", "share": given.share} if given.share else "all"},
     }
     if given.everything:
-        keys[False] = {"label": None, "checks": [], "output": {"uri": f"{asked.out}/", "lineage": False}}
+        keys[False] = {"label": None, "checks": []}
         keys[True]["checks"] = [
             *CHECKS,
             {"metric": "auroc", "min": 0},

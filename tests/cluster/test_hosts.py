@@ -102,17 +102,17 @@ class Cluster:
         words = [word.replace("$$", "$") for word in words]  # as compose does
         return self.hosts[name].start([*words, *extra], {**service.get("environment", {}), **(settings or {})})
 
-    def join(self, name: str) -> None:
+    def join(self, name: str, settings: dict[str, str] | None = None) -> None:
         """Start a node of the Ray cluster, and wait until it has joined and is healthy.
 
         On a busy machine Ray may give a node up that takes longer than half a minute; compose then starts it again.
         """
-        node = self.start(name, *RESOURCES[name])
+        node = self.start(name, *RESOURCES.get(name, []), settings=settings)
 
         def is_there() -> bool:
             nonlocal node
             if node.poll() is not None:
-                node = self.start(name, *RESOURCES[name])
+                node = self.start(name, *RESOURCES.get(name, []), settings=settings)
             return "--block" in self.hosts[name].log.read_text() and self.healthy(name)
 
         wait_until(is_there, 120, f"{name} is healthy")
@@ -254,7 +254,7 @@ def placed(cluster: Cluster) -> Placed:
         resources={"actors": 2},
     )
     assert cluster.start("deploy").wait(120) == 0, cluster.hosts["deploy"].log.read_text()
-    cluster.start("worker", settings=OFTEN)
+    cluster.join("worker", settings=OFTEN)
     return Placed(cluster, lake, "s3://lake/out")
 
 
