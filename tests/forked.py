@@ -123,6 +123,10 @@ class _Nursery:
                 code = self._answer(timeout_s)
             finally:
                 if code is None:
+                    from stacks import stacks  # only here: the processes that are forked import nothing of it
+
+                    # What it waits for is known only as long as it waits.
+                    print(stacks(pid), file=sys.stderr)
                     with suppress(ProcessLookupError):  # it may end just now
                         os.kill(pid, signal.SIGKILL)
                     self._answer(60)

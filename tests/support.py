@@ -34,6 +34,7 @@ from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
+from stacks import stacks
 
 if TYPE_CHECKING:
     from nightjar.flows.prefect_api.server import (
@@ -435,18 +436,6 @@ def command(
             process.kill()
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def stacks(pid: int) -> str:
-    """What a process and those that it started do at the moment, or why that cannot be seen."""
-    seen = []
-    for each in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-        with suppress(psutil.Error):
-            seen.append(f"{each.pid} {each.status()} {each.cpu_times().user:.0f} s {' '.join(each.cmdline())[:200]}")
-        spied = [Path(sys.executable).parent / "py-spy", "dump", "--pid", str(each.pid)]
-        done = subprocess.run(spied, capture_output=True, text=True, timeout=60)
-        seen.append(done.stdout if done.returncode == 0 else done.stderr.splitlines()[0])
-    return "\n".join(seen)
 
 
 @contextmanager

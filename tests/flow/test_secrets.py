@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import DATE
+from forked import COMMAND_S
 from nightjar.inference.output import publications
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
@@ -178,7 +179,9 @@ class Planted:
             with leaves_nothing() as mark, watching_command_lines(mark) as lines:
                 keep = {"RAY_TMPDIR": str(ray), "NIGHTJAR_KEEP_RAY": "1"}
                 full = {**self.env, **self.secrets, **keep, **EXPORTING, **env, **mark}
-                ended = command(words[0], self.lake.job_path, *words[1:], env=full)
+                # Of the four nights two are scored at once, so they take as long as two commands.
+                limit_s = COMMAND_S * (2 if words[0] == "backfill" else 1)
+                ended = command(words[0], self.lake.job_path, *words[1:], env=full, timeout_s=limit_s)
             return Searched(ended.returncode, self._left(ended, ray, lines))
         finally:
             shutil.rmtree(ray, ignore_errors=True)
