@@ -162,6 +162,8 @@ class Planted:
             output__uri=f"{self.bucket}/out/",
             model__options={},
             retry__max_quarantined=0.1,
+            # What stands still is ended, and named, before the test loses its patience.
+            retry__stall_s=60,
         )
         nights = {DATE: "published", DAMAGED: "damaged", **NIGHTS}
         for index in range(2):

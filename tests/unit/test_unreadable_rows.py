@@ -351,3 +351,4 @@ def test_few_rows_are_selected_as_many_are(rows: list[int]) -> None:
         for name in names:
             every = columns[name].to_pylist()
             assert found[name].to_pylist() == [every[row] for row in rows], name
+        assert selected(table.select([]), np.array(rows, np.int64)).num_rows == len(rows)
