@@ -121,12 +121,13 @@ class _Nursery:
             pid, code = self._answer(60), None
             try:
                 code = self._answer(timeout_s)
+            except AssertionError:
+                from stacks import stacks  # only here: the processes that are forked import nothing of it
+
+                print(stacks(pid), file=sys.stderr)  # what it waits for is known only as long as it waits
+                raise
             finally:
                 if code is None:
-                    from stacks import stacks  # only here: the processes that are forked import nothing of it
-
-                    # What it waits for is known only as long as it waits.
-                    print(stacks(pid), file=sys.stderr)
                     with suppress(ProcessLookupError):  # it may end just now
                         os.kill(pid, signal.SIGKILL)
                     self._answer(60)

@@ -430,9 +430,9 @@ def command(
     with process:
         try:
             out, err = process.communicate(timeout=timeout_s)
-        except BaseException:
-            # What it waits for is known only as long as it waits.
-            print(stacks(process.pid), file=sys.stderr)
+        except BaseException as error:
+            if isinstance(error, subprocess.TimeoutExpired):
+                print(stacks(process.pid), file=sys.stderr)  # what it waits for is known only as long as it waits
             process.kill()
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
