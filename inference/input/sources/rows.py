@@ -186,14 +186,15 @@ def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
     Of many rows this filters by a mask, because `take` joins a column's chunks first, and no array can hold more than
     2 GiB of text.
     """
-    if len(rows) * _SPARSE < table.num_rows and not any(column.type in PLAIN for column in table.columns):
+    cast = any(column.type in PLAIN for column in table.columns)
+    if not cast and len(rows) * _SPARSE < table.num_rows:
         return _few_of(table, rows)
     mask = np.zeros(table.num_rows, dtype=bool)
     mask[rows] = True
     wanted = pa.array(mask)
-    if not any(column.type in PLAIN for column in table.columns):
-        return table.filter(wanted)  # it looks at the mask once, and not once for each column
-    return _column_by_column(table, lambda column: column.filter(wanted))
+    if cast:
+        return _column_by_column(table, lambda column: column.filter(wanted))
+    return table.filter(wanted)  # it looks at the mask once, and not once for each column
 
 
 def _few_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
