@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import JobError
 from nightjar.inference.run.request import RunRequest, check_date, make_request
@@ -269,25 +270,27 @@ def launched(
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
     """
     began = time.monotonic()
-    try:
-        waits = _look_first(request, ray)
-    except JobError as error:
-        from nightjar.flows.unbegun import could_not_begin
+    with OwnServer() as server:
+        try:
+            waits = _look_first(request, ray, server)
+        except JobError as error:
+            from nightjar.flows.unbegun import could_not_begin
 
-        could_not_begin(request, error, "discover")
-        raise
-    from nightjar.flows.launch import launch
+            could_not_begin(request, error, "discover")
+            raise
+        from nightjar.flows.launch import launch
 
-    done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet)
+        done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
     return done, time.monotonic() - began
 
 
-def _look_first(request: RunRequest, ray: str | None) -> bool:
+def _look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
     """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
 
     Returns whether the run has to wait for its input.
 
-    The code is imported in a process of its own while this one imports Prefect, which takes as long.
+    The code is imported in a process of its own while this one imports Prefect, which takes as long. So does Prefect's
+    server, which begins once job and input are known to be right.
 
     Raises:
         JobError: so it is.
@@ -305,6 +308,7 @@ def _look_first(request: RunRequest, ray: str | None) -> bool:
     else:
         beginning = Beginning(request.storage, request.job)
         schema = check_request(request, beginning)
+    server.begin_early()
     with Inspection(
         request, silent=True
     ) as inspection:  # what the code prints is in the run's logs, too, because the workers import it again

@@ -109,7 +109,7 @@ def backfill(
             check_local(parallel)
             found = _each(asked, dates, parallel)
         else:
-            with cluster(ray, request.job, worker_env(), verbose=False):
+            with cluster(ray, request.job, worker_env(), verbose=False, several=True):
                 check_cluster(request.job, pools=parallel)
                 found = _each(asked, dates, parallel)
     except NightjarError as error:
@@ -262,7 +262,7 @@ def launch_backfill(
     api = start_api()
     with (
         reporting_to(api, verbose) as reporting,
-        nullcontext() if engine == LOCAL else cluster(ray, start.job, worker_env(), verbose),
+        nullcontext() if engine == LOCAL else cluster(ray, start.job, worker_env(), verbose, several=True),
         _telling(console, quiet) as ended,
     ):
         reporting.wait()

@@ -17,6 +17,7 @@ from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.parameters import handing
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
+from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Launched
 from nightjar.flows.unbegun import could_not_begin
@@ -54,10 +55,12 @@ def launch(
     waits: bool,
     verbose: bool,
     quiet: bool,
+    server: OwnServer,
 ) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
-    since: when the command began, by the monotonic clock. waits: whether its input is still to come.
+    since: when the command began, by the monotonic clock. waits: whether its input is still to come. server: the
+    Prefect server to use if none is configured; it may have begun.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
@@ -65,7 +68,7 @@ def launch(
     began = time.monotonic()
     ending, stopped, finished = Ending(), None, None
     check_reports(address, api_url())
-    api = start_api()
+    api = start_api(server)
     # Prefect's server starts in its own process while Ray starts in this one.
     try:
         with (

@@ -141,8 +141,7 @@ def start_ray(**resources: Any) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
-    with pytest.MonkeyPatch.context() as here, nobody_else():
-        here.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # nobody looks at these figures, which take CPU
+    with nobody_else(logs=False):
         ray.init(
             address="local",
             include_dashboard=False,
@@ -193,7 +192,7 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prefect_api(prefect_home: Path) -> Iterator[str]:
     """The URL of a Prefect server shared by all command line tests."""
-    from nightjar.flows.prefect_api import server
+    from nightjar.flows.prefect_api import ownserver, server
 
     before = os.environ.copy()
     os.environ.update(PROMPT, PREFECT_HOME=str(prefect_home))
@@ -201,7 +200,7 @@ def prefect_api(prefect_home: Path) -> Iterator[str]:
     try:
         with pytest.MonkeyPatch.context() as here:
             # Of two processes that begin at once each would find the usual port free.
-            here.setattr(server, "USUAL_PORT", 0)
+            here.setattr(ownserver, "USUAL_PORT", 0)
             api = server.start_api(complete=True)
     finally:
         os.environ.clear()

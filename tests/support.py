@@ -441,13 +441,10 @@ def command(
 @contextmanager
 def answering(api: PrefectApi) -> Iterator[str]:
     """The URL of a Prefect server that this process has started, once it answers. It ends with the block."""
-    assert api.process is not None
-    try:
+    assert api.server is not None
+    with api.server:
         api.wait()
         yield api.url
-    finally:
-        api.process.terminate()
-        api.process.wait(timeout=30)
 
 
 def nightjar() -> str:

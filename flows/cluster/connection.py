@@ -29,6 +29,7 @@ from nightjar.flows.cluster.internals import has_ended, keep_off_stdout
 from nightjar.flows.cluster.reaching import raylets, reach, unusable
 from nightjar.flows.cluster.shipping import shipped
 from nightjar.flows.cluster.starting import essence, is_rays, start
+from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.engine.ray.warming import warmed
 from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
@@ -57,11 +58,13 @@ _let_go = threading.Event()
 
 
 @contextmanager
-def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
+def cluster(
+    address: str | None, job: Job, env: dict[str, str], verbose: bool, *, several: bool = False
+) -> Iterator[None]:
     """Connect to the run's cluster for this context; a nested context uses the same connection.
 
     address: `host:port`, `auto` or `ray://host:port`; None for `NIGHTJAR_RAY`, and without that for an own local
-    cluster. env: environment variables for the workers.
+    cluster. env: environment variables for the workers. several: whether nights may be scored there at the same time.
 
     Raises:
         ClusterError: There is no usable cluster at the address.
@@ -69,7 +72,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
     """
     with ExitStack() as connected:
         if not is_connected():
-            connected.enter_context(_connected(named(address), job, env, verbose))
+            connected.enter_context(_connected(named(address), job, env, verbose, several))
         connected.push(_note_failure)
         try:
             yield
@@ -85,7 +88,7 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
 
 
 @contextmanager
-def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
+def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool, several: bool) -> Iterator[None]:
     options: dict[str, Any] = {
         "namespace": "nightjar",
         "log_to_driver": verbose,
@@ -98,7 +101,7 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
         logging.getLogger("ray.util.client.logsclient").disabled = True  # this one sets its level itself
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
-    with _own(job, env, options) if address is None else _elsewhere(address, job, env, options):
+    with _own(job, env, options, several) if address is None else _elsewhere(address, job, env, options):
         _failed.clear()
         _let_go.clear()
         joined.set()
@@ -113,11 +116,12 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
 
 
 @contextmanager
-def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[None]:
+def _own(job: Job, env: dict[str, str], options: dict[str, Any], several: bool) -> Iterator[None]:
     # Ray's processes inherit the environment; Ray would write the content of a runtime_env to its logs.
     os.environ.update(env)
+    theirs = {**memory.environment(job), **({} if several else {ALONE: "1"})}
     # Imports begin early only here: the cores of an existing cluster may be busy with somebody else's work.
-    with local.local_ray(memory.environment(job), options, _failed.is_set), warmed(job), importing(driving()):
+    with local.local_ray(theirs, options, _failed.is_set), warmed(job), importing(driving()):
         yield
 
 

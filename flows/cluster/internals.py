@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect_ray.task_runners import PrefectRayFuture
 from ray._common.utils import get_default_system_temp_dir
-from ray._private import ray_constants, worker
+from ray._private import ray_constants, utils, worker
 from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.node import Node
@@ -43,19 +43,27 @@ def loopback() -> Iterator[None]:
 
 
 @contextmanager
-def nobody_else() -> Iterator[None]:
-    """Make a Ray that is started in this context do without two processes of its head: the monitor, which asks clouds
-    for more nodes, and what is left of the dashboard if it is switched off, which reports to Ray's makers.
+def nobody_else(*, logs: bool) -> Iterator[None]:
+    """Make a Ray that is started in this context do without what nobody looks at.
 
-    `ray.init` has no setting for either. With them it takes two seconds longer.
+    These are the monitor, which asks clouds for more nodes; what is left of the dashboard if it is switched off, which
+    reports to Ray's makers; the node's agent for the dashboard, which is started as by a Ray that was installed without
+    it; and, without `logs`, the process that brings what workers print to this one. `ray.init` has no setting for any
+    of them. With them it takes two seconds longer, and four more of CPU time.
     """
     node: Any = Node
-    before = node.start_monitor, node.start_api_server
-    node.start_monitor = node.start_api_server = lambda *_, **__: None
+    started = ["start_monitor", "start_api_server", *([] if logs else ["start_log_monitor"])]
+    before = {name: getattr(node, name) for name in started}
+    installed = utils.get_dashboard_dependency_error
+    for name in started:
+        setattr(node, name, lambda *_, **__: None)
+    utils.get_dashboard_dependency_error = lambda: ImportError("nobody looks at this Ray")
     try:
         yield
     finally:
-        node.start_monitor, node.start_api_server = before
+        utils.get_dashboard_dependency_error = installed
+        for name, method in before.items():
+            setattr(node, name, method)
 
 
 def temporary_folder() -> str:

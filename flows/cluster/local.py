@@ -151,7 +151,7 @@ def _new_folder() -> Path:
 def _start(folder: Path, env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
     try:
         # The processes of this Ray inherit it; the next run of this process may have other settings.
-        with environment({**env, _MARK: str(folder)}), loopback(), nobody_else():
+        with environment({**env, _MARK: str(folder)}), loopback(), nobody_else(logs=options.get("log_to_driver", True)):
             # One level down, because Ray opens its own folder to everybody.
             start("local", {**options, **in_folder(folder / "r"), "include_dashboard": False})
     except BaseException:

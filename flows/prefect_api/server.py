@@ -11,15 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from prefect.logging.configuration import setup_logging
@@ -29,25 +28,29 @@ from prefect.settings import (
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     PREFECT_CLOUD_API_URL,
     PREFECT_LOGGING_LEVEL,
+    PREFECT_SERVER_ANALYTICS_ENABLED,
+    PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE,
+    PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
     get_current_settings,
     temporary_settings,
 )
+from prefect.settings.legacy import Setting
 
 from nightjar.flows.prefect_api.api import require
+from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ClusterError
 
-_AHEAD = "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS"
-_SERVER_ENV = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+_USUAL: dict[Setting, Any] = {
+    PREFECT_SERVER_ANALYTICS_ENABLED: False,
     # Runs are made ahead, because none is made while this server is down. A run that was made ahead starts late.
     # Prefect's default is three.
-    _AHEAD: "14",
+    PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS: 14,
     # The database counts the slots of concurrency limits. If the leases for them were only in memory, they would be
     # lost with the server, and the slot of a run that was cut off would never be free again.
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: "prefect.server.concurrency.lease_storage.filesystem",
 }
-_KEPT_LINES = 20
-USUAL_PORT = 4200
+"""Settings of an own server that differ from Prefect's defaults."""
+
 START_S = 120.0
 _POLL_S = 0.1
 _EVENT_TRIES = 2
@@ -59,22 +62,22 @@ _OWN_INSTEAD = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class PrefectApi:
-    """The API that runs report to. own: whether it is a server that ends with this command."""
+    """The API that runs report to. server: the own one that ends with this command; None if another is configured."""
 
     url: str
-    own: bool
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES), repr=False)
+    server: OwnServer | None = None
 
-    def listen(self) -> None:
-        """Keep the last lines that the own server prints, until it ends."""
-        assert self.process is not None
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if text := line.decode(errors="replace").strip():
-                self.said.append(text)
+    @property
+    def own(self) -> bool:
+        """Whether it ends with this command."""
+        return self.server is not None
+
+    def check_alive(self) -> None:
+        """Raise a ClusterError if this is the own server and it has ended."""
+        if self.server is not None:
+            self.server.check_alive()
 
     def wait(self) -> None:
         """Return when the own server answers. A configured API was asked before.
@@ -82,7 +85,7 @@ class PrefectApi:
         Raises:
             ClusterError: The own server did not start.
         """
-        if not self.own:
+        if self.server is None:
             return
         began = time.monotonic()
         # One client for all requests, without certificates: reading these takes longer than a request.
@@ -107,79 +110,36 @@ class PrefectApi:
             return str(error)
         return "" if answer.status_code == httpx.codes.OK else "it answered, but not as a Prefect API"
 
-    def check_alive(self) -> None:
-        """Raise a ClusterError if this is the own server and it has ended."""
-        if self.process is not None and self.process.poll() is not None:
-            said = self.said[-1] if self.said else "no message"
-            raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
 
+def start_api(server: OwnServer | None = None, *, complete: bool = False) -> PrefectApi:
+    """Return the configured API if it answers; else an own server that begins, for which `wait` waits.
 
-def start_api(*, complete: bool = False) -> PrefectApi:
-    """Return the configured API if it answers; else start an own server, for which `wait` waits.
-
-    complete: start it with pages and services, and at Prefect's usual port if that is free.
+    server: the one to use, which may have begun. It is ended if it is not needed. complete: start it with pages and
+    services, and at Prefect's usual port if that is free.
 
     Raises:
         ClusterError: The configured API does not answer, or does not let this command in.
     """
-    configured = PREFECT_API_URL.value()
-    if configured:
+    server = server or OwnServer()
+    if configured := PREFECT_API_URL.value():
+        server.end()
         require(configured, _OWN_INSTEAD)
-        return PrefectApi(configured, own=False)
-    go_past_proxies()
-    with listening(USUAL_PORT if complete else 0) as shared:
-        url = f"http://127.0.0.1:{shared.getsockname()[1]}/api"
-        words = [str(shared.fileno()), str(os.getpid()), *(["complete"] if complete else [])]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "nightjar.flows.prefect_api.server", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**server_env(), **os.environ, "PREFECT_UI_API_URL": url},
-            pass_fds=[shared.fileno()],
-            # So that Ctrl-C does not reach the server: the run still has to report that it was interrupted.
-            start_new_session=True,
-        )
-    api = PrefectApi(url, own=True, process=process)
-    # The output is always read, because a full pipe would stop the server at its next warning.
-    threading.Thread(target=api.listen, daemon=True, name="nightjar-server-log").start()
-    return api
+        return PrefectApi(configured)
+    server.begin(complete=complete)
+    return PrefectApi(server.url, server)
 
 
-def go_past_proxies() -> None:
-    """Make this process, and those that it starts, reach the own server without a proxy."""
-    # urllib and httpx read one spelling, other libraries read the other; so both get the hosts of both.
-    for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
-        hosts = (os.environ.get(name) or os.environ.get(other, "")).strip()
-        if hosts == "*":  # `*` means every host, but only if it stands alone
-            continue
-        known = [host.strip() for host in hosts.split(",")]
-        missing = [host for host in ("127.0.0.1", "localhost") if host not in known]
-        os.environ[name] = ",".join(filter(None, [hosts, *missing]))
-
-
-def server_env() -> dict[str, str]:
-    """Settings of an own server that differ from Prefect's defaults. The user's profile and environment have
-    precedence.
-    """
+def server_settings() -> dict[Setting, Any]:
+    """Settings that an own server has besides the user's. The user's profile and environment have precedence."""
     given = get_current_settings().to_environment_variables(exclude_unset=True)
-    return {name: given.get(name, usual) for name, usual in _SERVER_ENV.items()}
+    return {setting: usual for setting, usual in _USUAL.items() if setting.name not in given}
 
 
 def nights_ahead() -> int:
     """The number of nights of a job that fall due while the own server is down and are run when it is up again."""
-    return int(server_env()[_AHEAD])
-
-
-def listening(wanted: int = 0) -> socket.socket:
-    """A socket that listens at this port of 127.0.0.1, or at any free port if it is taken.
-
-    The server inherits it. If the server were told a number, another process could take that port first.
-    """
-    try:
-        return socket.create_server(("127.0.0.1", wanted))
-    except OSError:
-        return socket.create_server(("127.0.0.1", 0))
+    ahead = PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS
+    count: int = server_settings().get(ahead, ahead.value())
+    return count
 
 
 @contextmanager
@@ -203,8 +163,8 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
             finally:
                 drain()
     finally:
-        if api.process is not None:
-            stop(api.process)
+        if api.server is not None:
+            api.server.end()
 
 
 _pages: ContextVar[bool] = ContextVar("pages", default=True)
@@ -271,16 +231,6 @@ def _drain() -> None:
         service.drain_all(timeout=10)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a server's process in order; after a while, by force."""
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def end_with(parent: int) -> None:
     """End this process when its parent ends, in any way, also if it ended before this call. Returns at once."""
 
@@ -300,11 +250,12 @@ def main() -> None:
     """
     shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
     end_with(parent)
-    import uvicorn
-    from prefect.server.api.server import create_app
+    with temporary_settings(server_settings()):
+        import uvicorn
+        from prefect.server.api.server import create_app
 
-    app = create_app(ephemeral=not complete, final=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[shared])
+        app = create_app(ephemeral=not complete, final=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[shared])
 
 
 if __name__ == "__main__":

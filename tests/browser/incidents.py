@@ -38,7 +38,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(TESTS)]  # as pytest does for it
 from conftest import ARGUMENTS, CHROMIUM  # noqa: E402
 
 from endpoints import Asked, Reply, endpoint, fault, said  # noqa: E402
-from nightjar.flows.prefect_api import server  # noqa: E402
+from nightjar.flows.prefect_api import ownserver, server  # noqa: E402
 from support import answering, nightjar, wait_until  # noqa: E402
 from world import world  # noqa: E402
 
@@ -456,7 +456,7 @@ def prefect_api() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="nightjar-incidents-", ignore_cleanup_errors=True) as home:
         os.environ["PREFECT_HOME"] = home
         os.environ.pop("PREFECT_API_URL", None)
-        with patch.object(server, "USUAL_PORT", 0):
+        with patch.object(ownserver, "USUAL_PORT", 0):
             api = server.start_api(complete=True)
         with answering(api) as url:
             path = f"{Path(nightjar()).parent}:{os.environ['PATH']}"

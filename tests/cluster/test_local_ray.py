@@ -99,7 +99,7 @@ def test_a_head_that_is_killed_costs_one_sentence_and_leaves_no_process(driver: 
     assert driver.process.stdout.readline() == "is there\n"
     started = [Path(word).name for each in marked(driver.mark) for word in each.cmdline()[:3]]
     assert {"gcs_server", "raylet"} <= set(started)
-    assert not {"monitor.py", "dashboard.py"} & set(started), "nobody needs these two, which take seconds"
+    assert not {"monitor.py", "dashboard.py", "log_monitor.py"} & set(started), "nobody needs these, which take seconds"
     next(each for each in marked(driver.mark) if each.name() == "gcs_server").kill()
     assert driver.process.stdin is not None
     driver.process.stdin.write("wait\n")

@@ -26,9 +26,14 @@ SERVERS = ("nightjar.flows.prefect_api.server", "prefect.server.api.server", "pr
 
 @dataclass
 class Seen:
-    """What was seen of processes. servers: command lines of Prefect servers. listeners: address → who listens there."""
+    """What was seen of processes.
+
+    servers: command lines of Prefect servers. actors: what Ray calls its processes by their work. listeners: address →
+    who listens there.
+    """
 
     servers: set[str] = field(default_factory=set)
+    actors: set[str] = field(default_factory=set)
     listeners: dict[str, set[str]] = field(default_factory=dict)
 
     def listening(self) -> set[str]:
@@ -39,6 +44,7 @@ class Seen:
         """Take down what is to be seen of one process at this moment."""
         name, line = process.name(), " ".join(process.cmdline())
         self.servers.update([line] if any(server in line for server in SERVERS) else [])
+        self.actors.update([line.strip()] if line.startswith("ray::") else [])
         for each in process.net_connections("inet"):
             if each.status == psutil.CONN_LISTEN:
                 self.listeners.setdefault(each.laddr.ip, set()).add(name)

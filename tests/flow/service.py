@@ -31,7 +31,8 @@ from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.events import ReceivedEvent
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from nightjar.flows.prefect_api.server import listening, start_api
+from nightjar.flows.prefect_api.ownserver import listening
+from nightjar.flows.prefect_api.server import start_api
 from support import answering, wait_until
 
 OFTEN = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1"}

@@ -356,7 +356,7 @@ from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from nightjar.flows.prefect_api.server import PrefectApi, reporting_to
 
-with reporting_to(PrefectApi(sys.argv[1], own=False), verbose=False):
+with reporting_to(PrefectApi(sys.argv[1]), verbose=False):
     for number in range(10):
         emit_event("nightjar.test", {"prefect.resource.id": "nightjar.test"})
         if number == 0:

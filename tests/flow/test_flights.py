@@ -139,6 +139,12 @@ def test_a_local_run_listens_on_loopback_only(flights: Flights) -> None:
         assert {address.removeprefix("::ffff:") for address in seen.listeners} == {"127.0.0.1"}, seen.listeners
 
 
+def test_a_run_s_own_ray_has_no_actors_but_those_that_score(flights: Flights) -> None:
+    """Ray Data has two more, which share a cluster out and tell its dashboard: each takes seconds of CPU to start."""
+    assert any(name.startswith("ray::MapWorker(") for name in flights.scoring.actors), "the pool was seen"
+    assert not [name for name in flights.scoring.actors if "Stats" in name or "Autoscaling" in name]
+
+
 def test_a_run_with_nothing_to_score_starts_no_ray(flights: Flights) -> None:
     """What is left to do of it needs no cluster."""
     assert flights.repeating.listening(), "its Prefect server was seen"

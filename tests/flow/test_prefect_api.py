@@ -56,7 +56,8 @@ from nightjar.flows.prefect_api.api import (
     was_cancelled,
 )
 from nightjar.flows.prefect_api.ending import Ending, keeping_ending
-from nightjar.flows.prefect_api.server import server_env, start_api
+from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.server import nights_ahead, start_api
 from nightjar.inference.errors import (
     ClusterError,
     JobError,
@@ -292,10 +293,80 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(
 
 def test_what_the_user_set_for_a_server_counts_for_the_own_one() -> None:
     """Wherever it is set: an environment variable of ours would go before a profile."""
-    ahead = "PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS"
-    assert server_env()[ahead] == "14"
+    assert nights_ahead() == 14
     with temporary_settings({PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS: 30}):
-        assert server_env()[ahead] == "30"
+        assert nights_ahead() == 30
+
+
+def test_the_own_server_can_begin_before_prefect_is_imported() -> None:
+    """Else a command would import Prefect first, and wait for the server's own import then."""
+    code = (
+        "import sys\n"
+        "from nightjar.flows.prefect_api import ownserver\n"
+        "print([name for name in sys.modules if name.partition('.')[0] == 'prefect'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "env", "begins"),
+    [
+        ("", "", {}, True),
+        ("", "", {"PREFECT_API_URL": ""}, True),
+        ("home/profiles.toml", "[profiles.ephemeral]\nPREFECT_SERVER_ALLOW_EPHEMERAL_MODE = true\n", {}, True),
+        ("pyproject.toml", "[project]\nname = 'mine'\n", {}, True),
+        ("", "", {"PREFECT_API_URL": NOWHERE}, False),
+        ("", "", {"PREFECT_PROFILE": "work"}, False),
+        ("home/profiles.toml", f"[profiles.mine]\nPREFECT_API_URL = '{NOWHERE}'\n", {}, False),
+        (
+            "my.toml",
+            f"[profiles.mine]\nPREFECT_API_URL = '{NOWHERE}'\n",
+            {"PREFECT_PROFILES_PATH": "my.toml"},
+            False,
+        ),
+        (".env", f"PREFECT_API_URL={NOWHERE}\n", {}, False),
+        ("prefect.toml", f"[api]\nurl = '{NOWHERE}'\n", {}, False),
+        ("pyproject.toml", f"[tool.prefect.api]\nurl = '{NOWHERE}'\n", {}, False),
+    ],
+)
+def test_a_server_begins_early_only_where_none_seems_to_be_configured(
+    file: str, text: str, env: dict[str, str], begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever Prefect reads its settings; else each command would start a process in vain."""
+    for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"PREFECT_HOME": str(tmp_path / "home"), **env}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    if file:
+        (tmp_path / file).write_text(text)
+    with OwnServer() as server:
+        server.begin_early()
+        assert (server.process is not None) == begins
+    assert server.process is None or server.process.returncode is not None, "it ended with the block"
+
+
+def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
+    """By a setting that only Prefect itself sees."""
+    with OwnServer() as server, door() as url:
+        server.begin()
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: SIGN_IN}):
+            assert not start_api(server).own
+        assert server.process is not None
+        assert server.process.poll() is not None
+
+
+def test_a_server_that_began_early_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with OwnServer() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
+        server.begin_early()
+        begun = server.process
+        api = start_api(server)
+        assert (api.url, server.process) == (server.url, begun)
+        api.wait()
 
 
 def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:
@@ -303,7 +374,7 @@ def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Pat
     code = (
         "import os\n"
         "from nightjar.flows.prefect_api.server import start_api\n"
-        "print(start_api().process.pid, flush=True)\n"
+        "print(start_api().server.process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     env = {**os.environ, "PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": ""}

@@ -2,3 +2,6 @@
 
 Workers import only what they run: of these modules only `passes` imports Ray Data.
 """
+
+ALONE = "NIGHTJAR_ALONE"
+"""The environment variable of the processes of a Ray that runs one night and nothing else."""

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import ray.data
 from ray.data import DataContext
+from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
+from ray.data._internal.execution import streaming_executor
+from ray.data._internal.execution.interfaces import ExecutionResources
+from ray.data._internal.stats import _StatsManager
 
 SEEN_ON = {"ray": "2.60.0"}
 """The version with which this module has been seen to work."""
@@ -46,3 +51,32 @@ def bound_events_ahead(context: DataContext, most: int) -> None:
     Without this a suspect's crumbs are held back; when the process dies, the last crumb that arrived names another row.
     """
     context._max_num_blocks_in_streaming_gen_buffer = most
+
+
+class _Fixed(ClusterAutoscaler):
+    """For a Ray that never gets more nodes, and on which nothing else runs: a pass has all of it."""
+
+    def try_trigger_scaling(self) -> None:
+        """Nothing: there is nobody to ask."""
+
+    def on_executor_shutdown(self) -> None:
+        """Nothing was asked for."""
+
+    def get_total_resources(self) -> ExecutionResources:
+        held: ExecutionResources = ExecutionResources.from_resource_dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
+        return held
+
+
+def do_without_helpers() -> None:
+    """Make the passes of this process do without two actors of Ray Data, for a Ray that runs one night and no more.
+
+    One asks for more nodes, and shares out those that there are between several datasets; the other shows Ray's
+    dashboard how a dataset is getting on. Without this each imports Ray Data in a process of its own, while the pool's
+    actors import the model's framework; and no block is given to an actor before the first of them has answered.
+    """
+    executing: Any = streaming_executor
+    executing.create_cluster_autoscaler = lambda *_, **__: _Fixed()
+    manager: Any = _StatsManager
+    manager.gen_dataset_id_from_stats_actor = staticmethod(lambda: uuid4().hex)
+    for told in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
+        setattr(manager, told, staticmethod(lambda *_, **__: None))

@@ -14,6 +14,7 @@ import gc
 import itertools
 import json
 import logging
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -22,9 +23,16 @@ import pyarrow as pa
 from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
 from nightjar.inference.engine.protocol import NO_EVENT
+from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import Demand, free_workers
 from nightjar.inference.engine.ray.gathering import gather
-from nightjar.inference.engine.ray.internals import bound_events_ahead, from_blocks, mapped, mapped_by_tasks
+from nightjar.inference.engine.ray.internals import (
+    bound_events_ahead,
+    do_without_helpers,
+    from_blocks,
+    mapped,
+    mapped_by_tasks,
+)
 from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, score_as_task, task_key
 from nightjar.inference.engine.stream import streamed
 from nightjar.inference.errors import PassEnded
@@ -120,6 +128,8 @@ def _run(
     spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt], made: Callable[..., Any]
 ) -> Generator[list[Event], None, None]:
     """Run one dataset. made: makes it from the spec, the shards and the attempts."""
+    if os.environ.get(ALONE):
+        do_without_helpers()
     # Ray Data logs a traceback for each lost task, which the ledger reports better; and a handler that keeps such a
     # record would keep the pool's actors. Errors that end a pass are raised.
     logger = logging.getLogger("ray.data")
