@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.errors import Denied, NightjarError, StorageError, Transient
 
@@ -56,11 +56,13 @@ class StorageSettings:
             Denied: The environment or the profile is contradictory; the message says what to set.
         """
         import boto3
+        import botocore.session
         from botocore.credentials import RefreshableCredentials
 
         with _signing_in("s3://"):
-            session = boto3.Session()
-            endpoint = _configured_endpoint(session)
+            below = botocore.session.get_session()
+            session = boto3.Session(botocore_session=below)
+            endpoint = _configured_endpoint(session) if _names_an_endpoint(below.full_config) else None
             found = session.get_credentials()
             # Credentials that expire would not last the night, so each worker gets its own. The environment's
             # credentials
@@ -78,8 +80,16 @@ class StorageSettings:
         )
 
 
+def _names_an_endpoint(files: Mapping[str, Any]) -> bool:
+    """Whether the environment or the profiles' files have an endpoint of any service. files: what botocore read."""
+    return any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ) or "endpoint_url" in str(files)
+
+
 def _configured_endpoint(session: boto3.Session) -> str | None:
-    """The S3 endpoint that the environment or the profile names; None for AWS's own endpoint."""
+    """The S3 endpoint that the environment or the profile names; None for AWS's own endpoint.
+
+    It takes a quarter of a second, because botocore reads its whole description of S3 for it.
+    """
     from botocore.config import Config
 
     stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it

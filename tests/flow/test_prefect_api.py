@@ -358,8 +358,8 @@ def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
         assert server.process.poll() is not None
 
 
-def test_a_server_that_began_early_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+def test_a_server_that_began_early_is_the_one_that_is_used(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(own_home))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with OwnServer() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
         server.begin_early()
