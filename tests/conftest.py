@@ -110,7 +110,7 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
-    # All that was collected stays until the end; Python need not look through it at each collection of garbage.
+    # All that is there now stays until the end; Python need not look through it at each collection of garbage.
     gc.collect()
     gc.freeze()
     try:

@@ -73,7 +73,7 @@ def _is_ours(process: psutil.Process) -> bool:
 
 
 def _listeners(process: psutil.Process) -> Iterator[Listener]:
-    local = is_of_local_run(process) or "nightjar.flows.prefect_api.server" in process.cmdline()
+    local = is_of_local_run(process) or "nightjar.flows.prefect_api.ownserver" in process.cmdline()
     for each in process.net_connections("inet"):
         if each.status == psutil.CONN_LISTEN:
             yield Listener(process.pid, _name(process), each.laddr.ip.split("%")[0], each.laddr.port, local)

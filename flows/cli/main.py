@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
+import gc
 import io
 import os
 import signal
@@ -31,6 +33,7 @@ from nightjar.flows.cli.options import (
     say,
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
+from nightjar.inference.garbage import collect_seldom
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
 
@@ -91,6 +94,8 @@ for command in (
 
 def main() -> None:
     """Entry point."""
+    collect_seldom()
+    atexit.register(gc.freeze)  # else Python looks through all that was imported once more: another second
     _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
     # Set before Prefect is imported, so that its notice about telemetry is not printed.

@@ -12,6 +12,8 @@ from typing import Any
 
 import ray
 
+from nightjar.inference.garbage import seldom_collected
+
 _importing: list[Any] = []
 """The task that imports; empty where nobody does."""
 
@@ -44,10 +46,11 @@ def wait_for_imports() -> None:
 
 
 def _import() -> None:
-    import prefect.artifacts
-    import prefect.task_engine
-    import prefect_ray
+    with seldom_collected():
+        import prefect.artifacts
+        import prefect.task_engine
+        import prefect_ray
 
-    from nightjar.inference.run import steps
+        from nightjar.inference.run import steps
 
     del prefect, prefect_ray, steps

@@ -1,7 +1,10 @@
 """The process of a Prefect server that ends with this one.
 
 This module imports nothing of Prefect. So a command can begin the server first, and import Prefect, which takes as
-long, while the server does so, too.
+long, while the server does so, too. The server's process is this module, run as a program. It ends with the process
+that started it, however that ends, so that a killed run leaves no process behind. It uses the user's usual database, so
+that `prefect server start` shows the run later. A run's server has only the API; the server of `nightjar serve` also
+has the pages and the services: scheduling, late runs, automations.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Self
 
 from nightjar.inference.errors import ClusterError
+from nightjar.inference.garbage import collect_seldom
 
 USUAL_PORT = 4200
 _API = "PREFECT_API_URL"
@@ -50,7 +55,7 @@ class OwnServer:
             self.url = f"http://127.0.0.1:{shared.getsockname()[1]}/api"
             words = [str(shared.fileno()), str(os.getpid()), *(["complete"] if complete else [])]
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nightjar.flows.prefect_api.server", *words],
+                [sys.executable, "-m", "nightjar.flows.prefect_api.ownserver", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -128,3 +133,32 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent ends, in any way, also if it ended before this call. Returns at once."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True, name="nightjar-parent").start()
+
+
+def main() -> None:
+    """Serve the Prefect API until the parent process ends.
+
+    Arguments: the number of an inherited file, which is a socket that listens; the parent's pid; `complete`. The pid is
+    an argument, because this process may be an orphan already.
+    """
+    shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
+    end_with(parent)
+    collect_seldom()
+    from nightjar.flows.prefect_api.application import serve
+
+    serve(shared, complete=complete)
+
+
+if __name__ == "__main__":
+    main()

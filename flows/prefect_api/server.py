@@ -1,24 +1,14 @@
-"""The Prefect API for a command: the configured one, or a server of the command's own that runs as long as the command.
-
-The command's own server is this module, run as a program. It ends with the process that started it, however that ends,
-so that a killed run leaves no process behind. It uses the user's usual database, so that `prefect server start` shows
-the run later. A run's server has only the API; the server of `nightjar serve` also has the pages and the services:
-scheduling, late runs, automations.
-"""
+"""The Prefect API for a command: the configured one, or a server of the command's own (`ownserver`)."""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 from prefect.logging.configuration import setup_logging
@@ -28,28 +18,12 @@ from prefect.settings import (
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     PREFECT_CLOUD_API_URL,
     PREFECT_LOGGING_LEVEL,
-    PREFECT_SERVER_ANALYTICS_ENABLED,
-    PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE,
-    PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
-    get_current_settings,
     temporary_settings,
 )
-from prefect.settings.legacy import Setting
 
 from nightjar.flows.prefect_api.api import require
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ClusterError
-
-_USUAL: dict[Setting, Any] = {
-    PREFECT_SERVER_ANALYTICS_ENABLED: False,
-    # Runs are made ahead, because none is made while this server is down. A run that was made ahead starts late.
-    # Prefect's default is three.
-    PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS: 14,
-    # The database counts the slots of concurrency limits. If the leases for them were only in memory, they would be
-    # lost with the server, and the slot of a run that was cut off would never be free again.
-    PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: "prefect.server.concurrency.lease_storage.filesystem",
-}
-"""Settings of an own server that differ from Prefect's defaults."""
 
 START_S = 120.0
 _POLL_S = 0.1
@@ -127,19 +101,6 @@ def start_api(server: OwnServer | None = None, *, complete: bool = False) -> Pre
         return PrefectApi(configured)
     server.begin(complete=complete)
     return PrefectApi(server.url, server)
-
-
-def server_settings() -> dict[Setting, Any]:
-    """Settings that an own server has besides the user's. The user's profile and environment have precedence."""
-    given = get_current_settings().to_environment_variables(exclude_unset=True)
-    return {setting: usual for setting, usual in _USUAL.items() if setting.name not in given}
-
-
-def nights_ahead() -> int:
-    """The number of nights of a job that fall due while the own server is down and are run when it is up again."""
-    ahead = PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS
-    count: int = server_settings().get(ahead, ahead.value())
-    return count
 
 
 @contextmanager
@@ -229,34 +190,3 @@ def _drain() -> None:
 
     for service in (APILogWorker, EventsWorker):
         service.drain_all(timeout=10)
-
-
-def end_with(parent: int) -> None:
-    """End this process when its parent ends, in any way, also if it ended before this call. Returns at once."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True, name="nightjar-parent").start()
-
-
-def main() -> None:
-    """Serve the Prefect API until the parent process ends.
-
-    Arguments: the number of an inherited file, which is a socket that listens; the parent's pid; `complete`. The pid is
-    an argument, because after the imports this process may be an orphan already.
-    """
-    shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
-    end_with(parent)
-    with temporary_settings(server_settings()):
-        import uvicorn
-        from prefect.server.api.server import create_app
-
-        app = create_app(ephemeral=not complete, final=True)
-        uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[shared])
-
-
-if __name__ == "__main__":
-    main()

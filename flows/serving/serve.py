@@ -13,7 +13,8 @@ from prefect.runner import Runner
 from rich.console import Console
 
 from nightjar.flows.pages import addresses
-from nightjar.flows.prefect_api.server import PrefectApi, nights_ahead, reporting_to, start_api
+from nightjar.flows.prefect_api.application import nights_ahead
+from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
 from nightjar.flows.serving.deploy import find_jobs, none_found, serve
 from nightjar.flows.serving.siteprocess import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name

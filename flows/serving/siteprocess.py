@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
-from nightjar.flows.prefect_api.ownserver import stop
-from nightjar.flows.prefect_api.server import end_with
+from nightjar.flows.prefect_api.ownserver import end_with, stop
 from nightjar.flows.serving.lookup import Served
 from nightjar.inference.errors import ClusterError
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.messages import nearest
@@ -125,7 +126,8 @@ def warm(job: Job) -> None:
     """Import the framework modules that loading the model needs. A process that waits anyway calls this to save
     time.
     """
-    with suppress(ImportError):  # `load_scorer` says what is missing, and names the key
+    # `load_scorer` says what is missing, and names the key.
+    with suppress(ImportError), seldom_collected():
         for each in job.each:
             adapter_of(each).warm()
 
@@ -141,7 +143,8 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     check_keys(job)
     preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
-    predictor = adapter.load(job, model_path)
+    with seldom_collected():
+        predictor = adapter.load(job, model_path)
     if job.model.staged:
         return _StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)
     made = StreamingScorer if isinstance(predictor, Streaming) else _Scorer

@@ -21,7 +21,7 @@ from forked import Done
 from support import Lake, marked, nightjar
 
 DATE = "2026-11-19"
-SERVERS = ("nightjar.flows.prefect_api.server", "prefect.server.api.server", "prefect server start")
+SERVERS = ("nightjar.flows.prefect_api.ownserver", "prefect.server.api.server", "prefect server start")
 
 
 @dataclass

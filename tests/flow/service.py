@@ -102,7 +102,7 @@ def prefect_server(home: Path, port: int = 0) -> Iterator[Server]:
     """A server on the database in `home`, at a free port if none is given; killed in the end."""
     with listening(port) as shared:
         port = shared.getsockname()[1]
-        words = [sys.executable, "-m", "nightjar.flows.prefect_api.server", str(shared.fileno()), str(os.getpid())]
+        words = [sys.executable, "-m", "nightjar.flows.prefect_api.ownserver", str(shared.fileno()), str(os.getpid())]
         env = {**os.environ, "PREFECT_HOME": str(home)}
         process = subprocess.Popen(words, env=env, pass_fds=[shared.fileno()])
     started = Server(f"http://127.0.0.1:{port}/api", process)

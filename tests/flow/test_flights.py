@@ -129,7 +129,7 @@ def test_one_prefect_server_and_only_if_none_is_configured(flights: Flights) -> 
     """The command starts a server of its own; its workers report to that one."""
     assert flights.scoring.servers == set()
     assert len(flights.repeating.servers) == 1, flights.repeating.servers
-    assert "nightjar.flows.prefect_api.server" in flights.repeating.servers.pop()
+    assert "nightjar.flows.prefect_api.ownserver" in flights.repeating.servers.pop()
 
 
 def test_a_local_run_listens_on_loopback_only(flights: Flights) -> None:

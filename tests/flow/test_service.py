@@ -339,7 +339,7 @@ def test_serving_ends_with_its_own_server(tmp_path: Path, own_home: Path) -> Non
     }
     with service(tmp_path, "serve", tmp_path / "jobs", env=env) as serving:
         wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
-        [server] = serving.descendants("nightjar.flows.prefect_api.server")
+        [server] = serving.descendants("nightjar.flows.prefect_api.ownserver")
         server.kill()
         serving.process.wait(60)
     said = serving.log.read_text()

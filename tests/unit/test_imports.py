@@ -91,6 +91,7 @@ ORDER = {
         "messages",
         "lazy",
         "stopwatch",
+        "garbage",
         "environ",
     ),
     "flows": (
@@ -234,7 +235,7 @@ def importers(room: str, module: str) -> set[str]:
         ("flows", "matplotlib", {"flows/pages/report/charts.py"}),
         ("flows", "jinja2", {"flows/pages/report/page.py"}),
         ("flows", "starlette", {"flows/serving/site.py"}),
-        ("flows", "uvicorn", {"flows/prefect_api/server.py", "flows/serving/siteprocess.py"}),
+        ("flows", "uvicorn", {"flows/prefect_api/application.py", "flows/serving/siteprocess.py"}),
         ("inference", "matplotlib", set()),
         ("flows", "torch", set()),
         ("flows", "sklearn", set()),

@@ -13,6 +13,7 @@ import ray
 import ray.exceptions
 
 from nightjar.inference import predictors
+from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job.model import Job
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ class _Warm:
 
     def __init__(self, job: Job) -> None:
         # Everything that `preflight` imports; the imports themselves are the purpose.
-        from nightjar.inference.engine import protocol  # noqa: F401
-        from nightjar.inference.engine.ray import gathering  # noqa: F401
+        with seldom_collected():
+            from nightjar.inference.engine import protocol  # noqa: F401
+            from nightjar.inference.engine.ray import gathering  # noqa: F401
 
         self._free = True
         predictors.warm(job)
