@@ -19,13 +19,16 @@ from nightjar.inference.validation.audit import Audited, audit_block
 T = TypeVar("T")
 R = TypeVar("R")
 
-FEW_BYTES = 128 << 20
-"""Parts of so many bytes are read and checked in the time in which a process starts."""
+FEW_BYTES = 2 << 30
+FEW_SHARDS = 500
+"""Parts of so many bytes are read from S3, and so many of them checked, in the 4 s in which processes start that would
+do it instead."""
 
 
 def is_small(outcomes: pa.Table) -> bool:
-    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start a process."""
-    return (pc.sum(pc.struct_field(outcomes["data"], "size")).as_py() or 0) <= FEW_BYTES
+    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes."""
+    size: int = pc.sum(pc.struct_field(outcomes["data"], "size")).as_py() or 0
+    return size <= FEW_BYTES and outcomes.num_rows <= FEW_SHARDS
 
 
 def each_here(work: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:

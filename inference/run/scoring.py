@@ -69,15 +69,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     """
     began, told_of, watch = time.time(), Listeners(listeners), Stopwatch("plan")
     identity = identity_of(request, discovery.schema)
-    claim(request)
-    for snapshot in request.scoring.snapshots:
-        keep(request.storage, request.output, snapshot)
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    settled = newest is not None and finish_publication(request, newest)
-    now = publish.newest(request.storage, request.output) if newest is None else None
-    # If this fails now, it is tried again, and reported, when this run is published.
-    mend_places(request, now, settled=settled)
-    commit_tables(request)
+    newest, now = _caught_up(request)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
         return _in_all(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
@@ -90,20 +82,10 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
-        assert writer.state.planned is not None
         progress = progress_of(writer, made, request.job)
         limits = ceilings(request, identity.fingerprint, progress)
         remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
-        spec = worker_spec(
-            request,
-            discovery.schema,
-            revision=uri,
-            epoch=writer.epoch,
-            segment=writer.number,
-            rows=None if made.uncounted or request.job.input.where else made.rows,
-            described=writer.state.planned.described,
-            ceilings=limits,
-        )
+        spec = _spec_of(request, discovery, uri, made, writer, limits)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, watch)
         only = _only(request, made)
         told_of.progress(progress)
@@ -135,6 +117,45 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             workers=campaign.crew.most,
         )
     return _in_all(scored, watch)
+
+
+def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snapshot | None]:
+    """Claim the run for this command, and finish what earlier ones left undone.
+
+    Returns the run's newest revision; if it has none yet, what readers see now.
+    """
+    claim(request)
+    for snapshot in request.scoring.snapshots:
+        keep(request.storage, request.output, snapshot)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    settled = newest is not None and finish_publication(request, newest)
+    now = publish.newest(request.storage, request.output) if newest is None else None
+    # If this fails now, it is tried again, and reported, when this run is published.
+    mend_places(request, now, settled=settled)
+    commit_tables(request)
+    return newest, now
+
+
+def _spec_of(
+    request: RunRequest,
+    discovery: Discovery,
+    uri: str,
+    made: Plan,
+    writer: LedgerWriter,
+    limits: tuple[int, ...],
+) -> WorkerSpec:
+    """What the workers are told. uri: of the revision. limits: the micro-batch ceilings to begin with."""
+    assert writer.state.planned is not None
+    return worker_spec(
+        request,
+        discovery.schema,
+        revision=uri,
+        epoch=writer.epoch,
+        segment=writer.number,
+        rows=None if made.uncounted or request.job.input.where else made.rows,
+        described=writer.state.planned.described,
+        ceilings=limits,
+    )
 
 
 def _in_all(scored: Scored, watch: Stopwatch) -> Scored:

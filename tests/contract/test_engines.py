@@ -218,13 +218,15 @@ class TestAfterScoring:
         with opened(LOCAL) as local:
             return spec, outcomes(plan, passed(local, spec, plan))
 
-    @pytest.mark.parametrize("few_bytes", [auditing.FEW_BYTES, 0], ids=["small", "large"])
+    @pytest.mark.parametrize("few", [{}, {"FEW_BYTES": 0}, {"FEW_SHARDS": 7}], ids=["small", "large", "many"])
     def test_the_audit_comes_to_the_same_on_each_to_the_byte(
-        self, engine: Engine, scored: tuple[WorkerSpec, pa.Table], few_bytes: int, monkeypatch: pytest.MonkeyPatch
+        self, engine: Engine, scored: tuple[WorkerSpec, pa.Table], few: dict[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Also a small one, for which no engine starts a process."""
-        monkeypatch.setattr(auditing, "FEW_BYTES", few_bytes)
+        for limit, value in few.items():
+            monkeypatch.setattr(auditing, limit, value)
         spec, table = scored
+        assert auditing.is_small(table) == (not few)
         expected = Audited()
         for _, block in audit_blocks(table):
             expected.merge(audit_block(spec.storage, spec.revision, spec.job, block.to_pylist()))

@@ -29,6 +29,7 @@ from prefect.runtime import flow_run
 
 from nightjar.flows import parameters
 from nightjar.flows.cli import running
+from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.unpacking import place_model
@@ -387,11 +388,14 @@ def test_a_command_lists_the_input_once_before_the_run(counted: Steps) -> None:
     with_labels(counted.lake)
     counted.lake.write_job(label="late")
     request = counted.request()
-    waits = counted.step("look", api._look_first, request, None)
+    with OwnServer() as server:
+        waits = counted.step("look", api._look_first, request, None, server)
     assert not waits
     assert counted.asked["look"] == LOOK
     counted.lake.write_job(input__wait={"for": "1s", "until": 5})
-    assert api._look_first(counted.request(), None), "so the flow connects to a cluster once the input is there"
+    with OwnServer() as server:
+        waits = api._look_first(counted.request(), None, server)
+    assert waits, "so the flow connects to a cluster once the input is there"
 
 
 def test_a_plan_lists_the_input_once(counted: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
