@@ -93,13 +93,26 @@ class OwnServer:
 
 
 def _seems_configured() -> bool:
-    """Whether the environment names an API or a profile, or a file that Prefect reads mentions one."""
+    """Whether Prefect's settings have an API. Before they are imported: whether the environment or a file that Prefect
+    reads mentions one, or names a profile.
+    """
+    if "prefect.settings" in sys.modules:
+        from prefect.settings import PREFECT_API_URL
+
+        return bool(PREFECT_API_URL.value())
     if os.environ.get(_API) or os.environ.get("PREFECT_PROFILE"):
         return True
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()
     words = {profiles: _API, Path(".env"): _API, Path("prefect.toml"): "", Path("pyproject.toml"): "tool.prefect"}
-    return any(path.is_file() and word in path.read_text(errors="replace") for path, word in words.items())
+    return any(_mentions(path, word) for path, word in words.items())
+
+
+def _mentions(path: Path, word: str) -> bool:
+    try:
+        return path.is_file() and word in path.read_text(errors="replace")
+    except OSError:  # Prefect will say what is wrong with it
+        return True
 
 
 def go_past_proxies() -> None:

@@ -335,6 +335,7 @@ def test_a_server_begins_early_only_where_none_seems_to_be_configured(
     file: str, text: str, env: dict[str, str], begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever Prefect reads its settings; else each command would start a process in vain."""
+    monkeypatch.delitem(sys.modules, "prefect.settings")  # as in a command that has not imported it yet
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"PREFECT_HOME": str(tmp_path / "home"), **env}.items():
@@ -347,6 +348,15 @@ def test_a_server_begins_early_only_where_none_seems_to_be_configured(
         server.begin_early()
         assert (server.process is not None) == begins
     assert server.process is None or server.process.returncode is not None, "it ended with the block"
+
+
+@pytest.mark.parametrize("url", [NOWHERE, None])
+def test_where_prefect_is_imported_its_settings_count(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook."""
+    monkeypatch.setenv("PREFECT_API_URL", NOWHERE)
+    with OwnServer() as server, temporary_settings({PREFECT_API_URL: url}):
+        server.begin_early()
+        assert (server.process is None) == (url is not None)
 
 
 def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
