@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import JobError
+from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.run.request import RunRequest, check_date, make_request
 
 if TYPE_CHECKING:
@@ -272,7 +273,8 @@ def launched(
     began = time.monotonic()
     with OwnServer() as server:
         try:
-            waits = _look_first(request, ray, server)
+            with seldom_collected():
+                waits = _look_first(request, ray, server)
         except JobError as error:
             from nightjar.flows.unbegun import could_not_begin
 

@@ -25,6 +25,7 @@ from nightjar.flows.waiting import showing
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
+from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.run import steps
 from nightjar.inference.run.request import RunRequest
@@ -40,7 +41,8 @@ def _cluster_if_needed(request: RunRequest, address: str | None, waits: bool, ve
     if request.engine == LOCAL or waits or steps.was_published(request):
         yield False
         return
-    from nightjar.flows.cluster.connection import cluster
+    with seldom_collected():
+        from nightjar.flows.cluster.connection import cluster
 
     with cluster(address, request.job, worker_env(), verbose):
         yield True

@@ -52,6 +52,7 @@ from nightjar.inference.errors import (
     StorageError,
     Unanswered,
 )
+from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run import approving, reasons, steps
@@ -252,7 +253,8 @@ def _on_ray(request: RunRequest, address: str | None, watch: Stopwatch) -> Finis
         if steps.nothing_to_score(request, found):
             return _further_steps(request, _Here(), found, watch)
     # Imported only now: importing Ray takes a while.
-    from nightjar.flows.cluster.tasks import on_cluster
+    with seldom_collected():
+        from nightjar.flows.cluster.tasks import on_cluster
 
     with on_cluster(address, request, worker_env()) as tasks:
         if found is not None:

@@ -15,7 +15,7 @@ _MANY = 100_000
 
 
 def collect_seldom() -> None:
-    """Look for garbage seldom in this process, which is a program of our own."""
+    """Look for garbage seldom in this process, in which no code of the user runs: what that leaves may be large."""
     gc.set_threshold(_MANY)
 
 

@@ -33,7 +33,6 @@ from nightjar.flows.cli.options import (
     say,
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
-from nightjar.inference.garbage import collect_seldom
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
 
@@ -94,7 +93,6 @@ for command in (
 
 def main() -> None:
     """Entry point."""
-    collect_seldom()
     atexit.register(gc.freeze)  # else Python looks through all that was imported once more: another second
     _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
