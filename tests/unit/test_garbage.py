@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -16,6 +17,16 @@ def test_it_is_as_before_afterwards_whatever_happened() -> None:
     with pytest.raises(OSError, match="gone"), seldom_collected():
         assert gc.get_threshold()[0] > before[0]
         raise OSError("gone")
+    assert gc.get_threshold() == before
+
+
+def test_it_is_as_before_when_two_threads_leave_it_in_the_order_in_which_they_came() -> None:
+    before = gc.get_threshold()
+    first, second = ExitStack(), ExitStack()
+    first.enter_context(seldom_collected())
+    second.enter_context(seldom_collected())
+    first.close()
+    second.close()
     assert gc.get_threshold() == before
 
 
