@@ -84,7 +84,7 @@ _LOOKS = """
 import subprocess
 import sys
 from nightjar.inference.job.file import load_job
-from nightjar.inference.predictors import check_keys
+from nightjar.inference.predictors import check_keys, warm
 from nightjar.inference.predictors.adapter import adapter_of, is_device_lost
 from nightjar.inference.predictors.outofmemory import is_memory
 
@@ -98,14 +98,14 @@ for job in jobs:
 assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
 print(*{name.partition(".")[0] for name in sys.modules})
 for job in jobs:
-    adapter_of(job).warm()
+    warm(job)
     print(*{name.partition(".")[0] for name in sys.modules})
 """
 
 
 def loaded_by_looking(*jobs: Path) -> tuple[set[str], list[set[str]]]:
     """In a process of its own, look at these jobs and their models, as commands do that score nothing, and then warm
-    each one's adapter. Returns what is loaded after looking at all, and after each warming.
+    for each one. Returns what is loaded after looking at all, and after each warming.
     """
     command = [sys.executable, "-c", _LOOKS, *map(str, jobs)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

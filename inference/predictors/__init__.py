@@ -128,8 +128,16 @@ def warm(job: Job) -> None:
     """
     # `load_scorer` says what is missing, and names the key.
     with suppress(ImportError), seldom_collected():
+        _warm_arrow()
         for each in job.each:
             adapter_of(each).warm()
+
+
+def _warm_arrow() -> None:
+    """Let Arrow import what it needs for Python's and numpy's values: pandas, which takes half a second, and more on a
+    busy machine. It would do so at the first rows that are scored, whose time is limited and measured.
+    """
+    pa.array([None])
 
 
 def load_scorer(job: Job, model_path: str | None) -> Scorer:
@@ -144,6 +152,7 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
     with seldom_collected():
+        _warm_arrow()
         predictor = adapter.load(job, model_path)
     if job.model.staged:
         return _StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)

@@ -118,7 +118,9 @@ def observed(
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
             costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
-            yield replace(outcome, outside=witness.seen(), packages=loaded_packages(witness.data()), timed=costs)
+            outcome = replace(outcome, outside=witness.seen(), timed=costs)
+            yield outcome  # The model's work, which has a time limit, ends here.
+            yield replace(outcome, packages=loaded_packages(witness.data()))
 
 
 def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:

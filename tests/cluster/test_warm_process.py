@@ -39,9 +39,11 @@ class Model:
 
 
 def with_pid(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """The usual steps; the device says which process took them."""
+    """The usual steps; the device says which process took them, and the notes what was imported meanwhile."""
+    before = set(sys.modules)
     for step in preflight_steps(worker, places, last):
-        yield replace(step, device=str(os.getpid())) if isinstance(step, Loaded) else step
+        late = tuple(sorted(set(sys.modules) - before))
+        yield replace(step, device=str(os.getpid()), notes=late) if isinstance(step, Loaded) else step
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,16 +53,22 @@ def _by_value() -> None:
 
 
 def test_preflight_takes_the_warm_process_and_ends_it(lake: Lake) -> None:
-    """The next one has a process of its own; both hold no CPU afterwards."""
+    """The next one has a process of its own; both hold no CPU afterwards.
+
+    In both all imports are over before the first rows are scored: what scoring may take is the model's.
+    """
     lake.ready()
     spec, places = lake.worker_spec(), samples(lake.planned())
     with warmed(spec.job):
         warm = ray.get(ray.get_actor("nightjar-preflight").__ray_call__.remote(lambda _: os.getpid()))
-        first = int(preflight(spec, places, with_pid).device)
-        assert first == warm
+        loaded = preflight(spec, places, with_pid)
+        first = int(loaded.device)
+        assert (first, loaded.notes) == (warm, ())
         wait_until(lambda: not psutil.pid_exists(first), 30, "preflight's process has ended")
-        second = int(preflight(spec, places, with_pid).device)
+        loaded = preflight(spec, places, with_pid)
+        second = int(loaded.device)
     assert second != first
+    assert loaded.notes == ()
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
 
 

@@ -318,7 +318,7 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         yield Loaded("meta", place=1)
 
     try:
-        first, second, end = observed(steps, load, places, True)
+        first, second, scored, end = observed(steps, load, places, True)
     finally:
         witness.unwatch()
     assert isinstance(first, Loaded)
@@ -327,6 +327,7 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         "named",
         "file",
     ], "read after the first step, though the code names it before"
+    assert scored == second, "what it cost is measured; then comes what no model takes the time for"
     assert isinstance(end, Loaded)
     assert end == replace(second, packages=end.packages)
     assert "pyarrow" in end.packages
