@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
-import gc
 import io
 import os
 import signal
@@ -33,6 +31,7 @@ from nightjar.flows.cli.options import (
     say,
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
+from nightjar.inference.garbage import kept_to_the_end
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
 
@@ -93,7 +92,7 @@ for command in (
 
 def main() -> None:
     """Entry point."""
-    atexit.register(gc.freeze)  # else Python looks through all that was imported once more: another second
+    kept_to_the_end()
     _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
     # Set before Prefect is imported, so that its notice about telemetry is not printed.

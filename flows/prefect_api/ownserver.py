@@ -30,11 +30,15 @@ _END_S = 10.0
 
 
 class OwnServer:
-    """A Prefect server of this process's own, which is not there before `begin`. Ended with the context."""
+    """A Prefect server of this process's own, which is not there before `begin`. Ended with the context.
+
+    answers: whether it has answered once. Until then nothing is kept there.
+    """
 
     def __init__(self) -> None:
         self.url = ""
         self.process: subprocess.Popen[bytes] | None = None
+        self.answers = False
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)
 
     def __enter__(self) -> Self:
@@ -79,9 +83,16 @@ class OwnServer:
             raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
 
     def end(self) -> None:
-        """End its process, if there is one."""
-        if self.process is not None:
-            stop(self.process)
+        """End its process, if there is one: in order if there is something in it.
+
+        Otherwise by force, because a server that still starts would first do so to its end, which takes seconds. If
+        it was making its database, the next server goes on with that.
+        """
+        if self.process is None:
+            return
+        if not self.answers:
+            self.process.kill()
+        stop(self.process)
 
     def _listen(self) -> None:
         """Keep the last lines that it prints, until it ends."""

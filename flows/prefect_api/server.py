@@ -73,6 +73,7 @@ class PrefectApi:
                         "start`) and set PREFECT_API_URL"
                     )
                 time.sleep(_POLL_S)
+        self.server.answers = True
 
     def _problem(self, client: httpx.Client) -> str:
         """Why the own server does not answer; '' if it does. This is the cheapest request, because it is repeated

@@ -1,10 +1,15 @@
-"""The audit in this process, in threads: reading and checksums leave Python's lock."""
+"""The audit: its work for any engine, and that work in this process, in threads.
+
+Reading and checksums leave Python's lock, so threads do them at the same time.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
@@ -12,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine.blocks import audit_blocks
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
+from nightjar.inference.errors import Transient
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
@@ -24,25 +31,83 @@ FEW_SHARDS = 500
 """Parts of so many bytes are read from S3, and so many of them checked, in the 4 s in which processes start that would
 do it instead."""
 
+THREADS = 8
+"""The most threads of an audit here. More would wait for Python's lock, and this process may have few of the machine's
+cores."""
 
-def is_small(outcomes: pa.Table) -> bool:
-    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes."""
-    size: int = pc.sum(pc.struct_field(outcomes["data"], "size")).as_py() or 0
-    return size <= FEW_BYTES and outcomes.num_rows <= FEW_SHARDS
+HELD_BYTES = 256 << 20
+"""The most bytes of parts, as they lie in storage, that such threads hold at once; one part may be larger. Decoded,
+they are several times as large."""
 
 
-def each_here(work: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
-    """Do work for each thing given; yields the results in order."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        yield from pool.map(work, given)
+def is_small(job: Job, outcomes: pa.Table) -> bool:
+    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes.
+
+    With exports it may not: how large they are is not known.
+    """
+    size = sum(pc.sum(pc.struct_field(outcomes[part], "size")).as_py() or 0 for part in ("data", "quarantine"))
+    return size <= FEW_BYTES and outcomes.num_rows <= FEW_SHARDS and not job.output.exports
+
+
+def audited(
+    each: Callable[..., Iterator[Audited | None]], storage: Storage, revision: str, job: Job, outcomes: pa.Table
+) -> Iterator[Audited | None]:
+    """Audit committed shards; yields None on a tick, and at the end everything merged in order.
+
+    each: does the work, as `Engine.each`.
+
+    Raises:
+        NightjarError: What `each` raises.
+    """
+    merged = Audited()
+    blocks = (block for _, block in audit_blocks(outcomes))
+    for found in each(partial(_audit_lines, storage, revision, job), blocks, job, "nightjar audit"):
+        if found is not None:
+            merged.merge(found)
+        yield None
+    yield merged
 
 
 def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-    """Audit committed shards; yields None for each block, and at the end everything merged in order."""
-    merged = Audited()
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        blocks = (block.to_pylist() for _, block in audit_blocks(outcomes))
-        for found in pool.map(partial(audit_block, storage, revision, job), blocks):
-            merged.merge(found)
-            yield None
-    yield merged
+    """As `audited`, in threads of this process.
+
+    Raises:
+        Transient: As in `each_here`.
+    """
+    largest = pc.max(pc.struct_field(outcomes["data"], "size")).as_py() or 1
+    each = partial(each_here, threads=max(1, min(THREADS, HELD_BYTES // largest)))
+    return audited(each, storage, revision, job, outcomes)
+
+
+def each_here(
+    work: Callable[[T], R], given: Iterable[T], job: Job, called: str, threads: int = THREADS
+) -> Iterator[R | None]:
+    """`Engine.each` in threads of this process.
+
+    Raises:
+        Transient: A piece of the work did not end for `NO_EVENT` × `stall_s`.
+    """
+    patience = NO_EVENT * job.retry.stall_s
+    pool = ThreadPoolExecutor(min(threads, os.cpu_count() or 1), called)
+    try:
+        running = deque(pool.submit(work, one) for one in given)
+        deadline = time.monotonic() + patience
+        while running:
+            wait([running[0]], timeout=TICK_S)
+            if running[0].done():
+                yield running.popleft().result()
+                deadline = time.monotonic() + patience
+            elif time.monotonic() > deadline:
+                raise Transient(
+                    f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the storage "
+                    "away? Repeat the command: what is scored is kept"
+                )
+            else:
+                yield None
+    finally:
+        # Whoever ends this early, because another command took the run over, does not wait for a storage that hangs.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _audit_lines(storage: Storage, revision: str, job: Job, block: pa.Table) -> Audited:
+    return audit_block(storage, revision, job, block.to_pylist())

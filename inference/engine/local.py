@@ -20,6 +20,7 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.engine.auditing import audit_here, each_here
 from nightjar.inference.errors import JobError, ProcessSpoilt, RunFailed
+from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
@@ -106,7 +107,7 @@ class LocalEngine:
         return audit_here(storage, revision, job, outcomes)
 
     def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
-        return each_here(work, given)
+        return each_here(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         merged = Rescored()
@@ -180,6 +181,7 @@ class _Process:
         if self._lent:
             return
         _check_imported(spec)
+        users_code_begins()
         if not _process.acquire(blocking=False):
             raise RunFailed("another run scores in this process; wait until it has ended, or run this one on Ray")
         self._lent = True

@@ -71,6 +71,7 @@ class Engine(Protocol):
 
         Raises:
             RunFailed: The audit's processes were lost, or stood still.
+            Transient: This process does it, and the storage stood still.
         """
 
     def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
@@ -80,6 +81,7 @@ class Engine(Protocol):
 
         Raises:
             RunFailed: The processes were lost, or stood still.
+            Transient: This process does it, and the storage stood still.
         """
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:

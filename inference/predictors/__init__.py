@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -151,8 +151,9 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     check_keys(job)
     preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
-    with seldom_collected():
-        _warm_arrow()
+    _warm_arrow()
+    # The user's own class may leave much garbage while it is constructed.
+    with nullcontext() if job.model.uses else seldom_collected():
         predictor = adapter.load(job, model_path)
     if job.model.staged:
         return _StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)

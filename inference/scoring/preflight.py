@@ -22,7 +22,7 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
-from nightjar.inference.input.sources.reading import read_sample
+from nightjar.inference.input.sources.reading import read_sample, source_of
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.accumulators import accumulator_of
 from nightjar.inference.job.checks import MetricCheck
@@ -225,6 +225,7 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
     named = f"{model.name}: " if model.name else ""
     unread, broken, refused = "", "", []
     for place, piece in enumerate(places):
+        source_of(worker.spec.job, piece.uri)  # imports what reads it; the time of the rows is limited
         yield Loaded(device, place=place)
         try:
             read, first = read_of(piece)

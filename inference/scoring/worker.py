@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from nightjar.inference import witness
 from nightjar.inference.errors import Fenced
-from nightjar.inference.input.sources.reading import source_of
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
@@ -93,8 +92,6 @@ class ShardWorker(Worker):
         self.accumulating = Accumulating(spec) if spec.job.accumulators else None
         self._opened = Opened(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
-        # Imports what reads the input, so that the first rows, whose time is limited and measured, need not.
-        source_of(spec.job, spec.job.input.uri or "")
         thread = PreparingThread() if need.prepares_ahead else None
         if thread is not None:
             self.watchdog.behind = thread.frame

@@ -58,21 +58,24 @@ class StorageSettings:
         import boto3
         import botocore.session
         from botocore.credentials import RefreshableCredentials
+        from botocore.utils import validate_region_name
 
         with _signing_in("s3://"):
             below = botocore.session.get_session()
             session = boto3.Session(botocore_session=below)
+            # boto3 itself ignores AWS_REGION; every other AWS SDK reads it.
+            region = session.region_name or os.environ.get("AWS_REGION")
+            # It becomes part of the host's name, and the storage library ends the thread if that is none.
+            validate_region_name(region)
             endpoint = _configured_endpoint(session) if _names_an_endpoint(below.full_config) else None
             found = session.get_credentials()
             # Credentials that expire would not last the night, so each worker gets its own. The environment's
-            # credentials
-            # are the exception: a worker has no other way to find them.
+            # credentials are the exception: a worker has no other way to find them.
             static = found and (found.method == "env" or not isinstance(found, RefreshableCredentials))
             captured = found.get_frozen_credentials() if found and static else None
         return cls(
             endpoint=endpoint,
-            # boto3 itself ignores AWS_REGION; every other AWS SDK reads it.
-            region=session.region_name or os.environ.get("AWS_REGION"),
+            region=region,
             profile=os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE"),
             access_key=captured.access_key if captured else None,
             secret_key=captured.secret_key if captured else None,

@@ -13,10 +13,11 @@ import pytest
 import ray
 from ray.data import DataContext
 
+from nightjar.inference.engine.auditing import audited
+from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.engine.ray.preflight import preflight
-from nightjar.inference.engine.ray.tasks import audit
 from nightjar.inference.errors import (
     ClusterError,
     ClusterLost,
@@ -163,7 +164,7 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
         with pytest.raises(RunFailed, match="no progress"):
             list(events)
         with pytest.raises(ClusterLost, match=r"the audit stood still for 3 × retry\.stall_s = 1 s"):
-            list(audit(spec.storage, spec.revision, spec.job, lake.planned().table))
+            list(audited(tasks.each, spec.storage, spec.revision, spec.job, lake.planned().table))
     finally:
         stop.touch()
         ray.get(holder)

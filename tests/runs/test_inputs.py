@@ -161,6 +161,18 @@ BAD: list[tuple[Callable[[Path], None], str, str]] = [
 ]
 
 
+@pytest.mark.parametrize("uri", ["data/", "data/*", "data"])
+def test_what_a_folder_holds_is_read_as_the_files_names_tell_and_with_the_jobs_options(lake: Lake, uri: str) -> None:
+    """The folder's own name tells no format."""
+    (lake.folder / "data").mkdir()
+    for name in "ab":
+        (lake.folder / f"data/{name}.csv").write_text(f"id;x\n1;1,5\n2;{'3,25' if name == 'a' else '4,75'}\n")
+    lake.write_job(input__uri=uri, input__options={"delimiter": ";", "decimal": ","}, carry=["id"])
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    lake.run(engine=LOCAL)
+    assert sorted(lake.published()["score"]) == [3, 3, 6.5, 9.5]
+
+
 def test_bad_files_cost_themselves_even_the_first_ones(lake: Lake) -> None:
     """They come before all others, so the columns of the lake are not theirs: each is named with what is wrong with
     it, every other row is committed, and readers see nothing."""

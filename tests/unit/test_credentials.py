@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import pickle
+import re
 import sys
 import time
 import uuid
@@ -424,6 +425,16 @@ def test_keys_that_are_over_are_denied_before_anything_is_asked(
     for call in (lambda: LakeStorage.from_environment(bucket), lambda: LakeStorage().read(join(bucket, "x"))):
         with pytest.raises(Denied, match=r"s3://.*expired.*AWS_ACCESS_KEY_ID"):
             call()
+
+
+@pytest.mark.parametrize("name", ["AWS_DEFAULT_REGION", "AWS_REGION"])
+@pytest.mark.parametrize("region", ["us east", "us-east-1 ", "${REGION}", "us_east_1"])
+def test_a_region_that_is_no_name_of_a_host_is_refused_before_anything_is_asked(
+    machine: Machine, name: str, region: str
+) -> None:
+    machine.variables(**{name: region})
+    with pytest.raises(Denied, match=rf"^s3://: AWS .*{re.escape(region)}"):
+        LakeStorage.from_environment("s3://lake")
 
 
 def test_a_session_that_the_server_ended_is_denied(machine: Machine, bucket: str, session: Session) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference.engine.auditing import audit_here, each_here, is_small
+from nightjar.inference.engine.auditing import audit_here, audited, each_here, is_small
 from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster, free_workers
 from nightjar.inference.engine.ray.preflight import preflight
@@ -50,12 +50,14 @@ class RayEngine:
         return run_pass(spec, shards, attempts)
 
     def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-        audit = audit_here if is_small(outcomes) else tasks.audit
-        return audit(storage, revision, job, outcomes)
+        if is_small(job, outcomes):
+            return audit_here(storage, revision, job, outcomes)
+        return audited(tasks.each, storage, revision, job, outcomes)
 
     def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
         # One process of the cluster would take as long to start as this one to do it.
-        return each_here(work, given) if len(given) == 1 else tasks.each(work, given, job, called)
+        each = each_here if len(given) == 1 else tasks.each
+        return each(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
         return tasks.rescore(spec, chosen)

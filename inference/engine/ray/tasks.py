@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.capacity import Demand, alive, total
 from nightjar.inference.engine.ray.gathering import capture
@@ -22,8 +20,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.attempts import host_of
-from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
@@ -31,28 +27,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def audit(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
-    """Audit committed shards on the cluster; yields None on a tick, and at the end everything merged in order.
-
-    These are plain tasks, because an audit needs neither a pool nor a model, and can be repeated without harm.
-
-    Raises:
-        ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
-    """
-    merged = Audited()
-    work = partial(_audit_lines, storage, revision, job)
-    for found in each(work, (block for _, block in audit_blocks(outcomes)), job, "nightjar audit"):
-        if found is not None:
-            merged.merge(found)
-        yield None
-    yield merged
-
-
 def each(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Iterator[R | None]:
     """Do work once for each thing given, in plain tasks; yields the results in order, and None on a tick.
 
+    Such work needs neither a pool nor a model, and can be repeated without harm.
+
     Raises:
-        ClusterLost: As in `audit`.
+        ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
     """
     remote: Any = ray.remote(num_cpus=1)(_call).options(name=called)
     shared, waiting = ray.put(work), enumerate(given)
@@ -150,7 +131,3 @@ def _elsewhere(host: str, demand: Demand) -> Any:
 
 def _call(work: Callable[[T], R], given: T) -> R:
     return work(given)
-
-
-def _audit_lines(storage: Storage, revision: str, job: Job, block: pa.Table) -> Audited:
-    return audit_block(storage, revision, job, block.to_pylist())

@@ -1,0 +1,101 @@
+"""The audit in threads of this process: it ends though the storage does not answer, and holds few parts at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from nightjar.inference.engine import auditing
+from nightjar.inference.engine.auditing import audit_here, each_here, is_small
+from nightjar.inference.errors import Transient
+from nightjar.inference.job.model import Job
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.validation.audit import Audited
+from support import Lake
+
+
+@pytest.fixture
+def job(lake: Lake) -> Job:
+    return lake.ready(retry__stall_s=0.5).request().job
+
+
+@pytest.fixture
+def away() -> Iterator[threading.Event]:
+    """A storage that answers once this is set."""
+    answers = threading.Event()
+    yield answers
+    answers.set()
+
+
+def parts(*sizes: int, quarantined: int = 0) -> pa.Table:
+    """Outcomes of shards with parts of so many bytes."""
+    data = [{"size": size} for size in sizes]
+    return pa.table({"data": data, "quarantine": [{"size": quarantined}] * len(sizes)})
+
+
+def test_an_audit_whose_storage_does_not_answer_ends_and_says_so(job: Job, away: threading.Event) -> None:
+    """It ticks meanwhile, so that whoever waits sees whether another command took the run over."""
+    steps = each_here(lambda _: away.wait(), [1, 2], job, "test")
+    assert next(steps) is None
+    with pytest.raises(Transient, match=r"^the audit stood still for 3 × retry\.stall_s = 0\.5 s; is the storage"):
+        list(steps)
+
+
+def test_whoever_ends_it_early_does_not_wait_for_the_storage(job: Job, away: threading.Event) -> None:
+    """What had not begun does not begin."""
+    begun = list[int]()
+
+    def work(number: int) -> bool:
+        begun.append(number)
+        return away.wait()
+
+    steps = each_here(work, [1, 2, 3], job, "test", threads=1)
+    assert next(steps) is None
+    steps.close()  # type: ignore[attr-defined]
+    assert not away.is_set()
+    assert begun == [1]
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 2), (100, 1)], ids=["small-parts", "large-parts"])
+def test_parts_that_are_large_are_held_one_after_the_other(
+    job: Job, size: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met, at_once, held = threading.Barrier(2), list[int](), count()
+
+    def audit_block(*_: object) -> Audited:
+        at_once.append(threading.active_count())
+        if most > 1 and next(held) < most:
+            met.wait(timeout=30)
+        return Audited()
+
+    monkeypatch.setattr(auditing, "audit_block", audit_block)
+    monkeypatch.setattr(auditing, "HELD_BYTES", 100)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    before = threading.active_count()
+    *_, whole = audit_here(LakeStorage(), "r1", job, parts(*[size] * 20))
+    assert whole == Audited()
+    assert (max(at_once) - before == 1) == (most == 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "small"),
+    [
+        (parts(1, 1), True),
+        (parts(1 << 30, 1 << 30), True),
+        (parts(1 << 30, (1 << 30) + 1), False),
+        (parts(1, 1, quarantined=1 << 30), False),
+        (parts(*[1] * 500), True),
+        (parts(*[1] * 501), False),
+    ],
+)
+def test_what_is_small_counts_all_that_is_read(job: Job, table: pa.Table, small: bool) -> None:
+    """At most 2 GiB, and 500 parts."""
+    assert is_small(job, table) == small
+
+
+def test_an_audit_of_exports_too_is_not_small(lake: Lake) -> None:
+    assert not is_small(lake.ready(output__exports=["csv"]).request().job, parts(1, 1))
