@@ -11,7 +11,7 @@ import queue
 import shlex
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,6 @@ from prefect.states import Completed, Failed
 from rich.console import Console
 
 from nightjar.flows.cluster import ClusterRunner, check_reports
-from nightjar.flows.cluster.connection import cluster
 from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.advice import reaching
 from nightjar.flows.pages.delivery import deliver
@@ -37,13 +36,13 @@ from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
 from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
-from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
     RunFailed,
     TakenBack,
 )
+from nightjar.inference.held import held
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
@@ -109,7 +108,9 @@ def backfill(
             check_local(parallel)
             found = _each(asked, dates, parallel)
         else:
-            with cluster(ray, request.job, worker_env(), verbose=False, several=True):
+            from nightjar.inference.engine.ray.capacity import check_cluster
+
+            with _shared(ray, request.job, verbose=False):
                 check_cluster(request.job, pools=parallel)
                 found = _each(asked, dates, parallel)
     except NightjarError as error:
@@ -120,6 +121,13 @@ def backfill(
     if bad:
         return Failed(message=f"{said}; first without: {bad[0].date}: {bad[0].said}", data=tuple(found))
     return Completed(message=said, data=tuple(found))
+
+
+def _shared(ray: str | None, job: Job, verbose: bool) -> AbstractContextManager[None]:
+    """Connect to the cluster of all nights. Only this imports Ray: a backfill on the local engine does not need it."""
+    from nightjar.flows.cluster.connection import cluster
+
+    return cluster(ray, job, worker_env(), verbose, several=True)
 
 
 @dataclass(frozen=True)
@@ -262,7 +270,7 @@ def launch_backfill(
     api = start_api()
     with (
         reporting_to(api, verbose) as reporting,
-        nullcontext() if engine == LOCAL else cluster(ray, start.job, worker_env(), verbose, several=True),
+        nullcontext() if engine == LOCAL else _shared(ray, start.job, verbose),
         _telling(console, quiet) as ended,
     ):
         reporting.wait()
@@ -299,8 +307,5 @@ def _telling(console: Console, quiet: bool) -> Iterator[dict[str, Night]]:
         if not quiet:
             console.print(f"{night.date}: {night.state}: {night.said}", highlight=False, markup=False, soft_wrap=True)
 
-    token = _tell.set(tell)
-    try:
+    with held(_tell, tell):
         yield ended
-    finally:
-        _tell.reset(token)

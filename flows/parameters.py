@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from prefect.runtime import deployment, flow_run
 
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.held import held
 from nightjar.inference.run.request import RunRequest, fixed, make_request
 
 _handed: ContextVar[tuple[RunRequest, float] | None] = ContextVar("handed", default=None)
@@ -21,17 +21,12 @@ _named: dict[str, RunRequest] = {}
 """The request that the running flow run was named for, by its id, until the flow itself takes it."""
 
 
-@contextmanager
-def handing(request: RunRequest, since: float | None = None) -> Iterator[None]:
+def handing(request: RunRequest, since: float | None = None) -> AbstractContextManager[None]:
     """For the flow called within: the request that its parameters stand for, which need not be made again.
 
     since: when its command began, by the monotonic clock; default: now.
     """
-    token = _handed.set((request, time.monotonic() if since is None else since))
-    try:
-        yield
-    finally:
-        _handed.reset(token)
+    return held(_handed, (request, time.monotonic() if since is None else since))
 
 
 def requested(given: dict[str, Any]) -> RunRequest:

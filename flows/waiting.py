@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from prefect.artifacts import create_progress_artifact
@@ -13,6 +13,7 @@ from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.inference.errors import GateFailed
+from nightjar.inference.held import held
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input
 from nightjar.inference.run.waits import keeping
@@ -25,29 +26,19 @@ def _silent(_: str) -> None:
 _show: ContextVar[Callable[[str], None]] = ContextVar("show", default=_silent)
 
 
-@contextmanager
-def showing(show: Callable[[str], None]) -> Iterator[None]:
+def showing(show: Callable[[str], None]) -> AbstractContextManager[None]:
     """Make the flow called in this context show what it waits for; with an empty text when it does not wait any
     more.
     """
-    token = _show.set(show)
-    try:
-        yield
-    finally:
-        _show.reset(token)
+    return held(_show, show)
 
 
 _once: ContextVar[bool] = ContextVar("once", default=False)
 
 
-@contextmanager
-def looking_once() -> Iterator[None]:
+def looking_once() -> AbstractContextManager[None]:
     """Make the flows called in this context look for their input only once: other nights wait behind them."""
-    token = _once.set(True)
-    try:
-        yield
-    finally:
-        _once.reset(token)
+    return held(_once, True)
 
 
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:

@@ -65,6 +65,10 @@ class NightjarError(Exception):
     exit_code = 1
     repeatable = False
 
+    def __str__(self) -> str:
+        """The message. Some errors have more arguments, so that they can be pickled."""
+        return str(self.args[0]) if self.args else ""
+
 
 class JobError(NightjarError):
     """The job file, its input or its model is wrong. The message names the key, file or column."""
@@ -103,10 +107,7 @@ class ShardsFailed(RunFailed):
 
     def __init__(self, message: str, failed: int = 0, total: int = 0) -> None:
         super().__init__(message, failed, total)
-        self.message, self.failed, self.total = message, failed, total
-
-    def __str__(self) -> str:
-        return self.message
+        self.failed, self.total = failed, total
 
 
 class QuarantineFull(RunFailed):
@@ -118,10 +119,7 @@ class GateFailed(RunFailed):
 
     def __init__(self, message: str, gates: tuple[Any, ...] = ()) -> None:
         super().__init__(message, gates)
-        self.message, self.gates = message, gates
-
-    def __str__(self) -> str:
-        return self.message
+        self.gates = gates
 
 
 class Unanswered(GateFailed):
@@ -142,10 +140,7 @@ class AuditFailed(RunFailed):
 
     def __init__(self, message: str, revoked: int = 0) -> None:
         super().__init__(message, revoked)
-        self.message, self.revoked = message, revoked
-
-    def __str__(self) -> str:
-        return self.message
+        self.revoked = revoked
 
 
 class TakenBack(RunFailed):
@@ -162,10 +157,7 @@ class TablesBehind(NightjarError):
 
     def __init__(self, message: str, behind: tuple[str, ...] = ()) -> None:
         super().__init__(message, behind)
-        self.message, self.behind = message, behind
-
-    def __str__(self) -> str:
-        return self.message
+        self.behind = behind
 
 
 class Interrupted(NightjarError):
@@ -251,10 +243,7 @@ class OverBudget(ShardError):
 
     def __init__(self, message: str, row: int = -1) -> None:
         super().__init__(message, row)
-        self.message, self.row = message, row
-
-    def __str__(self) -> str:
-        return self.message
+        self.row = row
 
 
 class BatchesBroken(ShardError):

@@ -78,10 +78,10 @@ def rollback(
             then = visibility.rollback(request.storage, request.output, then.number)
     changed = visibility.changes(now, then)
     if as_json:
-        from nightjar.flows.pages.standing import as_fields
         from nightjar.flows.reports import RolledBack
+        from nightjar.inference.records import as_line
 
-        emit(RolledBack(**as_fields(listed_publication(then, changed)), dry_run=dry_run))
+        emit(RolledBack(**as_line(listed_publication(then, changed)), dry_run=dry_run))
     elif dry_run:
         tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
     else:

@@ -19,6 +19,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.nights import deleted
+from nightjar.inference.records import as_line
 from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import (
@@ -158,11 +159,6 @@ def explained(request: RunRequest, found: Standing) -> Explained:
     return Explained(**_explanation(request, found))
 
 
-def as_fields(record: Any) -> dict[str, Any]:
-    """A record's fields by name, one level deep, for making another record that has them, too."""
-    return {each.name: getattr(record, each.name) for each in fields(record)}
-
-
 def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
     return {
         "state": found.state,
@@ -208,12 +204,12 @@ def _late_tables(found: RunStatus) -> list[str]:
 def run_listed(run: RunLine, why: Explained) -> RunListed:
     """A line of `runs`. why: as `explained`."""
     figures = {each.name: getattr(run, each.name) for each in fields(RunFigures)}
-    return RunListed(**figures, **as_fields(why))
+    return RunListed(**figures, **as_line(why))
 
 
 def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
     """A run, and the first of its shards and incidents."""
-    return RunShown(**as_fields(found), shards_shown=tuple(shards), incidents=tuple(incidents))
+    return RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents))
 
 
 def _never_text(found: RunStatus) -> list[str]:

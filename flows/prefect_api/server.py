@@ -24,6 +24,7 @@ from prefect.settings import (
 from nightjar.flows.prefect_api.api import require
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ClusterError
+from nightjar.inference.held import held
 
 START_S = 120.0
 _POLL_S = 0.1
@@ -116,7 +117,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
     try:
-        with temporary_settings(settings), _giving_up_events_soon(api), _linking(not api.own):
+        with temporary_settings(settings), _giving_up_events_soon(api), held(_pages, not api.own):
             setup_logging()
             if not verbose:
                 _quiet_terminal()
@@ -130,15 +131,6 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
 
 
 _pages: ContextVar[bool] = ContextVar("pages", default=True)
-
-
-@contextmanager
-def _linking(pages: bool) -> Iterator[None]:
-    token = _pages.set(pages)
-    try:
-        yield
-    finally:
-        _pages.reset(token)
 
 
 def has_pages() -> bool:

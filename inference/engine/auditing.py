@@ -60,8 +60,8 @@ def audited(
         NightjarError: What `each` raises.
     """
     merged = Audited()
-    blocks = (block for _, block in audit_blocks(outcomes))
-    for found in each(partial(_audit_lines, storage, revision, job), blocks, job, "nightjar audit"):
+    work = partial(_audit_lines, storage, revision, job)
+    for found in each(work, audit_blocks(outcomes), job, "audit"):
         if found is not None:
             merged.merge(found)
         yield None
@@ -88,7 +88,7 @@ def each_here(
         Transient: A piece of the work did not end for `NO_EVENT` × `stall_s`.
     """
     patience = NO_EVENT * job.retry.stall_s
-    pool = ThreadPoolExecutor(min(threads, os.cpu_count() or 1), called)
+    pool = ThreadPoolExecutor(min(threads, os.cpu_count() or 1), f"nightjar-{called}")
     try:
         running = deque(pool.submit(work, one) for one in given)
         deadline = time.monotonic() + patience
@@ -99,8 +99,8 @@ def each_here(
                 deadline = time.monotonic() + patience
             elif time.monotonic() > deadline:
                 raise Transient(
-                    f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the storage "
-                    "away? Repeat the command: what is scored is kept"
+                    f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the "
+                    "storage away? Repeat the command: what is scored is kept"
                 )
             else:
                 yield None

@@ -13,9 +13,9 @@ AUDIT_SHARDS = 32
 limit."""
 
 
-def audit_blocks(outcomes: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def audit_blocks(outcomes: pa.Table) -> Iterator[pa.Table]:
     """Cut into blocks. They depend only on the shards, because the order of merging must not vary."""
     count = max(1, min(outcomes.num_rows, max(AUDIT_BLOCKS, -(-outcomes.num_rows // AUDIT_SHARDS))))
     edges = [outcomes.num_rows * index // count for index in range(count + 1)]
-    for index, (low, high) in enumerate(itertools.pairwise(edges)):
-        yield index, outcomes.slice(low, high - low).combine_chunks()
+    for low, high in itertools.pairwise(edges):
+        yield outcomes.slice(low, high - low).combine_chunks()

@@ -75,9 +75,9 @@ class Engine(Protocol):
         """
 
     def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
-        """Do small work of the audit once for each thing given; yields the results in order, and None on a tick.
+        """Do small work once for each thing given, without a model; yields the results in order, and None on a tick.
 
-        called: the work, for whoever looks at the engine.
+        called: the work, a noun for errors and for whoever looks at the engine, as `audit`.
 
         Raises:
             RunFailed: The processes were lost, or stood still.

@@ -23,7 +23,6 @@ from nightjar.inference.predictors.installed import missing
 _BUILDS: tuple[str, ...] = ("xgboost-cpu", "xgboost")
 """The distributions that bring the module."""
 
-_MARGIN = flag("output_margin", "scores before they are transformed")
 _ROUNDS = Option(
     "iteration_range",
     {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2, "uniqueItems": True},

@@ -47,11 +47,6 @@ class Account:
     scoring: Mapping[str, float] = field(default_factory=dict)
     worker_s: float = field(default=0.0, metadata=SELDOM)
 
-    @property
-    def unaccounted_s(self) -> float:
-        """What no part has."""
-        return self.wall_s - sum(self.parts.values())
-
     def until(self, wall_s: float) -> Account:
         """The account of a longer time, which begins with this one."""
         end = round(max(0.0, wall_s - self.wall_s), 3)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,6 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.output import hive, outcomes
@@ -35,7 +34,6 @@ from nightjar.inference.output.parts import output_schema
 from nightjar.inference.run.calling import answers
 from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.request import (
     RunRequest,
     identity_of,
@@ -56,8 +54,10 @@ from nightjar.inference.validation.refused import keep_refused
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
 
+T = TypeVar("T")
 
-def validate(request: RunRequest, scored: Scored, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Verdict:
+
+def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
     """Prove the cover from the files written, judge the gates, and write the manifest.
 
     Raises:
@@ -80,7 +80,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery, listener
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
-        audited = _audit(engine, request, uri, table, writer, Listeners(listeners), scored.progress)
+        audited = _last(engine.audit(request.storage, uri, request.job, table), writer, Audited())
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         _check_folders(audited)
         with watch.during("rescore"):
@@ -165,22 +165,12 @@ def _night(request: RunRequest, audited: Audited, shown: Figures) -> NightEviden
     )
 
 
-def _audit(
-    engine: Engine,
-    request: RunRequest,
-    uri: str,
-    table: pa.Table,
-    writer: LedgerWriter,
-    listeners: Listeners,
-    progress: Progress,
-) -> Audited:
-    audited: Audited | None = None
-    for step in engine.audit(request.storage, uri, request.job, table):
+def _last(steps: Iterable[T | None], writer: LedgerWriter, found: T) -> T:
+    """What the last step of the work found, while no other writer holds the run. found: what there is without any."""
+    for step in steps:
         writer.check()
-        listeners.progress(progress)
-        audited = step or audited
-    assert audited is not None
-    return audited
+        found = found if step is None else step
+    return found
 
 
 def _rescore(
@@ -191,36 +181,26 @@ def _rescore(
     if not share or not table.num_rows:
         return None
     spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
-    rescored: Rescored | None = None
-    for step in engine.rescore(spec, sample(table, share, uri)):
-        writer.check()
-        rescored = step or rescored
-    return rescored
+    return _last(engine.rescore(spec, sample(table, share, uri)), writer, Rescored())
 
 
 def _repeated(
     engine: Engine, request: RunRequest, uri: str, table: pa.Table, writer: LedgerWriter, audited: Audited
 ) -> dict[str, gates.Repeated]:
     """Find the rows that share a key, for each check on keys."""
-    found: dict[str, gates.Repeated] = {}
-    if unique_checks(request.job):
-        for step in repeated(engine.each, request.storage, uri, request.job, table, audited.spills):
-            writer.check()
-            found = step or found
-    return found
+    if not unique_checks(request.job):
+        return {}
+    return _last(repeated(engine.each, request.storage, uri, request.job, table, audited.spills), writer, {})
 
 
 def _accumulated(
     engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
 ) -> dict[str, AccumulatorFigures]:
     """The figures of the job's own accumulators."""
-    found: dict[str, AccumulatorFigures] = {}
-    if request.job.accumulators:
-        spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
-        for step in accumulated(engine.each, spec, table):
-            writer.check()
-            found = step or found
-    return found
+    if not request.job.accumulators:
+        return {}
+    spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
+    return _last(accumulated(engine.each, spec, table), writer, {})
 
 
 def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:

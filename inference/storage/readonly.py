@@ -14,26 +14,28 @@ Names = list[str]  # inside the classes `list` is the method
 
 
 class ReadOnly:
-    """Base of these storages: nothing is written there."""
+    """Base of these storages: nothing is written there. refusal: what the error says of a file."""
+
+    refusal = "models there are only read"
 
     def create(self, uri: str, data: bytes) -> None:
         """Refused."""
-        raise _refused(uri)
+        raise self._refused(uri)
 
     def write(self, uri: str, data: Buffer) -> None:
         """Refused."""
-        raise _refused(uri)
+        raise self._refused(uri)
 
     def delete(self, uris: Iterable[str]) -> None:
         """Refused."""
-        raise _refused(next(iter(uris)))
+        raise self._refused(next(iter(uris), "nothing"))
 
     def copy(self, source: str, target: str) -> None:
         """Refused."""
-        raise _refused(target)
+        raise self._refused(target)
 
     def subfolders(self, folder: str) -> Names:
-        """None: nobody asks for a model's folders."""
+        """None: nobody asks for them."""
         return []
 
     def options(self, uri: str) -> dict[str, str]:
@@ -44,6 +46,5 @@ class ReadOnly:
         """None."""
         return {}
 
-
-def _refused(uri: str) -> StorageError:
-    return StorageError(f"{uri}: models there are only read")
+    def _refused(self, uri: str) -> StorageError:
+        return StorageError(f"{uri}: {self.refusal}")

@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.errors import AlreadyExists, Transient
+from nightjar.inference.held import held
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,7 +154,7 @@ class RetryingStorage:
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         def begin(last: str) -> Iterator[Entry]:
-            with _calling(self._count):
+            with held(_on_retry, self._count):
                 return self.inner.list(folder, last)
 
         return self._policy.listing(begin, after, self._count)
@@ -179,18 +179,9 @@ class RetryingStorage:
         return self._retried(lambda: self.inner.leftovers(folder))
 
     def _retried(self, call: Callable[[], T]) -> T:
-        with _calling(self._count):
+        with held(_on_retry, self._count):
             return self._policy.call(call, self._count)
 
     def _count(self, error: Transient) -> None:
         with self._lock:
             self.retries += 1
-
-
-@contextmanager
-def _calling(on_retry: OnRetry) -> Iterator[None]:
-    token = _on_retry.set(on_retry)
-    try:
-        yield
-    finally:
-        _on_retry.reset(token)

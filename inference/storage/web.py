@@ -8,10 +8,10 @@ empty, and what is there is found by its whole name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TypeVar
 
 import httpx
 import pyarrow as pa
@@ -20,11 +20,9 @@ from nightjar.inference.errors import Denied, Missing, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
-from nightjar.inference.storage.protocol import Entry, Names
+from nightjar.inference.storage.protocol import Entry
+from nightjar.inference.storage.readonly import ReadOnly
 from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 T = TypeVar("T")
 
@@ -39,8 +37,10 @@ _NO_HEAD = {400, 403, 404, 405, 501}
 """How servers refuse HEAD that would answer GET, as one does whose URLs are signed for GET alone."""
 
 
-class WebStorage:
+class WebStorage(ReadOnly):
     """`Storage` over one web server. root: `https://host`."""
+
+    refusal = "files of a web server can only be read"
 
     def __init__(self, root: str, settings: StorageSettings) -> None:
         self.root = root
@@ -68,27 +68,6 @@ class WebStorage:
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         return iter(())
-
-    def subfolders(self, folder: str) -> Names:
-        return []
-
-    def create(self, uri: str, data: bytes) -> None:
-        self._read_only(uri)
-
-    def write(self, uri: str, data: Buffer) -> None:
-        self._read_only(uri)
-
-    def delete(self, uris: Iterable[str]) -> None:
-        self._read_only(next(iter(uris), self.root))
-
-    def copy(self, source: str, target: str) -> None:
-        self._read_only(target)
-
-    def options(self, uri: str) -> dict[str, str]:
-        return {}
-
-    def leftovers(self, folder: str) -> dict[str, str]:
-        return {}
 
     def _stat(self, uri: str) -> Entry:
         with self._answer("HEAD", uri) as head:
@@ -175,9 +154,6 @@ class WebStorage:
 
     def _retried(self, uri: str, call: Callable[[], T]) -> T:
         return self._policy.call(call, current_on_retry())
-
-    def _read_only(self, uri: str) -> NoReturn:
-        raise StorageError(f"{uri}: files of a web server can only be read")
 
 
 def _whole(answer: httpx.Response) -> int | None:

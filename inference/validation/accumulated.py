@@ -59,7 +59,7 @@ def accumulated(
     """
     blocks = [list(outcomes.lines(table.slice(at, block))) for at in range(0, max(1, table.num_rows), block)]
     totals: list[Totals] = []
-    for found in each(partial(_of_block, spec), blocks, spec.job, "nightjar accumulators"):
+    for found in each(partial(_of_block, spec), blocks, spec.job, "accumulators"):
         if found is None:
             yield None
         else:

@@ -169,7 +169,7 @@ class _Search:
     def steps(self) -> Generator[None, None, Repeated]:
         """Search; yields on a tick. Returns what was found."""
         rows, repeats = sum(spill.left_out for spill in self._spills), list[tuple[tuple[int, int], _Range]]()
-        for step in self._each(self._look, self._ranges(), self._job, "nightjar keys"):
+        for step in self._each(self._look, self._ranges(), self._job, "check on keys"):
             if step is None:
                 yield
                 continue
@@ -220,7 +220,7 @@ class _Search:
         work = [(wanted[index], self._lines(self._spills[index])) for index in sorted(wanted)]
         seen: dict[tuple[object, ...], list[_Row]] = {}
         read = partial(_rows, self._storage, self._revision, self._columns)
-        for rows in self._each(read, work, self._job, "nightjar keys"):
+        for rows in self._each(read, work, self._job, "check on keys"):
             if rows is None:
                 yield
             for row in rows or ():

@@ -163,7 +163,7 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
         events = run_pass(spec, lake.planned().table, [Attempt()] * 8)
         with pytest.raises(RunFailed, match="no progress"):
             list(events)
-        with pytest.raises(ClusterLost, match=r"the audit stood still for 3 × retry\.stall_s = 1 s"):
+        with pytest.raises(ClusterLost, match=r"^the audit stood still for 3 × retry\.stall_s = 1 s"):
             list(audited(tasks.each, spec.storage, spec.revision, spec.job, lake.planned().table))
     finally:
         stop.touch()

@@ -198,7 +198,7 @@ class TestAfterScoring:
         self, engine: Engine, lake: Lake, numbers: list[int]
     ) -> None:
         job = lake.ready().worker_spec().job
-        found = engine.each(lambda number: number * 2, numbers, job, "nightjar test")
+        found = engine.each(lambda number: number * 2, numbers, job, "test")
         assert [each for each in found if each is not None] == [number * 2 for number in numbers]
 
     def test_an_error_of_small_work_is_raised_as_it_is(self, engine: Engine, lake: Lake) -> None:
@@ -207,7 +207,7 @@ class TestAfterScoring:
 
         job = lake.ready().worker_spec().job
         with pytest.raises(JobError, match=r"^no such number: 1$"):
-            list(engine.each(refused, [1, 1], job, "nightjar test"))
+            list(engine.each(refused, [1, 1], job, "test"))
 
     @pytest.fixture
     def scored(self, lake: Lake) -> tuple[WorkerSpec, pa.Table]:
@@ -228,7 +228,7 @@ class TestAfterScoring:
         spec, table = scored
         assert auditing.is_small(spec.job, table) == (not few)
         expected = Audited()
-        for _, block in audit_blocks(table):
+        for block in audit_blocks(table):
             expected.merge(audit_block(spec.storage, spec.revision, spec.job, block.to_pylist()))
         *ticks, audited = engine.audit(spec.storage, spec.revision, spec.job, table)
         assert set(ticks) <= {None}

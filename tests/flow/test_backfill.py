@@ -71,6 +71,7 @@ def test_a_night_without_its_input_holds_up_no_other(tmp_path: Path, api_env: di
     late, there = json.loads(done.stdout)
     assert late["said"].startswith(f"Looked once for _SUCCESS in {lake.folder}/data/{FIRST}: not there")
     assert (late["state"], there["state"]) == ("failed", "published")
+    assert "ray._raylet" not in done.imported, "the local engine has no use for it"
 
 
 def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:

@@ -37,11 +37,13 @@ def parts(*sizes: int, quarantined: int = 0) -> pa.Table:
     return pa.table({"data": data, "quarantine": [{"size": quarantined}] * len(sizes)})
 
 
-def test_an_audit_whose_storage_does_not_answer_ends_and_says_so(job: Job, away: threading.Event) -> None:
+def test_work_whose_storage_does_not_answer_ends_and_says_so(job: Job, away: threading.Event) -> None:
     """It ticks meanwhile, so that whoever waits sees whether another command took the run over."""
-    steps = each_here(lambda _: away.wait(), [1, 2], job, "test")
+    steps = each_here(lambda _: away.wait(), [1, 2], job, "look at keys")
     assert next(steps) is None
-    with pytest.raises(Transient, match=r"^the audit stood still for 3 × retry\.stall_s = 0\.5 s; is the storage"):
+    with pytest.raises(
+        Transient, match=r"^the look at keys stood still for 3 × retry\.stall_s = 0\.5 s; is the storage"
+    ):
         list(steps)
 
 

@@ -92,6 +92,7 @@ ORDER = {
         "lazy",
         "stopwatch",
         "garbage",
+        "held",
         "environ",
     ),
     "flows": (

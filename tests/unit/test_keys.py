@@ -161,14 +161,14 @@ def test_a_block_without_a_shard_writes_nothing(night: Night) -> None:
     assert night.spills == []
     assert not Path(night.revision).exists()
     assert night.repeated() == {KEY: Repeated()}
-    assert night.given == [("nightjar keys", [])]
+    assert night.given == [("check on keys", [])]
 
 
 def test_a_night_without_duplicates_reads_no_part_again(night: Night) -> None:
     night.block([1, 2, 3], [4])
     night.block([5, 6])
     assert night.repeated() == {KEY: Repeated()}
-    assert night.given == [("nightjar keys", [(0, 256)])]
+    assert night.given == [("check on keys", [(0, 256)])]
     left = sorted(path.name for path in Path(night.revision).rglob("*.*"))
     assert left == ["s0.parquet", "s1.parquet", "s2.parquet"], "the files of hashes are gone, and no others"
     assert list(Path(night.revision, "keys").iterdir()) == []
@@ -181,7 +181,7 @@ def test_rows_with_the_same_key_are_counted_and_named_wherever_they_lie(night: N
     found = night.repeated()[KEY]
     assert found.rows == 3
     assert set(found.where) == {twice(1, 0, 2, 0), twice(3, 1, 13, 10), twice(2, 2, 20, 1)}
-    assert [called for called, _ in night.given] == ["nightjar keys"] * 2
+    assert [called for called, _ in night.given] == ["check on keys"] * 2
 
 
 def test_rows_that_are_there_often_are_all_counted_and_the_second_is_named(night: Night) -> None:

@@ -189,7 +189,7 @@ def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
     scored = steps.score(request, found, ())
     next((lake.revision() / "data").iterdir()).write_bytes(b"damaged")
     with pytest.raises(AuditFailed):
-        steps.validate(request, scored, found, ())
+        steps.validate(request, scored, found)
     lake.run(engine="local", storage=slow)
     ledger = [path.read_text().split("\n")[1:] for path in sorted((lake.revision() / "ledger").iterdir())]
     lines = [json.loads(line) for segment in ledger for line in segment]

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from nightjar.inference.engine.ray.internals import (
 from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, score_as_task, task_key
 from nightjar.inference.engine.stream import streamed
 from nightjar.inference.errors import PassEnded
+from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip
 from nightjar.inference.records import (
     Event,
@@ -74,17 +75,8 @@ _FINITE: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 
 
 def _how(attempt: Attempt) -> str:
-    """The rest of an attempt besides its number, encoded; empty except for suspects, so that a million shards stay
-    small.
-    """
-    if not attempt.crumbs:
-        return ""
-    return json.dumps(
-        {
-            "singly": asdict(attempt.singly) if attempt.singly else None,
-            "skip": [asdict(rows) for rows in attempt.skip],
-        }
-    )
+    """An attempt at a suspect, encoded; of all others the number is enough, so that a million shards stay small."""
+    return json.dumps(to_json(attempt)) if attempt.crumbs else ""
 
 
 def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[pa.Table]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from nightjar.inference.engine.ray.gathering import capture
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
+from nightjar.inference.jsonform import of_json
 from nightjar.inference.logs.capture import Capture
 from nightjar.inference.records import (
     Crumb,
@@ -27,7 +28,7 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.parcels import PACKED
 from nightjar.inference.scoring.preparing import PreparingWorker
 from nightjar.inference.scoring.streaming import worker_of
-from nightjar.inference.scoring.suspects import Attempt, Rows
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
 
 LAST_WORDS_S = 1.0
@@ -150,11 +151,6 @@ def _as_text(event: Event) -> str:
 
 def assignments(block: pa.Table) -> Iterator[Assignment]:
     for line in block.to_pylist():
-        how = json.loads(line["how"]) if line["how"] else {}
-        attempt = Attempt(
-            number=line["attempt"],
-            crumbs=bool(how),
-            singly=Rows(**how["singly"]) if how.get("singly") else None,
-            skip=tuple(Rows(**rows) for rows in how.get("skip", ())),
-        )
+        how = line["how"]
+        attempt = of_json(Attempt, json.loads(how)) if how else Attempt(line["attempt"])
         yield Assignment(shard_of_line(line), attempt)

@@ -35,7 +35,7 @@ def each(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> I
     Raises:
         ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
     """
-    remote: Any = ray.remote(num_cpus=1)(_call).options(name=called)
+    remote: Any = ray.remote(num_cpus=1)(_call).options(name=f"nightjar {called}")
     shared, waiting = ray.put(work), enumerate(given)
     running: dict[Any, int] = {}
     found: dict[int, R] = {}
@@ -48,15 +48,15 @@ def each(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> I
             return
         ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
         for task in ready:
-            found[running.pop(task)] = _answer(task, "the audit")
+            found[running.pop(task)] = _answer(task, f"the {called}")
             deadline = time.monotonic() + NO_EVENT * job.retry.stall_s
         while done in found:
             yield found.pop(done)
             done += 1
         if time.monotonic() > deadline:
             raise ClusterLost(
-                f"the audit stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy "
-                "with others, or the storage away? Repeat the command: what is scored is kept"
+                f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster "
+                "busy with others, or the storage away? Repeat the command: what is scored is kept"
             )
         yield None
 
