@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nightjar.inference.input.discovery import Discovery
     from nightjar.inference.input.plan import Plan
     from nightjar.inference.run.replay import Measured
-    from nightjar.inference.run.steps import Planned
+    from nightjar.inference.run.steps import RunPlan
 
 START_S = 20.0
 """What a run takes besides its model and its rows: starting Ray and Prefect, the steps' own beginning and end. Taken
@@ -23,7 +23,7 @@ from runs of examples/flights on two cores: 32 s, of which loading the model twi
 """
 
 
-def planned(request: RunRequest, discovery: Discovery, made: Planned, measured: Measured | None) -> PlanReport:
+def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: Measured | None) -> PlanReport:
     """What would be scored."""
     plan, state = made.plan, made.state
     done = len(set(plan.ids()) & state.committed) if state else 0

@@ -34,8 +34,8 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         `input.uri`, or `input.list` and the line.
     """
     job = with_list(storage, job)
-    held, found = Held(), 0
-    for entry in matching_files(storage, job, held):
+    tally, found = Tally(), 0
+    for entry in matching_files(storage, job, tally):
         found += 1
         yield entry
     wanted = source_of(job, job.input.uri) if job.input.format and not found else None
@@ -43,14 +43,14 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         raise JobError(f"input.uri: there is no {wanted.name} table at {job.input.uri}, or one without files")
     if found or job.input.lines:
         for at, uri in enumerate(job.input.uris):
-            if not held.taken[uri]:
-                raise JobError(_nothing_at(uri, at, job.input, held.left[uri]))
+            if not tally.taken[uri]:
+                raise JobError(_nothing_at(uri, at, job.input, tally.left[uri]))
     if not found:
-        others = sum(held.left.values(), Counter[str]())
+        others = sum(tally.left.values(), Counter[str]())
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{_instead(job.input, others)}")
 
 
-class Held:
+class Tally:
     """What lies at each place of an input. taken: the number of files that are input. left: of the others, the numbers
     by the end of their names.
     """
@@ -65,16 +65,16 @@ class Held:
 
 
 def _nothing_at(uri: str, at: int, given: Input, others: Counter[str]) -> str:
-    """What is said where one of several places has no input files. at: its index. others: as in `Held`."""
+    """What is said where one of several places has no input files. at: its index. others: as in `Tally`."""
     files = f"no {'input ' if others else ''}files at {uri}"
-    held = unsupported.found_there(others)
+    there = unsupported.found_there(others)
     if given.lines:
-        return f"input.list: {given.list_}, line {given.lines[at]}: {files}{held}; take the line out, or mend it"
-    return f"input.uri: {files}, one of {len(given.uris)} inputs{held}; take it out, or mend it"
+        return f"input.list: {given.list_}, line {given.lines[at]}: {files}{there}; take the line out, or mend it"
+    return f"input.uri: {files}, one of {len(given.uris)} inputs{there}; take it out, or mend it"
 
 
-def matching_files(storage: Storage, job: Job, held: Held | None = None) -> Iterator[Entry]:
-    """The input's files, sorted by uri, each once; possibly none. held: counts what lies at each place.
+def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> Iterator[Entry]:
+    """The input's files, sorted by uri, each once; possibly none. tally: counts what lies at each place.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
     the files whose names tell a format, and files of a format that stands back are left out beside files of another
@@ -83,23 +83,23 @@ def matching_files(storage: Storage, job: Job, held: Held | None = None) -> Iter
     Raises:
         JobError: The files are of several formats, a name is not text, or the list of inputs is wrong. Names the key.
     """
-    job, held = with_list(storage, job), held or Held()
+    job, tally = with_list(storage, job), tally or Tally()
     wanted = job.input.format
     if wanted is not None:
         source = source_of(job, job.input.uri)
         if source.mark and (job.input.others or job.input.list_):
             raise JobError(f"{job.input.key}: a list of {source.name} tables is not read; write one job for each table")
         files = partial(source.files if wanted in SOURCES else partial(_own_files, source, wanted), storage)
-        yield from _taken(_merged(job, files), partial(_is_of_format, source, wanted), held)
+        yield from _taken(_merged(job, files), partial(_is_of_format, source, wanted), tally)
         return
     told = _Told(job)
     yield from _taken(
-        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), told.is_input, held
+        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), told.is_input, tally
     )
     if told.first is None and told.stood_back:
-        held.left.clear()
+        tally.left.clear()
         told.all = True
-        yield from _taken(_merged(job, partial(listing.matching, storage)), told.is_input, held)
+        yield from _taken(_merged(job, partial(listing.matching, storage)), told.is_input, tally)
 
 
 class _Told:
@@ -126,14 +126,14 @@ class _Told:
         return True
 
 
-def _taken(found: Iterator[tuple[str, Entry]], is_input: Callable[[str, Entry], bool], held: Held) -> Iterator[Entry]:
+def _taken(found: Iterator[tuple[str, Entry]], is_input: Callable[[str, Entry], bool], tally: Tally) -> Iterator[Entry]:
     """Those of the files that are input, each once: a list may name a folder, and a file in it."""
     last = ""
     for place, entry in found:
         if not is_input(place, entry):
-            held.leave(place, entry)
+            tally.leave(place, entry)
             continue
-        held.taken[place] += 1
+        tally.taken[place] += 1
         if entry.uri != last:
             yield entry
         last = entry.uri
@@ -226,7 +226,7 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
 
 
 def _instead(given: Input, others: Counter[str]) -> str:
-    """A hint for an input without files. others: as in `Held`."""
+    """A hint for an input without files. others: as in `Tally`."""
     if others:
         return unsupported.found_there(others) if given.format else unsupported.found_instead(others)
     return "; in a pattern, write [[] for the bracket [" if "[" in given.uri else ""

@@ -111,7 +111,7 @@ class Reading:
             self._forget(max(names))
 
     def _read(self, uri: str) -> list[Line]:
-        return read_part(self.storage, uri)
+        return read_log(self.storage, uri)
 
     def _is_first(self, line: Line) -> bool:
         seen = self._offsets.setdefault((line.epoch, line.worker, line.stream), set())
@@ -149,7 +149,7 @@ def _has_ended(state: State) -> bool:
     return is_dead(state.holder) if state.holder is not None else bool(state.openers)
 
 
-def read_part(storage: Storage, uri: str) -> list[Line]:
+def read_log(storage: Storage, uri: str) -> list[Line]:
     """Read the lines of one part.
 
     Raises:
@@ -169,7 +169,7 @@ def read_part(storage: Storage, uri: str) -> list[Line]:
 def tail(storage: Storage, revision: str, count: int = LAST) -> list[str]:
     """The last lines of the newest part, of any worker."""
     names = [entry.uri for entry in storage.list(folder(revision)) if entry.uri.endswith(".jsonl")]
-    return [line.text for line in read_part(storage, names[-1])[-count:]] if names else []
+    return [line.text for line in read_log(storage, names[-1])[-count:]] if names else []
 
 
 def last_lines(

@@ -26,6 +26,7 @@ from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.output import reading
 from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.contradictions import check_slices
@@ -207,14 +208,4 @@ def _check_joined(match: Join, run_id: str, labels: str) -> None:
 
 
 def _joined(counts: Counts) -> LabelsJoined:
-    return LabelsJoined(
-        rows=counts.rows,
-        labelled=counts.labelled,
-        share=counts.labelled / counts.rows,
-        keyless=counts.keyless,
-        repeated_rows=counts.repeated_rows,
-        labels=counts.labels,
-        null_labels=counts.null_labels,
-        unmatched_labels=counts.unmatched,
-        repeated_labels=counts.repeated_labels,
-    )
+    return LabelsJoined(**as_line(counts), share=counts.labelled / counts.rows)

@@ -9,7 +9,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of
-from nightjar.inference.run.results import Planned
+from nightjar.inference.run.results import RunPlan
 from nightjar.inference.run.resume import (
     limited,
     why_again,
@@ -31,7 +31,7 @@ def discover(request: RunRequest) -> Discovery:
     return discovery
 
 
-def plan(request: RunRequest, discovery: Discovery) -> Planned:
+def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     """Plan what would be scored, and say what the ledger already has. Writes nothing.
 
     Raises:
@@ -48,4 +48,4 @@ def plan(request: RunRequest, discovery: Discovery) -> Planned:
         request,
     )
     state = newest.state if newest and not request.fresh else None
-    return Planned(made, state, why_again(request, identity, made, newest))
+    return RunPlan(made, state, why_again(request, identity, made, newest))

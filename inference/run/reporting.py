@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.identity.identity import Identity
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
@@ -17,6 +17,7 @@ from nightjar.inference.run.account import Account, WorkersCost, kept, workers_c
 from nightjar.inference.run.drifted import NightsCompared, drifted
 from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.run.shardtimes import ShardTimes, shard_times
 from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest
 from nightjar.inference.run.trend import NightFigures, figures_of, trend
@@ -160,7 +161,7 @@ class _Collector:
             incidents=tuple(tables.incidents(INCIDENTS_SHOWN)),
             snapshots=state.about.snapshots,
             fingerprint=state.planned.fingerprint if state.planned else "",
-            identity=self._try(self._identity),
+            identity=self._try(lambda: identity_of_plan(self.storage, self.newest.uri, self.newest.state)),
             libraries=manifest.libraries if manifest else {},
             manifest=name,
             cover=manifest.audit.cover if manifest else "",
@@ -191,16 +192,6 @@ class _Collector:
             return ()
         profile = profile_in(self.storage, self.newest.uri, kept)
         return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.rows_out)
-
-    def _identity(self) -> Identity | None:
-        planned = self.newest.state.planned
-        if planned is None or not planned.identity:
-            return None
-        file = join(self.newest.uri, planned.identity)
-        try:
-            return read_identity(self.storage.read(file))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise StorageError(f"{file}: not an identity that this version can read") from error
 
 
 def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str, Manifest] | None:

@@ -14,7 +14,7 @@ from nightjar.inference.validation.gates import GateResult
 
 
 @dataclass(frozen=True)
-class Planned:
+class RunPlan:
     """What would be scored. state: what the ledger already has. again: why shards with a result are scored again."""
 
     plan: Plan

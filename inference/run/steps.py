@@ -11,14 +11,14 @@ from __future__ import annotations
 from nightjar.inference.run.checking import Checked, check, check_input
 from nightjar.inference.run.planning import discover, plan
 from nightjar.inference.run.publishing import publish_run
-from nightjar.inference.run.results import Planned, Publication, Scored, Verdict
+from nightjar.inference.run.results import Publication, RunPlan, Scored, Verdict
 from nightjar.inference.run.scoring import nothing_to_score, score, was_published
 from nightjar.inference.run.validating import validate
 
 __all__ = [
     "Checked",
-    "Planned",
     "Publication",
+    "RunPlan",
     "Scored",
     "Verdict",
     "check",

@@ -95,7 +95,7 @@ def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened(Generic[T]):
+class OpenedModels(Generic[T]):
     """What a process scores or prepares with, for each model in the job's order, and the run's files that were not
     copied.
 
@@ -124,7 +124,7 @@ class Opened(Generic[T]):
             each.check()
 
 
-def open_scorers(spec: WorkerSpec, only: str | None = None) -> Opened[Scorer]:
+def open_scorers(spec: WorkerSpec, only: str | None = None) -> OpenedModels[Scorer]:
     """Load the run's models and code from this process's copies. only: the name of the one model to load.
 
     Raises:
@@ -135,7 +135,7 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> Opened[Scorer]:
     return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.called)), only)
 
 
-def open_stage(spec: WorkerSpec) -> Opened[Preprocessor | Scorer]:
+def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
     """Load what the CPU stage does for each model from this process's copies: its preprocess, or a staged model itself.
 
     Raises:
@@ -151,7 +151,10 @@ def open_stage(spec: WorkerSpec) -> Opened[Preprocessor | Scorer]:
 
 
 def _model_files(spec: WorkerSpec, wanted: Callable[[Job], bool]) -> tuple[dict[str, str], tuple[Linked, ...]]:
-    """Place the files of models on this host. Returns their paths by the models' names, and as `Opened.linked`."""
+    """Place the files of models on this host.
+
+    Returns their paths by the models' names, and as `OpenedModels.linked`.
+    """
     paths: dict[str, str] = {}
     linked: tuple[Linked, ...] = ()
     for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
@@ -168,7 +171,7 @@ def _opened(
     paths: Mapping[str, str],
     load: Callable[[Job], T],
     only: str | None = None,
-) -> Opened[T]:
+) -> OpenedModels[T]:
     """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
     hide(spec.secrets)
     os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
@@ -188,7 +191,7 @@ def _opened(
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)
     release()
-    return Opened(loaded, linked, job.folder)
+    return OpenedModels(loaded, linked, job.folder)
 
 
 def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:

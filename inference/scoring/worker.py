@@ -46,7 +46,7 @@ from nightjar.inference.scoring.ahead import PreparingThread
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import (
     Assignment,
-    Opened,
+    OpenedModels,
     WorkerSpec,
     open_scorers,
 )
@@ -90,7 +90,7 @@ class ShardWorker(Worker):
             sys.setswitchinterval(SWITCH_S)
         # Its process starts while the models are loaded.
         self.accumulating = Accumulating(spec) if spec.job.accumulators else None
-        self._opened = Opened(scorers) if scorers else open_scorers(spec)
+        self._opened = OpenedModels(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
         thread = PreparingThread() if need.prepares_ahead else None
         if thread is not None:

@@ -24,7 +24,8 @@ from nightjar.inference.validation.joinkeys import keys_of, shown, whole
 class Counts:
     """What a join found, in rows. keyless: rows of the night with a null in their key, which no label can find.
     repeated_rows: those whose key an earlier row has. labels: all that were read. null_labels: those without a value.
-    unmatched: those with a value, whose key no row has. repeated_labels: those that say again what another one said.
+    unmatched_labels: those with a value, whose key no row has. repeated_labels: those that say again what another one
+    said.
     """
 
     rows: int = 0
@@ -33,7 +34,7 @@ class Counts:
     repeated_rows: int = 0
     labels: int = 0
     null_labels: int = 0
-    unmatched: int = 0
+    unmatched_labels: int = 0
     repeated_labels: int = 0
 
 
@@ -76,7 +77,7 @@ class Join:
             if rows := list(blocks(mine, index)):
                 yield self._labelled(pa.concat_tables(rows), said)
             else:
-                self.counts.unmatched += sum(each.num_rows for each in said)
+                self.counts.unmatched_labels += sum(each.num_rows for each in said)
 
     def _keyed(self, rows: pa.Table, wanted: Sequence[str]) -> pa.Table:
         keys = keys_of([rows[name] for name in self.key])
@@ -127,7 +128,7 @@ class _Known:
             JobError: One differs from an earlier one of its key.
         """
         found = pc.index_in(block.column(0), value_set=self._keys)
-        counts.unmatched += found.null_count
+        counts.unmatched_labels += found.null_count
         block = block.filter(found.is_valid())
         keys = found.drop_null().to_numpy()
         labels, files = whole(block["label"]), block["file"].to_numpy()

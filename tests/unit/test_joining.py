@@ -128,7 +128,7 @@ def test_each_row_gets_the_label_of_its_key_and_everything_is_counted(tmp_path: 
     )
     assert found == {0: None, 1: 1, 2: 0, 3: 0, 4: None}
     assert match.counts == joining.Counts(
-        rows=5, labelled=3, keyless=1, repeated_rows=1, labels=7, null_labels=1, unmatched=2, repeated_labels=2
+        rows=5, labelled=3, keyless=1, repeated_rows=1, labels=7, null_labels=1, unmatched_labels=2, repeated_labels=2
     )
     assert match.some_key == ["id = 1", "id = 2"]
 
@@ -143,7 +143,7 @@ def test_without_a_label_or_a_key_no_row_has_one(tmp_path: Path, labels: int) ->
     ids = pa.array([None] * 3, pa.int64())
     found, match = joined(tmp_path, night(ids), {"id": pa.array(range(labels)), "late": pa.array([1] * labels)})
     assert found == {0: None, 1: None, 2: None}
-    assert (match.counts.keyless, match.counts.unmatched, match.counts.labelled) == (3, labels, 0)
+    assert (match.counts.keyless, match.counts.unmatched_labels, match.counts.labelled) == (3, labels, 0)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_labels_that_contradict_each_other_are_refused(tmp_path: Path, labels: l
 
 def test_labels_of_other_nights_may_contradict_each_other(tmp_path: Path) -> None:
     found, match = joined(tmp_path, night([1]), {"id": [1, 7, 7], "late": [1, 0, 1]})
-    assert (found, match.counts.unmatched) == ({0: 1}, 2)
+    assert (found, match.counts.unmatched_labels) == ({0: 1}, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -181,7 +181,7 @@ def test_many_divisions_find_what_pandas_finds(tmp_path: Path, monkeypatch: pyte
     labels = pd.Series(said % 3 == 0, index=said).groupby(level=0).first()
     assert found == {at: labels.get(each) for at, each in enumerate(ids.tolist())}
     assert match.counts.repeated_rows == len(ids) - len(set(ids))
-    assert match.counts.unmatched == sum(each not in set(ids) for each in said)
+    assert match.counts.unmatched_labels == sum(each not in set(ids) for each in said)
     matched = [each for each in said if each in set(ids)]
     assert match.counts.repeated_labels == len(matched) - len(set(matched))
 

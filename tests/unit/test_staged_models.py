@@ -18,7 +18,7 @@ from nightjar.inference.predictors import check_keys
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.scoring import told
-from nightjar.inference.scoring.assignment import Assignment, Opened
+from nightjar.inference.scoring.assignment import Assignment, OpenedModels
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.parcels import unpacked
 from nightjar.inference.scoring.preflight import Loaded
@@ -179,7 +179,7 @@ def test_what_ends_the_stage_is_told_with_the_model_and_the_rows_it_worked_on(
     def end(_: object) -> None:
         raise ProcessSpoilt("Stalled", "no progress")
 
-    monkeypatch.setattr(Opened, "check", end)
+    monkeypatch.setattr(OpenedModels, "check", end)
     last = stopped(lake)
     assert (last.died, last.uri, last.model, last.row, last.rows) == (True, uri, "", -1, 0)
     assert last.message.endswith(f"its process was ended while {uri} was read or written")
