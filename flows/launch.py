@@ -89,17 +89,7 @@ def launch(
             if on_ray:
                 flow_begins("")
             with keeping_ending(ending), handing(request, since):
-                nightly(
-                    job=request.job_path,
-                    date=dt.date.fromisoformat(request.date),
-                    run_id=request.run_id,
-                    limit=request.limit,
-                    fresh=request.fresh,
-                    publish=request.publish,
-                    shards=list(request.shards) or None,
-                    ray=address,
-                    engine=request.engine,
-                )
+                _call_flow(request, address)
         finished = ending.finished()
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
@@ -115,3 +105,17 @@ def launch(
         raise stopped
     assert finished is not None
     return Launched(finished, prefect_s, ray_s, api.url, api.own, ending.unreported, address)
+
+
+def _call_flow(request: RunRequest, address: str | None) -> None:
+    nightly(
+        job=request.job_path,
+        date=dt.date.fromisoformat(request.date),
+        run_id=request.run_id,
+        limit=request.limit,
+        fresh=request.fresh,
+        publish=request.publish,
+        shards=list(request.shards) or None,
+        ray=address,
+        engine=request.engine,
+    )

@@ -50,6 +50,14 @@ class VariableShapedTensor(pa.ExtensionType):  # type: ignore[misc]  # pyarrow h
 pa.register_extension_type(VariableShapedTensor(pa.float32()))
 
 
+def of_variable_shape(values: npt.NDArray[Any]) -> pa.ExtensionArray:
+    """One tensor as a column of tensors that may each have another shape."""
+    flat = pa.array(values.reshape(-1))
+    data = pa.LargeListArray.from_arrays([0, len(flat)], flat)
+    stored = pa.StructArray.from_arrays([data, pa.array([values.shape], pa.list_(pa.int64()))], ["data", "shape"])
+    return pa.ExtensionArray.from_storage(VariableShapedTensor(flat.type), stored)
+
+
 def recognised(schema: pa.Schema) -> pa.Schema:
     """The schema in which Ray's tensor columns have the types of this module."""
     for index, field in enumerate(schema):

@@ -71,7 +71,7 @@ def _answer(
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, run_id=run_id, scores=False)
         made, notes = answer(request, approved=approved, by=by, note=note, revision=revision)
     if as_json:

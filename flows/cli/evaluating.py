@@ -52,7 +52,7 @@ def evaluate(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         run = named_run(run_name, run_id)
         request = make_request(job, date=date, run_id=run, scores=False)
         made, notes = evaluated(request, run, dated=date is not None, labels=labels or (), key=key or (), label=label)

@@ -49,7 +49,7 @@ def logs(
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
         newest = newest_revision(request.storage, request.run_uri)
         if newest is None:

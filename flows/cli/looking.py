@@ -39,7 +39,7 @@ def status(
     from nightjar.flows.pages import standing
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         run = named_run(run_name, run_id)
         found = standing.status(make_request(job, date=date, run_id=run, scores=False))
     emit(found) if as_json else tell(standing.status_text(found))
@@ -64,7 +64,7 @@ def runs(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.run.standing import UNREADABLE, list_runs
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         place = request.date if request.dated else None
         found = list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s)
@@ -105,7 +105,7 @@ def show(
     from nightjar.inference.run.report import RunReport
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         lines = limit or lines
         request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
         found = standing.status(request)
@@ -153,7 +153,7 @@ def diff(
     from nightjar.inference.run import comparing
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         found = comparing.diff(request, before, now, key=key or (), rows=rows)
     if as_json:
@@ -182,7 +182,7 @@ def files(
     from nightjar.inference.output import nights
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         run = named_run(run_name, run_id)
         request = make_request(job, date=date, run_id=run, scores=False)
         found = nights.published(request.storage, request.output, run, request.date if date else None)

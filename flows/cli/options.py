@@ -139,13 +139,14 @@ _STATES = {EXIT_HELD: "held", EXIT_ASKS: "asks", EXIT_INTERRUPTED: "interrupted"
 
 
 @contextmanager
-def as_json_too(wanted: bool, about: dict[str, Any]) -> Iterator[None]:
+def as_json_too(wanted: bool) -> Iterator[dict[str, str]]:
     """With --json, print an error as one JSON object to standard output, like a result.
 
-    about: the job and the run, when they are known.
+    Yields what this object says besides: the job and the run, when they are known.
     """
+    about: dict[str, str] = {}
     try:
-        yield
+        yield about
     except NightjarError as error:
         if wanted:
             emit_problem(_STATES.get(error.exit_code, "failed"), type(error).__name__, str(error), **about)

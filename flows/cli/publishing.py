@@ -48,7 +48,7 @@ def publications(
     from nightjar.inference.output.visibility import publications as listed
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         found = listed(request.storage, request.output, lines)
     if as_json:
@@ -71,7 +71,7 @@ def rollback(
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         now, then = visibility.back(request.storage, request.output, to)
         if not dry_run:
@@ -123,7 +123,7 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, run_id=run_id, scores=False)
         before = publish.newest(request.storage, request.output)
         if act == "unpublish":
@@ -167,7 +167,7 @@ def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = Fal
     from nightjar.inference.run.publishing import commit_tables
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         check_tables(request, commit_tables(request))
         found = targets.shown(request.storage, request.output, request.job.output.tables)

@@ -45,7 +45,7 @@ def report(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.storage.protocol import is_local
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
         made, _ = writing.write(request)
     if as_json:
@@ -72,7 +72,7 @@ def history(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.run.standing import list_runs
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         most = max(lines, MAX_NIGHTS) if show else lines
         runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)

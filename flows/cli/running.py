@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -53,8 +53,7 @@ def run(
     """
     from nightjar.inference.run.request import make_request
 
-    about: dict[str, Any] = {}
-    with as_json_too(as_json, about):
+    with as_json_too(as_json) as about:
         request = make_request(
             job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
         )
@@ -83,8 +82,7 @@ def retry(
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
 
-    about: dict[str, Any] = {}
-    with as_json_too(as_json, about):
+    with as_json_too(as_json) as about:
         run = named_run(run_name, run_id, date)
         request = make_request(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
@@ -116,8 +114,7 @@ def baseline(
     from nightjar.inference.job.checks import BASELINE
     from nightjar.inference.run.request import make_request
 
-    about: dict[str, Any] = {}
-    with as_json_too(as_json, about):
+    with as_json_too(as_json) as about:
         request = make_request(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
         about.update(job=request.job.name, run_id=request.run_id)
         done = _launched(request, ray, as_json, verbose)
@@ -163,8 +160,7 @@ def plan(
     """Show what would be scored, without scoring."""
     from nightjar.inference.run.request import make_request
 
-    about: dict[str, Any] = {}
-    with as_json_too(as_json, about):
+    with as_json_too(as_json) as about:
         request = make_request(job, date=date, run_id=run_id, limit=limit)
         about.update(job=request.job.name, run_id=request.run_id)
         from nightjar.flows.pages import estimate
@@ -192,8 +188,7 @@ def check(
     """
     from nightjar.inference.run.request import make_request
 
-    about: dict[str, Any] = {}
-    with as_json_too(as_json, about):
+    with as_json_too(as_json) as about:
         request = make_request(job, date=date, engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
         from nightjar.inference.run import steps

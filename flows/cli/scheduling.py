@@ -35,7 +35,7 @@ def deploy(
 
     Creates or updates it, and pauses it if its file is gone. Workers of the pool run the jobs.
     """
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         from nightjar.flows.prefect_api.api import require_api
         from nightjar.flows.serving.deploy import deploy as make
 
@@ -99,7 +99,7 @@ def backfill(
     from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
-    with as_json_too(as_json, {}):
+    with as_json_too(as_json):
         nights = api.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
     if as_json:
         emit(nights, one_line=True)

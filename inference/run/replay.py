@@ -157,8 +157,7 @@ def _replay_here(
             f"there is no run {request.run_id!r} of this job in {request.output}; "
             f"`nightjar runs {request.job_path}` lists them"
         )
-    fingerprint = revision.state.planned.fingerprint
-    plan = revs.read_plan(request.storage, revision.uri, revision.state, fingerprint)
+    plan = revision.plan()
     shard = plan.shard(shard_id) if plan else None
     if shard is None:
         raise JobError(
@@ -167,20 +166,7 @@ def _replay_here(
         )
     piece = _piece(shard, row, file)
     request, changed = _as_then(request, revision, live)
-    if request.job.input.own:
-        # The source of the run, too, as far as its code is kept.
-        copied, _ = enter_copy(request.job, request.scoring.code, Path(request.cache), stand=False)
-        request = replace(request, job=copied)
-    description = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version))
-    own = without_unseen(description.schema, description.unseen)
-
-    def is_theirs(schema: pa.Schema) -> bool:
-        return bool(identity_of(request, schema).fingerprint == fingerprint)
-
-    # The columns of most files may have decided what the model saw; this file's columns may differ.
-    schema = own if is_theirs(own) else Beginning(request.storage, request.job).usual_schema() or own
-    theirs = is_theirs(schema)
-    spec = worker_spec(request, schema if theirs else own)
+    spec, theirs = _spec_for(request, piece, revision.state.planned.fingerprint)
     if not theirs and not changed:
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
     yield _Step(_READING)
@@ -207,6 +193,24 @@ def _replay_here(
         yield Replayed(False, f"{changed}{said}".strip(), inputs, outputs)
         return
     yield Replayed(True, f"{changed}row {row} of {piece.uri} is scored", inputs, outputs)
+
+
+def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[WorkerSpec, bool]:
+    """What scores the row, and whether it is what scored it in the run with this fingerprint."""
+    if request.job.input.own:
+        # The source of the run, too, as far as its code is kept.
+        copied, _ = enter_copy(request.job, request.scoring.code, Path(request.cache), stand=False)
+        request = replace(request, job=copied)
+    description = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version))
+    own = without_unseen(description.schema, description.unseen)
+
+    def is_theirs(schema: pa.Schema) -> bool:
+        return bool(identity_of(request, schema).fingerprint == fingerprint)
+
+    # The columns of most files may have decided what the model saw; this file's columns may differ.
+    schema = own if is_theirs(own) else Beginning(request.storage, request.job).usual_schema() or own
+    theirs = is_theirs(schema)
+    return worker_spec(request, schema if theirs else own), theirs
 
 
 def _failure(failure: RowFailure) -> str:

@@ -99,15 +99,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         if request.job.calls():
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
-        judged = gates.evaluate(gates.gates_of(request.job), evidence)
-        try:
-            results = gates.enforce(judged)
-        except GateFailed as refusal:
-            keep_refused(writer, uri, refusal, shown, audited)
-            raise
-        for snapshot in request.scoring.snapshots:
-            verify(request.storage, snapshot)
-        verify_packages(request.job, request.scoring)
+        results = _judged(request, evidence, writer, uri, shown, audited)
+        _check_kept(request)
         watch.turn_to("manifest")
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(
@@ -129,6 +122,25 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
     return _in_all(verdict, watch)
+
+
+def _judged(
+    request: RunRequest, evidence: gates.Evidence, writer: LedgerWriter, uri: str, shown: Figures, audited: Audited
+) -> tuple[gates.GateResult, ...]:
+    """The results of all gates. If one does not pass, what they saw is kept for the report."""
+    judged = gates.evaluate(gates.gates_of(request.job), evidence)
+    try:
+        return gates.enforce(judged)
+    except GateFailed as refusal:
+        keep_refused(writer, uri, refusal, shown, audited)
+        raise
+
+
+def _check_kept(request: RunRequest) -> None:
+    """Check that what scored is still what the run has kept of it."""
+    for snapshot in request.scoring.snapshots:
+        verify(request.storage, snapshot)
+    verify_packages(request.job, request.scoring)
 
 
 def _in_all(verdict: Verdict, watch: Stopwatch) -> Verdict:

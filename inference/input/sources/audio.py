@@ -24,7 +24,7 @@ from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.job.options import flag, whole
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
-from nightjar.inference.tensors import VariableShapedTensor
+from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 MOST_SAMPLES = 1 << 28
 """Sound of more samples, of all channels together, is not decoded: a small file may claim to have them. So many are
@@ -90,12 +90,6 @@ class Audio(FileSource):
             columns["sampling_rate"] = pa.array([rate], pa.int32())
         return lost.read(pa.table({name: columns[name] for name in schema.names}))
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[RowsRead, int]:
-        """The only row."""
-        return self.read(storage, piece, schema), 0
-
     def _schema(self) -> pa.Schema:
         kind = pa.list_(pa.float32()) if self.mono else VariableShapedTensor(pa.float32())
         return pa.schema([("samples", kind), ("sampling_rate", pa.int32()), ("path", pa.string())])
@@ -133,12 +127,9 @@ class Audio(FileSource):
         return np.ascontiguousarray(samples, np.float32), rate
 
     def _array(self, samples: npt.NDArray[np.float32]) -> pa.Array:
-        flat = pa.array(samples.reshape(-1))
-        if self.mono:
-            return pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat)
-        data = pa.LargeListArray.from_arrays([0, len(flat)], flat)
-        stored = pa.StructArray.from_arrays([data, pa.array([samples.shape], pa.list_(pa.int64()))], ["data", "shape"])
-        return pa.ExtensionArray.from_storage(VariableShapedTensor(pa.float32()), stored)
+        if not self.mono:
+            return of_variable_shape(samples)
+        return pa.ListArray.from_arrays(pa.array([0, len(samples)], pa.int32()), pa.array(samples))
 
 
 SOURCE = Audio()

@@ -36,11 +36,5 @@ class Binary(FileSource):
                 columns["bytes"] = pa.array([bytes(file.read())], pa.binary())
         return pa.table({name: columns[name] for name in schema.names})
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The only row."""
-        return self.read(storage, piece, schema), 0
-
 
 SOURCE = Binary()

@@ -24,7 +24,7 @@ from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.job.options import Option, choice, whole
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
-from nightjar.inference.tensors import VariableShapedTensor
+from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Decoded
@@ -126,12 +126,6 @@ class Image(FileSource):
                 return lost.read(nulls(schema, 1))
         return lost.read(pa.table({name: columns[name] for name in schema.names}))
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[RowsRead, int]:
-        """The only row."""
-        return self.read(storage, piece, schema), 0
-
     def _schema(self) -> pa.Schema:
         kind = VariableShapedTensor(pa.uint8())
         if self.size is not None:
@@ -174,13 +168,10 @@ class Image(FileSource):
         return converted.resize((width, height), _pillow().Resampling.BILINEAR)
 
     def _tensor(self, values: npt.NDArray[np.uint8]) -> pa.Array:
-        flat = pa.array(values.reshape(-1))
-        kind = self._schema().field("image").type
-        if self.size is not None:
-            return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(flat, len(flat)))
-        data = pa.LargeListArray.from_arrays([0, len(flat)], flat)
-        stored = pa.StructArray.from_arrays([data, pa.array([values.shape], pa.list_(pa.int64()))], ["data", "shape"])
-        return pa.ExtensionArray.from_storage(kind, stored)
+        if self.size is None:
+            return of_variable_shape(values)
+        flat, kind = pa.array(values.reshape(-1)), self._schema().field("image").type
+        return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(flat, len(flat)))
 
 
 SOURCE = Image()
