@@ -10,6 +10,7 @@ has the pages and the services: scheduling, late runs, automations.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,12 +28,15 @@ _API = "PREFECT_API_URL"
 _KEPT_LINES = 20
 _END_S = 10.0
 """Seconds that a process has to end in order; then it is ended by force."""
+_BEGUN_S = 60.0
+"""The same for a server that may still be making its database. Some of Prefect's migrations cannot be continued if they
+are cut off in the middle: then no server would start any more."""
 
 
 class OwnServer:
     """A Prefect server of this process's own, which is not there before `begin`. Ended with the context.
 
-    answers: whether it has answered once. Until then nothing is kept there.
+    answers: whether it has answered once.
     """
 
     def __init__(self) -> None:
@@ -83,16 +87,12 @@ class OwnServer:
             raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
 
     def end(self) -> None:
-        """End its process, if there is one: in order if there is something in it.
+        """End its process, if there is one.
 
-        Otherwise by force, because a server that still starts would first do so to its end, which takes seconds. If
-        it was making its database, the next server goes on with that.
+        One that still imports ends at once, and one that makes its database, which takes seconds, when that is done.
         """
-        if self.process is None:
-            return
-        if not self.answers:
-            self.process.kill()
-        stop(self.process)
+        if self.process is not None:
+            stop(self.process, _END_S if self.answers else _BEGUN_S)
 
     def _listen(self) -> None:
         """Keep the last lines that it prints, until it ends."""
@@ -149,11 +149,11 @@ def listening(wanted: int = 0) -> socket.socket:
         return socket.create_server(("127.0.0.1", 0))
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes], patience_s: float = _END_S) -> None:
     """End a server's process in order; after a while, by force."""
     process.terminate()
     try:
-        process.wait(timeout=_END_S)
+        process.wait(timeout=patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -165,6 +165,8 @@ def end_with(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)  # as `stop` does
+        time.sleep(_BEGUN_S)
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True, name="nightjar-parent").start()

@@ -5,11 +5,14 @@ Reading and checksums leave Python's lock, so threads do them at the same time.
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -39,6 +42,9 @@ HELD_BYTES = 256 << 20
 """The most bytes of parts, as they lie in storage, that such threads hold at once; one part may be larger. Decoded,
 they are several times as large."""
 
+EXPORTED = 5
+"""A part as text, CSV or JSON lines, takes about so many times the bytes of the part."""
+
 
 def is_small(job: Job, outcomes: pa.Table) -> bool:
     """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes.
@@ -51,7 +57,7 @@ def is_small(job: Job, outcomes: pa.Table) -> bool:
 
 def audited(
     each: Callable[..., Iterator[Audited | None]], storage: Storage, revision: str, job: Job, outcomes: pa.Table
-) -> Iterator[Audited | None]:
+) -> Generator[Audited | None, None, None]:
     """Audit committed shards; yields None on a tick, and at the end everything merged in order.
 
     each: does the work, as `Engine.each`.
@@ -68,35 +74,44 @@ def audited(
     yield merged
 
 
-def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Generator[Audited | None, None, None]:
     """As `audited`, in threads of this process.
 
     Raises:
         Transient: As in `each_here`.
     """
-    largest = pc.max(pc.struct_field(outcomes["data"], "size")).as_py() or 1
-    each = partial(each_here, threads=max(1, min(THREADS, HELD_BYTES // largest)))
-    return audited(each, storage, revision, job, outcomes)
+    sizes = [pc.fill_null(pc.struct_field(outcomes[part], "size"), 0) for part in ("data", "quarantine")]
+    largest = pc.max(pc.add(*sizes)).as_py() or 1
+    largest *= 1 + EXPORTED * len(job.output.exports)
+    threads, patience_s = max(1, min(THREADS, HELD_BYTES // largest)), NO_EVENT * job.retry.stall_s
+    return audited(partial(each_here, threads=threads, patience_s=patience_s), storage, revision, job, outcomes)
 
 
 def each_here(
-    work: Callable[[T], R], given: Iterable[T], job: Job, called: str, threads: int = THREADS
-) -> Iterator[R | None]:
-    """`Engine.each` in threads of this process.
+    work: Callable[[T], R],
+    given: Iterable[T],
+    job: Job,
+    called: str,
+    threads: int = THREADS,
+    patience_s: float = math.inf,
+) -> Generator[R | None, None, None]:
+    """`Engine.each` in threads of this process. patience_s: how long one piece of the work may take.
 
     Raises:
-        Transient: A piece of the work did not end for `NO_EVENT` × `stall_s`.
+        Transient: A piece took longer.
     """
-    patience = NO_EVENT * job.retry.stall_s
-    pool = ThreadPoolExecutor(min(threads, os.cpu_count() or 1), f"nightjar-{called}")
+    left = deque((Future[R](), one) for one in given)
+    running = deque(future for future, _ in left)
+    for _ in range(min(threads, os.cpu_count() or 1, len(left))):
+        # A pool of `concurrent.futures` would make the process wait at its end, for a storage that hangs, say.
+        threading.Thread(target=_do, args=(work, left), daemon=True, name=f"nightjar-{called}").start()
     try:
-        running = deque(pool.submit(work, one) for one in given)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + patience_s
         while running:
             wait([running[0]], timeout=TICK_S)
             if running[0].done():
                 yield running.popleft().result()
-                deadline = time.monotonic() + patience
+                deadline = time.monotonic() + patience_s
             elif time.monotonic() > deadline:
                 raise Transient(
                     f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the "
@@ -105,8 +120,20 @@ def each_here(
             else:
                 yield None
     finally:
-        # Whoever ends this early, because another command took the run over, does not wait for a storage that hangs.
-        pool.shutdown(wait=False, cancel_futures=True)
+        left.clear()  # what has not begun does not begin: another command may have taken the run over
+
+
+def _do(work: Callable[[T], R], left: deque[tuple[Future[R], T]]) -> None:
+    """Do what is left, until nothing is."""
+    with suppress(IndexError):
+        while True:
+            future, one = left.popleft()
+            try:
+                found = work(one)
+            except BaseException as error:  # noqa: BLE001 (raised where the result is waited for)
+                future.set_exception(error)
+            else:
+                future.set_result(found)
 
 
 def _audit_lines(storage: Storage, revision: str, job: Job, block: pa.Table) -> Audited:

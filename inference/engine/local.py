@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -103,13 +103,17 @@ class LocalEngine:
         except SystemExit as left:
             raise RunFailed(f"the model's code {_exits(left)}. {_ON_RAY}") from left
 
-    def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+    def audit(
+        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
+    ) -> Generator[Audited | None, None, None]:
         return audit_here(storage, revision, job, outcomes)
 
-    def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
+    def each(
+        self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str
+    ) -> Generator[R | None, None, None]:
         return each_here(work, given, job, called)
 
-    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
         merged = Rescored()
         self._process.lend(spec)
         for found in rescore_shards(spec, chosen.to_pylist()):

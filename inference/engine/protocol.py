@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -62,7 +62,9 @@ class Engine(Protocol):
             PassEnded: The pass itself could not go on.
         """
 
-    def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+    def audit(
+        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
+    ) -> Generator[Audited | None, None, None]:
         """Audit committed shards (lines of `outcomes.OUTCOMES`); yields None on a tick, and at the end everything
         merged.
 
@@ -74,7 +76,9 @@ class Engine(Protocol):
             Transient: This process does it, and the storage stood still.
         """
 
-    def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
+    def each(
+        self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str
+    ) -> Generator[R | None, None, None]:
         """Do small work once for each thing given, without a model; yields the results in order, and None on a tick.
 
         called: the work, a noun for errors and for whoever looks at the engine, as `audit`.
@@ -84,7 +88,7 @@ class Engine(Protocol):
             Transient: This process does it, and the storage stood still.
         """
 
-    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
         """Score shards (lines of `outcomes.OUTCOMES`) a second time; yields None on a tick, and at the end the result.
 
         Raises:

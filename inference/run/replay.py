@@ -19,6 +19,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     RunFailed,
 )
+from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
@@ -165,6 +166,7 @@ def _replay_here(
             f"`nightjar show {request.job_path} {request.run_id}` lists its shards"
         )
     piece = _piece(shard, row, file)
+    users_code_begins()
     request, changed = _as_then(request, revision, live)
     spec, theirs = _spec_for(request, piece, revision.state.planned.fingerprint)
     if not theirs and not changed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -177,11 +178,12 @@ def _night(request: RunRequest, audited: Audited, shown: Figures) -> NightEviden
     )
 
 
-def _last(steps: Iterable[T | None], writer: LedgerWriter, found: T) -> T:
+def _last(steps: Generator[T | None, None, None], writer: LedgerWriter, found: T) -> T:
     """What the last step of the work found, while no other writer holds the run. found: what there is without any."""
-    for step in steps:
-        writer.check()
-        found = found if step is None else step
+    with closing(steps):  # the error keeps it, and it would go on
+        for step in steps:
+            writer.check()
+            found = found if step is None else step
     return found
 
 

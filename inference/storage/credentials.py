@@ -63,12 +63,12 @@ class StorageSettings:
         with _signing_in("s3://"):
             below = botocore.session.get_session()
             session = boto3.Session(botocore_session=below)
+            endpoint = _configured_endpoint(session) if _names_an_endpoint(below.full_config) else None
             # boto3 itself ignores AWS_REGION; every other AWS SDK reads it.
             region = session.region_name or os.environ.get("AWS_REGION")
-            # It becomes part of the host's name, and the storage library ends the thread if that is none.
-            if region:
+            if region and endpoint is None:
+                # It becomes part of the host's name, and the storage library ends the thread if that is none.
                 validate_region_name(region)
-            endpoint = _configured_endpoint(session) if _names_an_endpoint(below.full_config) else None
             found = session.get_credentials()
             # Credentials that expire would not last the night, so each worker gets its own. The environment's
             # credentials are the exception: a worker has no other way to find them.

@@ -7,7 +7,7 @@ costs no scoring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,7 +52,7 @@ Totals = dict[str, Total]
 
 def accumulated(
     each: Each, spec: WorkerSpec, table: pa.Table, block: int = BLOCK_SHARDS
-) -> Iterator[dict[str, AccumulatorFigures] | None]:
+) -> Generator[dict[str, AccumulatorFigures] | None, None, None]:
     """The figures of the job's accumulators; yields None on a tick, and at the end all figures, by name.
 
     each: carries out the work. table: the run's `outcomes.OUTCOMES`. block: the most shards of a block.

@@ -135,7 +135,7 @@ class KeyNotes:
 
 def repeated(
     each: Each, storage: Storage, revision: str, job: Job, table: pa.Table, spills: Sequence[Spill]
-) -> Iterator[dict[str, Repeated] | None]:
+) -> Generator[dict[str, Repeated] | None, None, None]:
     """Find the rows that share a key, for each check on keys; yields None on a tick, and at the end what was found.
 
     each: carries out the work. table: the run's `outcomes.OUTCOMES`. spills: of all blocks, in order. Their files are

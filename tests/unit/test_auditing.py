@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from nightjar.inference.engine import auditing
 from nightjar.inference.engine.auditing import audit_here, each_here, is_small
-from nightjar.inference.errors import Transient
+from nightjar.inference.errors import Held, Transient
 from nightjar.inference.job.model import Job
+from nightjar.inference.run.validating import _last
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
 from support import Lake
@@ -39,12 +43,39 @@ def parts(*sizes: int, quarantined: int = 0) -> pa.Table:
 
 def test_work_whose_storage_does_not_answer_ends_and_says_so(job: Job, away: threading.Event) -> None:
     """It ticks meanwhile, so that whoever waits sees whether another command took the run over."""
-    steps = each_here(lambda _: away.wait(), [1, 2], job, "look at keys")
+    steps = each_here(lambda _: away.wait(), [1, 2], job, "look at keys", patience_s=1)
     assert next(steps) is None
     with pytest.raises(
         Transient, match=r"^the look at keys stood still for 3 × retry\.stall_s = 0\.5 s; is the storage"
     ):
         list(steps)
+
+
+HANGS = """
+import threading
+from types import SimpleNamespace
+from nightjar.inference.engine.auditing import each_here
+from nightjar.inference.errors import Held, Transient
+
+job = SimpleNamespace(retry=SimpleNamespace(stall_s=0.1))
+try:
+    list(each_here(lambda _: threading.Event().wait(), [1], job, "audit", patience_s=0.1))
+except Transient:
+    print("said")
+"""
+
+
+def test_a_command_whose_storage_does_not_answer_ends_too() -> None:
+    """Its process does not wait for the thread that hangs."""
+    done = subprocess.run([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True, timeout=120, check=True)
+    assert done.stdout == "said\n"
+
+
+def test_work_without_a_limit_may_take_longer(job: Job) -> None:
+    """As that of the job's own accumulators, which has one of its own."""
+    answers = threading.Event()
+    threading.Timer(3 * job.retry.stall_s + 1, answers.set).start()
+    assert list(each_here(lambda _: answers.wait(60), [1], job, "accumulators"))[-1] is True
 
 
 def test_whoever_ends_it_early_does_not_wait_for_the_storage(job: Job, away: threading.Event) -> None:
@@ -57,19 +88,48 @@ def test_whoever_ends_it_early_does_not_wait_for_the_storage(job: Job, away: thr
 
     steps = each_here(work, [1, 2, 3], job, "test", threads=1)
     assert next(steps) is None
-    steps.close()  # type: ignore[attr-defined]
+    steps.close()
     assert not away.is_set()
     assert begun == [1]
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, 2), (100, 1)], ids=["small-parts", "large-parts"])
-def test_parts_that_are_large_are_held_one_after_the_other(
-    job: Job, size: int, most: int, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_another_command_took_over_is_not_audited_to_the_end() -> None:
+    """Though the error, which is kept, keeps the work that was going on."""
+    ended = list[bool]()
+
+    def steps() -> Generator[Audited | None, None, None]:
+        try:
+            while True:
+                yield None
+        finally:
+            ended.append(True)
+
+    def taken_over() -> None:
+        raise Held("taken over")
+
+    with pytest.raises(Held) as kept:
+        _last(steps(), SimpleNamespace(check=taken_over), Audited())  # type: ignore[arg-type]
+    assert ended
+    assert kept.tb is not None
+
+
+@pytest.mark.parametrize(
+    ("size", "quarantined", "exports", "most"),
+    [(1, 0, [], 2), (100, 0, [], 1), (1, 100, [], 1), (20, 0, [], 2), (20, 0, ["csv"], 1)],
+    ids=["small-parts", "large-parts", "large-quarantines", "smaller-parts", "their-exports"],
+)
+def test_what_is_large_is_held_one_after_the_other(
+    lake: Lake, size: int, quarantined: int, exports: list[str], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    job = lake.ready(output__exports=exports).request().job
     met, at_once, held = threading.Barrier(2), list[int](), count()
+    others = set(threading.enumerate())
+
+    def own() -> set[threading.Thread]:
+        return set(threading.enumerate()) - others
 
     def audit_block(*_: object) -> Audited:
-        at_once.append(threading.active_count())
+        at_once.append(len(own()))
         if most > 1 and next(held) < most:
             met.wait(timeout=30)
         return Audited()
@@ -77,10 +137,9 @@ def test_parts_that_are_large_are_held_one_after_the_other(
     monkeypatch.setattr(auditing, "audit_block", audit_block)
     monkeypatch.setattr(auditing, "HELD_BYTES", 100)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    before = threading.active_count()
-    *_, whole = audit_here(LakeStorage(), "r1", job, parts(*[size] * 20))
+    *_, whole = audit_here(LakeStorage(), "r1", job, parts(*[size] * 20, quarantined=quarantined))
     assert whole == Audited()
-    assert (max(at_once) - before == 1) == (most == 1)
+    assert (max(at_once) == 1) == (most == 1)
 
 
 @pytest.mark.parametrize(

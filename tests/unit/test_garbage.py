@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nightjar.inference import predictors
+from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
+from support import Lake
 
 
 def test_it_is_as_before_afterwards_whatever_happened() -> None:
@@ -104,3 +107,24 @@ def test_the_end_of_a_command_finds_what_the_users_code_left_open(
     """What was there before the user's code stays to the end, unless the process is somebody else's program."""
     subprocess.run([sys.executable, "-c", CYCLE, str(tmp_path), process], check=True, timeout=120)
     assert {path.name for path in tmp_path.iterdir() if path.read_text()} == written
+
+
+@pytest.mark.parametrize(("uses", "seldom"), [("torch", True), ("mine:Model", False)])
+def test_a_framework_is_imported_undisturbed_and_the_users_class_is_not_constructed_so(
+    uses: str, seldom: bool, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the class leaves while it is constructed may be large."""
+    thresholds = list[int]()
+
+    def load(*_: object) -> None:
+        thresholds.append(gc.get_threshold()[0])
+        raise JobError("enough")
+
+    job = lake.ready().request().job
+    job = job.model_copy(update={"model": job.model.model_copy(update={"uses": uses})})
+    monkeypatch.setattr(predictors, "check_keys", lambda _: None)
+    monkeypatch.setattr(type(predictors.adapter_of(job)), "load", load)
+    before = gc.get_threshold()[0]
+    with pytest.raises(JobError, match=r"^enough$"):
+        predictors.load_scorer(job, None)
+    assert (thresholds[0] > before) == seldom

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -49,17 +49,21 @@ class RayEngine:
 
         return run_pass(spec, shards, attempts)
 
-    def audit(self, storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Iterator[Audited | None]:
+    def audit(
+        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
+    ) -> Generator[Audited | None, None, None]:
         if is_small(job, outcomes):
             return audit_here(storage, revision, job, outcomes)
         return audited(tasks.each, storage, revision, job, outcomes)
 
-    def each(self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str) -> Iterator[R | None]:
+    def each(
+        self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str
+    ) -> Generator[R | None, None, None]:
         # One process of the cluster would take as long to start as this one to do it.
         each = each_here if len(given) == 1 else tasks.each
         return each(work, given, job, called)
 
-    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
         return tasks.rescore(spec, chosen)
 
     def close(self) -> None:

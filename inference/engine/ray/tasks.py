@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def each(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Iterator[R | None]:
+def each(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Generator[R | None, None, None]:
     """Do work once for each thing given, in plain tasks; yields the results in order, and None on a tick.
 
     Such work needs neither a pool nor a model, and can be repeated without harm.
@@ -73,7 +73,7 @@ def _answer(task: Any, what: str) -> Any:
         raise ClusterLost(f"the cluster lost {what}: {clip(str(error))}") from error
 
 
-def rescore(spec: WorkerSpec, chosen: pa.Table) -> Iterator[Rescored | None]:
+def rescore(spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
     """Score shards again in new processes, on other nodes than before if there are any; yields None on a tick.
 
     chosen: lines of `outcomes.OUTCOMES`.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
+from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.input.sources.declared import asked, with_declared
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.matching import Matching
@@ -62,6 +63,7 @@ def _own(spec: str, folder: str) -> Source:
     Raises:
         JobError: It cannot be imported or made, or lacks something that a source has. Names `input.format`.
     """
+    users_code_begins()
     found = find("input.format", spec, Path(folder))
     try:
         source = found() if isinstance(found, type) else found
