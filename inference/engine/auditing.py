@@ -83,8 +83,8 @@ def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) ->
     sizes = [pc.fill_null(pc.struct_field(outcomes[part], "size"), 0) for part in ("data", "quarantine")]
     largest = pc.max(pc.add(*sizes)).as_py() or 1
     largest *= 1 + EXPORTED * len(job.output.exports)
-    threads, patience_s = max(1, min(THREADS, HELD_BYTES // largest)), NO_EVENT * job.retry.stall_s
-    return audited(partial(each_here, threads=threads, patience_s=patience_s), storage, revision, job, outcomes)
+    threads = max(1, min(THREADS, HELD_BYTES // largest))
+    return audited(partial(each_here, threads=threads, limited=True), storage, revision, job, outcomes)
 
 
 def each_here(
@@ -93,13 +93,14 @@ def each_here(
     job: Job,
     called: str,
     threads: int = THREADS,
-    patience_s: float = math.inf,
+    limited: bool = False,
 ) -> Generator[R | None, None, None]:
-    """`Engine.each` in threads of this process. patience_s: how long one piece of the work may take.
+    """`Engine.each` in threads of this process. limited: whether a piece of it may take `NO_EVENT` × `stall_s` at most.
 
     Raises:
         Transient: A piece took longer.
     """
+    patience_s = NO_EVENT * job.retry.stall_s if limited else math.inf
     left = deque((Future[R](), one) for one in given)
     running = deque(future for future, _ in left)
     for _ in range(min(threads, os.cpu_count() or 1, len(left))):

@@ -43,7 +43,7 @@ def parts(*sizes: int, quarantined: int = 0) -> pa.Table:
 
 def test_work_whose_storage_does_not_answer_ends_and_says_so(job: Job, away: threading.Event) -> None:
     """It ticks meanwhile, so that whoever waits sees whether another command took the run over."""
-    steps = each_here(lambda _: away.wait(), [1, 2], job, "look at keys", patience_s=1)
+    steps = each_here(lambda _: away.wait(), [1, 2], job, "look at keys", limited=True)
     assert next(steps) is None
     with pytest.raises(
         Transient, match=r"^the look at keys stood still for 3 × retry\.stall_s = 0\.5 s; is the storage"
@@ -59,7 +59,7 @@ from nightjar.inference.errors import Held, Transient
 
 job = SimpleNamespace(retry=SimpleNamespace(stall_s=0.1))
 try:
-    list(each_here(lambda _: threading.Event().wait(), [1], job, "audit", patience_s=0.1))
+    list(each_here(lambda _: threading.Event().wait(), [1], job, "audit", limited=True))
 except Transient:
     print("said")
 """
