@@ -21,7 +21,7 @@ from pydantic import (
 
 from nightjar.inference.job.accumulators import OWN_METRIC
 from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
-from nightjar.inference.job.sections import Section, as_tuple
+from nightjar.inference.job.sections import Section, as_tuple, once
 from nightjar.inference.messages import listed, nearest
 
 
@@ -212,9 +212,7 @@ def as_key(value: Any) -> Any:
     names = (value,) if isinstance(value, str) else as_tuple(value)
     if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"must be a column or a list of columns, not {value!r}")
-    if len(set(names)) != len(names):
-        raise ValueError("a column is listed twice")
-    return names
+    return once(names)
 
 
 class Window(Section):

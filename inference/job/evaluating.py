@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nightjar.inference.job.sections import Section, as_tuple
+from nightjar.inference.job.sections import Section, as_tuple, once
 
 MOST_SLICED = 8
 """The most columns by whose values the rows are divided: each has states of its own for every shard."""
@@ -38,9 +38,7 @@ def as_columns(value: Any) -> Any:
     value = as_tuple(value)
     if not isinstance(value, tuple) or not all(isinstance(name, str) and name for name in value):
         raise ValueError(f"must be a list of columns, not {value!r}")
-    if len(set(value)) != len(value):
-        raise ValueError("a column is listed twice")
-    return value
+    return once(value)
 
 
 class Evaluating(Section):

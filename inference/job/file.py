@@ -19,7 +19,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.notify import Notify
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
-from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.job.sections import (
     ActorRange,
     IdentityRules,
@@ -182,8 +181,7 @@ def _with_documents(job: Job, folder: Path) -> Job:
     """The job with the content of the files that options name, so that it is part of what scores."""
 
     def read(model: Model) -> Model:
-        framework = FRAMEWORKS.get(model.uses)
-        named = {name: model.options.get(name) for name in (framework.documents if framework else ())}
+        named = {name: model.options.get(name) for name in model.framework.documents}
         found = {name: read_yaml(folder / at, "document") for name, at in named.items() if isinstance(at, str)}
         return model.model_copy(update={"options": {**model.options, **found}}) if found else model
 

@@ -13,7 +13,7 @@ from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import Section, with_types
+from nightjar.inference.job.sections import Section, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 
@@ -84,7 +84,7 @@ class Input(Section):
         found = given["uri"]
         if not found or not all(isinstance(each, str) and each for each in found):
             raise ValueError("uri: a list of inputs has at least one, and each is text")
-        if twice := next((each for index, each in enumerate(found) if each in found[:index]), None):
+        if twice := listed_twice(found):
             raise ValueError(f"uri: {twice!r} is listed twice")
         return {**given, "uri": found[0], "others": tuple(found[1:])}
 

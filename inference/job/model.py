@@ -32,7 +32,7 @@ from nightjar.inference.job.locations import fill
 from nightjar.inference.job.notify import Notify
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.schedule import Schedule
-from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.job.seams import FRAMEWORKS, OWN
 from nightjar.inference.job.sections import (
     LINEAGE,
     IdentityRules,
@@ -44,6 +44,8 @@ from nightjar.inference.job.sections import (
     Retry,
     Section,
     as_tuple,
+    listed_twice,
+    once,
     profiled_columns,
 )
 from nightjar.inference.job.several import NamedModel
@@ -151,6 +153,7 @@ class Job(Section):
         return as_tuple(value)
 
     _all = field_validator("carry", mode="before")(_with_all)
+    _once = field_validator("carry")(once)
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:
@@ -158,24 +161,17 @@ class Job(Section):
             raise ValueError("models: model is there, too; write one of the two")
         if not self.models and self.model is None:
             raise ValueError("model: is required, or models for several")
-        names = [model.name for model in self.models]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"models: two are named {name!r}")
+        if twice := listed_twice([model.name for model in self.models]):
+            raise ValueError(f"models: two are named {twice!r}")
         return self
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> Self:
         carried = set(self.carry)
-        if len(carried) != len(self.carry):
-            raise ValueError("carry: a column is listed twice")
         if clash := sorted(carried & set(LINEAGE)):
             raise ValueError(f"carry: {clash[0]!r} is the name of a lineage column (output.lineage)")
         written: dict[str, str] = {}
         for key, model in self.models_by_key().items():
-            features = model.features or ()
-            if len(set(features)) != len(features):
-                raise ValueError(f"{key}.features: a column is listed twice")
             for name in (f"{model.prefix}{output}" for output in model.outputs):
                 if name in carried:
                     raise ValueError(
@@ -205,11 +201,9 @@ class Job(Section):
     @model_validator(mode="after")
     def _framework_has_its_model(self) -> Self:
         for key, model in self.models_by_key().items():
-            if (framework := FRAMEWORKS.get(model.uses)) is None:
-                continue
-            if framework.model and model.path is None:
-                raise ValueError(f"{key}.path: the {model.uses} adapter needs the path of {framework.model}")
-            if model.path is not None and not framework.model:
+            if model.framework.model and model.path is None:
+                raise ValueError(f"{key}.path: the {model.uses} adapter needs the path of {model.framework.model}")
+            if model.path is not None and not model.framework.model and model.framework is not OWN:
                 raise ValueError(f"{key}.path: the {model.uses} adapter has no file; remove the key")
         return self
 
@@ -233,9 +227,9 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _checked_answers_are_given(self) -> Self:
-        asked = [uses for uses, framework in FRAMEWORKS.items() if framework.streams]
         keys = [f"checks[{index}]" for index, check in enumerate(self.checks) if isinstance(check, AnswersCheck)]
-        if keys and not any(model.uses in asked for model in self.models_by_key().values()):
+        if keys and not any(model.framework.streams for model in self.models_by_key().values()):
+            asked = [uses for uses, framework in FRAMEWORKS.items() if framework.streams]
             raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {listed(asked, 'or')})")
         return self
 
@@ -482,8 +476,8 @@ class Job(Section):
             }
         prepares = self.preprocess.uses if self.preprocess else None
         named: dict[str, Any] = {"model.uses": self.model.uses, "preprocess": prepares}
-        if framework := FRAMEWORKS.get(self.model.uses):
-            named |= {f"{self.model.options_key}.{name}": self.model.options.get(name) for name in framework.code}
+        for name in self.model.framework.code:
+            named[f"{self.model.options_key}.{name}"] = self.model.options.get(name)
         return {key: spec for key, spec in named.items() if isinstance(spec, str) and ":" in spec}
 
     def modules(self) -> dict[str, str]:

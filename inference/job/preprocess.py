@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nightjar.inference.job.sections import ActorRange, Section, as_tuple
+from nightjar.inference.job.sections import ActorRange, Section, as_tuple, once
 
 
 class Preprocess(Section):
@@ -28,6 +28,7 @@ class Preprocess(Section):
     workers: Annotated[int, Field(ge=1)] | ActorRange | None = None
 
     _listed = field_validator("columns", mode="before")(as_tuple)
+    _once = field_validator("columns")(once)
 
     @model_validator(mode="before")
     @classmethod
@@ -39,13 +40,6 @@ class Preprocess(Section):
     def _callable(cls, value: str) -> str:
         if not re.fullmatch(r"[\w.]+:\w+", value):
             raise ValueError(f'{value!r} must be "module:name" of a callable')
-        return value
-
-    @field_validator("columns")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if value and len(set(value)) != len(value):
-            raise ValueError("a column is listed twice")
         return value
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.storage.registries import is_registered
 from nightjar.inference.yamlvalues import as_json
 
@@ -62,8 +61,7 @@ def _model_keys(job: Job) -> dict[str, Any]:
         model["batch_bytes"] = job.model.batch_bytes
     # Column order matters to readers, so outputs are a list of pairs.
     model["outputs"] = list(job.model.outputs.items())
-    framework = FRAMEWORKS.get(job.model.uses)
-    aside = framework.aside if framework else ()
+    aside = job.model.framework.aside
     model["options"] = as_json({name: given for name, given in job.model.options.items() if name not in aside})
     if job.model.path and is_registered(job.model.path):
         model["path"] = job.model.path  # the version that a registry has of it

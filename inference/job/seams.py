@@ -95,6 +95,9 @@ FRAMEWORKS = {
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
 
+OWN = Framework("nightjar.inference.predictors.user", "")
+"""What a class or function of the user's own has in place of a framework. Its `model.path` may be anything."""
+
 SOURCES = {
     "parquet": "nightjar.inference.input.sources.parquet",
     "jsonl": "nightjar.inference.input.sources.jsonlines",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal, get_args
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
-from nightjar.inference.job.seams import FRAMEWORKS, TARGETS
+from nightjar.inference.job.seams import FRAMEWORKS, OWN, TARGETS, Framework
 from nightjar.inference.messages import nearest
 
 LINEAGE = ("_file", "_row")
@@ -29,6 +29,18 @@ class Section(BaseModel):
 def as_tuple(value: Any) -> Any:
     """Convert a list to a tuple, because the models are frozen."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def once(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Check that each name is listed once."""
+    if value and (twice := listed_twice(value)):
+        raise ValueError(f"{twice!r} is listed twice")
+    return value
+
+
+def listed_twice(names: Sequence[str]) -> str | None:
+    """The first name that is listed more than once; None if each is listed once."""
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def with_types(value: dict[str, str]) -> dict[str, str]:
@@ -62,6 +74,7 @@ class Model(Section):
     code: tuple[str, ...] | None = Field(default=None, min_length=1)
 
     _listed = field_validator("features", "code", mode="before")(as_tuple)
+    _once = field_validator("features")(once)
 
     @field_validator("uses")
     @classmethod
@@ -80,8 +93,7 @@ class Model(Section):
     def _own_keys(cls, value: Any) -> Any:
         """Take the keys that an adapter has in `model` itself as its options."""
         uses = value.get("uses") if isinstance(value, dict) else None
-        framework = FRAMEWORKS.get(uses) if isinstance(uses, str) else None
-        if framework is None or not framework.own_keys:
+        if not isinstance(uses, str) or not FRAMEWORKS.get(uses, OWN).own_keys:
             return value
         if "options" in value:
             raise ValueError(f"options: the {uses} adapter has its keys in model itself; write them there")
@@ -96,6 +108,11 @@ class Model(Section):
         return value
 
     @property
+    def framework(self) -> Framework:
+        """The framework, or `OWN`."""
+        return FRAMEWORKS.get(self.uses, OWN)
+
+    @property
     def finds_size(self) -> bool:
         """Whether the job leaves open how large a micro-batch is."""
         return self.batch_size == "auto" and self.batch_bytes is None
@@ -103,20 +120,17 @@ class Model(Section):
     @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
-        framework = FRAMEWORKS.get(self.uses)
-        return "model.path" if framework and framework.model else "model.uses"
+        return "model.path" if self.framework.model else "model.uses"
 
     @property
     def options_key(self) -> str:
         """The key that the options stand below, for messages."""
-        framework = FRAMEWORKS.get(self.uses)
-        return "model" if framework and framework.own_keys else "model.options"
+        return "model" if self.framework.own_keys else "model.options"
 
     @property
     def keeps_answers(self) -> bool:
         """Whether answers are kept until the shard that they are for is written."""
-        framework = FRAMEWORKS.get(self.uses)
-        return bool(framework and framework.streams and self.options.get("journal"))
+        return self.framework.streams and bool(self.options.get("journal"))
 
     @property
     def called(self) -> str:
@@ -185,22 +199,14 @@ class Output(Section):
     rows: Literal["any", "all"] = "any"
 
     _listed = field_validator("tables", "exports", "partition_by", mode="before")(as_tuple)
+    _once = field_validator("exports", "partition_by")(once)
 
     @field_validator("partition_by")
     @classmethod
     def _columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("a column is listed twice")
         for name in value:
             if name in LINEAGE:
                 raise ValueError(f"{name!r} is a lineage column, which tells each row from all others")
-        return value
-
-    @field_validator("exports")
-    @classmethod
-    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("a form is listed twice")
         return value
 
     def at(self, place: Callable[[str], str]) -> Output:

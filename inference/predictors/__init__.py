@@ -14,7 +14,7 @@ from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
-from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs
 from nightjar.inference.predictors.adapter import NamesColumns, Predictor, adapter_of, forced_tokens
@@ -154,7 +154,7 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     adapter = adapter_of(job)
     _warm_arrow()
     # The user's own class may leave much garbage while it is constructed.
-    with seldom_collected() if job.model.uses in FRAMEWORKS else nullcontext():
+    with nullcontext() if job.model.framework is OWN else seldom_collected():
         predictor = adapter.load(job, model_path)
     if job.model.staged:
         return _StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)

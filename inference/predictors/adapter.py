@@ -13,9 +13,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
 from nightjar.inference.job.seams import FRAMEWORKS
 
-_OWN = "nightjar.inference.predictors.user"
-"""The adapter of the user's own classes and functions."""
-
 SHARED_BYTES = 64 << 20
 """The smallest file of a model whose content is mapped where an adapter would rather read it.
 
@@ -154,8 +151,7 @@ class WithoutDevices:
 
 def adapter_of(job: Job) -> Adapter:
     """The adapter of `model.uses`."""
-    framework = FRAMEWORKS.get(job.model.uses)
-    return _adapter(framework.module if framework else _OWN)
+    return _adapter(job.model.framework.module)
 
 
 def frameworks() -> Iterator[Adapter]:
@@ -191,8 +187,7 @@ def needed(job: Job, path: str | None) -> str:
         JobError: The job names none.
     """
     if path is None:
-        what = FRAMEWORKS[job.model.uses].model
-        raise JobError(f"model.path: the {job.model.uses} adapter needs the path of {what}")
+        raise JobError(f"model.path: the {job.model.uses} adapter needs the path of {job.model.framework.model}")
     return path
 
 

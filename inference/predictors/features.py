@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,31 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
     return stacked if dtype is None else stacked.astype(np.result_type(stacked, dtype), copy=False)
 
 
+def check_numbers(job: Job, schema: pa.Schema) -> None:
+    """Check that each column is of numbers, or of lists of numbers.
+
+    Raises:
+        JobError: One is not. Names `model.features`.
+    """
+    check_types(job, schema, is_number_or_list, "numbers only", "convert this one to numbers in a preprocess")
+
+
+def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool], takes: str, otherwise: str) -> None:
+    """Check that each column has a type that the adapter takes.
+
+    takes: these types, in words. otherwise: what to do with a column of another type, if the model does take it.
+
+    Raises:
+        JobError: One has another type. Names `model.features`.
+    """
+    for name in job.model.features or schema.names:
+        if not taken(kind := schema.field(name).type):
+            raise JobError(
+                f"model.features: {name!r} is {kind}, and the {job.model.uses} adapter takes {takes}; list the columns "
+                f"that the model takes, or {otherwise}"
+            )
+
+
 # ---- for models of numbers and categories ---------------------------------------------------------------------
 
 
@@ -87,13 +112,12 @@ def check_numbers_and_categories(job: Job, schema: pa.Schema) -> None:
     Raises:
         JobError: One is not. Names `model.features`.
     """
-    for name in job.model.features or schema.names:
-        kind = schema.field(name).type
-        if not (is_number_or_list(kind) or is_text_or_categories(kind)):
-            raise JobError(
-                f"model.features: {name!r} is {kind}, and the {job.model.uses} adapter takes numbers and categories "
-                "only; list the columns that the model takes, or convert this one in a preprocess"
-            )
+    check_types(job, schema, is_number_or_text, "numbers and categories only", "convert this one in a preprocess")
+
+
+def is_number_or_text(kind: pa.DataType) -> bool:
+    """Whether a type is a number, a list of numbers of any depth, text, or a dictionary of texts."""
+    return is_number_or_list(kind) or is_text_or_categories(kind)
 
 
 def is_number_or_list(kind: pa.DataType) -> bool:

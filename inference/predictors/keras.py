@@ -16,9 +16,9 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
+from nightjar.inference.predictors import features
 from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
 from nightjar.inference.predictors.batches import BATCH_FORMAT
-from nightjar.inference.predictors.features import is_number_or_list
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.kerasfiles import ARCHIVE, HDF5, check_archive, check_hdf5
 from nightjar.inference.predictors.torch import OnTorch
@@ -41,12 +41,7 @@ class Keras(OnTorch):
         return versions("keras", ("keras",)) | versions("torch", ("torch",))
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        for name in job.model.features or schema.names:
-            if not is_number_or_list(kind := schema.field(name).type):
-                raise JobError(
-                    f"model.features: {name!r} is {kind}, and the keras adapter takes numbers only; list the columns "
-                    "that the model takes, or convert this one to numbers in a preprocess"
-                )
+        features.check_numbers(job, schema)
 
     def inspect(self, job: Job, path: str) -> None:
         named, file = str(job.model.path), Path(path)

@@ -58,13 +58,8 @@ class Onnx:
         return versions("onnx", _BUILDS)
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        for name in job.model.features or schema.names:
-            kind = schema.field(name).type
-            if not (features.is_number_or_list(kind) or features.is_text_or_categories(kind)):
-                raise JobError(
-                    f"model.features: {name!r} is {kind}, and the onnx adapter takes numbers, lists of numbers and "
-                    "texts only; list the columns that the model takes, or convert this one in a preprocess"
-                )
+        takes = "numbers, lists of numbers and texts only"
+        features.check_types(job, schema, features.is_number_or_text, takes, "convert this one in a preprocess")
 
     def inspect(self, job: Job, path: str) -> None:
         _look(job, path)

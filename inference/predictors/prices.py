@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import number, section, text
-from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.records import Usage
 
 _MOST = 1e9
@@ -51,8 +50,8 @@ class TokenPrices:
 
 def prices_of(job: Job) -> TokenPrices | None:
     """The prices that the job gives; None if it gives none."""
-    framework = None if job.models else FRAMEWORKS.get(job.model.uses)
-    given = job.model.options.get(COST.name) if framework and COST.name in framework.aside else None
+    priced = not job.models and COST.name in job.model.framework.aside
+    given = job.model.options.get(COST.name) if priced else None
     if given is None:
         return None
     first = given["input_mtok"]

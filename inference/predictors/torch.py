@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
+from nightjar.inference.predictors import features
 from nightjar.inference.predictors.adapter import Adapter, Predictor
-from nightjar.inference.predictors.features import is_number_or_list
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.torchfiles import EXPORTED, OPTIONS, STATE, check_torch_keys, inspect_torch, kind_of
 from nightjar.inference.predictors.user import factory_keywords
@@ -51,12 +50,7 @@ class Torch(OnTorch):
         return versions("torch", ("torch",)) if kind_of(job) is STATE else {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        for name in job.model.features or schema.names:
-            if not is_number_or_list(kind := schema.field(name).type):
-                raise JobError(
-                    f"model.features: {name!r} is {kind}, and the torch adapter takes numbers only; list the columns "
-                    "that the model takes, or convert this one to numbers in a preprocess"
-                )
+        features.check_numbers(job, schema)
 
     def inspect(self, job: Job, path: str) -> None:
         inspect_torch(job, path)

@@ -17,7 +17,7 @@ from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.partitions import folders
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.evaluators import TASKS
@@ -143,7 +143,7 @@ def check_model(request: RunRequest) -> None:
         JobError: it cannot be read, or loading it would run code and the job does not allow that.
     """
     for each, taken in zip(request.job.each, request.scoring.models, strict=False):
-        if each.model.path is None or each.model.uses not in FRAMEWORKS:
+        if each.model.path is None or each.model.framework is OWN:
             continue
         local = each.model.path  # checked at the job's path; a process that loads its copy checks again
         with naming(each):

@@ -26,7 +26,6 @@ from nightjar.inference.identity.unpacking import (
     watched,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
 from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
@@ -275,11 +274,11 @@ def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
     if isinstance(size, int):
         return BatchSize(size)
     features = pa.schema([spec.schema.field(name) for name in input_columns(job, spec.schema)])
-    framework, gpu = FRAMEWORKS.get(job.model.uses), job.resources.gpus > 0
-    if framework is not None and framework.rows:
+    framework, gpu = job.model.framework, job.resources.gpus > 0
+    if framework.rows:
         found = BatchSize(framework.rows[gpu])
     else:
-        found = BatchSize(auto_batch_rows(features, gpu, framework is not None and framework.packs))
+        found = BatchSize(auto_batch_rows(features, gpu, framework.packs))
     ceiling = spec.ceilings[index] if spec.ceilings else 0
     if 0 < ceiling < found.most:
         found.force(ceiling)

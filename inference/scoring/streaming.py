@@ -24,7 +24,6 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
@@ -329,8 +328,7 @@ class _Stream:
 
 def spans(job: Job) -> bool:
     """Whether the rows of several shards are underway at once."""
-    framework = None if job.models else FRAMEWORKS.get(job.model.uses)
-    return framework is not None and framework.streams
+    return not job.models and job.model.framework.streams
 
 
 def worker_of(spec: WorkerSpec) -> type[ShardWorker]:

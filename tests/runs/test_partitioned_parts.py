@@ -302,7 +302,7 @@ def test_a_gate_names_the_first_row_that_it_refuses(lake: Lake) -> None:
             "these are all columns of the output, and none is left for the files",
         ),
         ({"by": ["_file"]}, r"output\.partition_by: '_file' is a lineage column"),
-        ({"by": ["country", "country"]}, "a column is listed twice"),
+        ({"by": ["country", "country"]}, "'country' is listed twice"),
     ],
 )
 def test_what_cannot_name_folders_is_refused_before_anything_is_scored(

@@ -175,7 +175,7 @@ def test_divided_parts_and_outputs_are_compared_too(lake: Lake) -> None:
     [
         ("x", r"checks\[0\]\.unique: 'x' is neither an output nor a carried column"),
         ([], r"checks\[0\]\.unique: must be a column or a list of columns"),
-        (["id", "id"], r"checks\[0\]\.unique: a column is listed twice"),
+        (["id", "id"], r"checks\[0\]\.unique: 'id' is listed twice"),
         (3, r"checks\[0\]\.unique: must be a column or a list of columns, not 3"),
     ],
 )

@@ -169,7 +169,7 @@ def test_slices_of_different_jobs_do_not_merge() -> None:
     ("keys", "message"),
     [
         ({"evaluation": {"slices": ["carier"]}}, "evaluation.slices: 'carier' is neither .*; did you mean 'carrier'"),
-        ({"evaluation": {"slices": ["day", "day"]}}, "evaluation.slices: a column is listed twice"),
+        ({"evaluation": {"slices": ["day", "day"]}}, "evaluation.slices: 'day' is listed twice"),
         ({"evaluation": {"slices": "day"}}, "evaluation.slices: must be a list of columns"),
         ({"evaluation": {"slices": ["day"]}, "label": None}, "evaluation: compares outputs with labels"),
         ({"checks": [{"metric": "auroc", "min": 0.5, "slices": ["x"]}]}, r"checks\[0\].slices: 'x' is neither"),
