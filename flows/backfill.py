@@ -201,8 +201,8 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
     night, job = date.isoformat(), asked.job
     try:
         request = make_request(job, date=night, scores=False)
-        if (before := _seen(request)) is not None:
-            return Night(night, "skipped", 0, f"published before, as r{before.revision}")
+        if said := _seen_already(request):
+            return Night(night, "skipped", 0, said)
         unseen, said = _run(asked, date)
         # What readers see decides, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
@@ -219,6 +219,15 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
         remedy = f"`{again}` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
     return Night(night, "failed", 0, said)
+
+
+def _seen_already(request: RunRequest) -> str:
+    """What readers see of this date, which may be a run of another name; '' if nothing."""
+    now = publish.newest(request.storage, request.output)
+    if (run := now.nights().get(request.date)) is None:
+        return ""
+    said = f"published before, as r{now.runs[run].revision}"
+    return said if run == request.run_id else f"{said} of the run {run}"
 
 
 def _seen(request: RunRequest) -> Published | None:

@@ -32,6 +32,7 @@ from nightjar.flows.cluster.starting import essence, is_rays, start
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.engine.ray.warming import warmed
+from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
@@ -118,10 +119,9 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
 @contextmanager
 def _own(job: Job, env: dict[str, str], options: dict[str, Any], several: bool) -> Iterator[None]:
     # Ray's processes inherit the environment; Ray would write the content of a runtime_env to its logs.
-    os.environ.update(env)
     theirs = {**memory.environment(job), **({} if several else {ALONE: "1"})}
     # Imports begin early only here: the cores of an existing cluster may be busy with somebody else's work.
-    with local.local_ray(theirs, options, _failed.is_set), warmed(job), importing(driving()):
+    with environment(env), local.local_ray(theirs, options, _failed.is_set), warmed(job), importing(driving()):
         yield
 
 

@@ -46,7 +46,7 @@ class Asked(Section):
 class Approval(Section):
     """How long a person has who is asked. deadline_h: hours, after which no answer counts as a no."""
 
-    deadline_h: float = Field(default=24, gt=0)
+    deadline_h: float = Field(default=24, gt=0, le=87_600)
 
 
 class ColumnCheck(Asked):

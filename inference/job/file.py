@@ -10,7 +10,17 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import CHECKS, AnswerLimits, DriftCheck, Limits, RowLimits, RowsCheck, Window
+from nightjar.inference.job.checks import (
+    CHECKS,
+    AnswerLimits,
+    Approval,
+    DriftCheck,
+    Limits,
+    RowLimits,
+    RowsCheck,
+    Window,
+)
+from nightjar.inference.job.cost import Cost
 from nightjar.inference.job.evaluating import Evaluating
 from nightjar.inference.job.input import Input, Wait
 from nightjar.inference.job.latelabels import LateLabels
@@ -24,6 +34,7 @@ from nightjar.inference.job.sections import (
     IdentityRules,
     Model,
     Output,
+    Profiling,
     Rescoring,
     Resources,
     Retry,
@@ -60,6 +71,9 @@ _SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
     "checks.against": (Window,),
     "schedule": (Schedule,),
     "notify": (Notify,),
+    "approval": (Approval,),
+    "cost": (Cost,),
+    "profile": (Profiling,),
 }
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",

@@ -129,10 +129,12 @@ def open_epoch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     seen: tuple[Ledger, State] | None = None,
+    check: Callable[[State], None] = lambda _: None,
 ) -> LedgerWriter:
     """Become the revision's writer, after one that closed, died, or let its lease lapse.
 
-    seen: this ledger and its state, if it was read already; reading continues from there, and updates the state.
+    seen: this ledger and its state, if it was read already; reading continues from there, and updates the state. check:
+    raises if this writer must not follow; it is called before anything is written.
 
     Raises:
         Held: Another writer is alive; the message says who.
@@ -146,6 +148,7 @@ def open_epoch(
         and shows_life(ledger, state, lease_s, clock, sleep)
     ):
         raise Held(_held(state))
+    check(state)
     try:
         segment = _create(ledger, state.number + 1, state.epoch + 1, writer, [Opened(writer)])
     except Fenced:

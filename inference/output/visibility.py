@@ -121,16 +121,26 @@ def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
     """Show readers the newest published revision of a run again that was rolled back or unpublished.
 
     Raises:
-        JobError: it was never published, readers see it already, or it is not as it was published.
+        JobError: it was never published, readers see it already, it is not as it was published, or another revision was
+            published meanwhile.
     """
     entry = _published_before(storage, revs.run_folder(output, run_id))
     if entry is None:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
-    if publish.shown(storage, output, run_id) == entry:
+    before = publish.shown(storage, output, run_id)
+    if before == entry:
         raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")
     _check_can_be_shown(storage, output, run_id, entry)
-    origin = Origin("republish", run_id, entry.revision)
-    return _change(storage, output, origin, lambda now: {**now.runs, run_id: entry})
+
+    def again(now: Snapshot) -> dict[str, Published]:
+        found = now.runs.get(run_id)
+        if found is not None and found not in (before, entry):
+            raise JobError(
+                f"revision {found.revision} of the run {run_id!r} was published meanwhile, and nothing was changed"
+            )
+        return {**now.runs, run_id: entry}
+
+    return _change(storage, output, Origin("republish", run_id, entry.revision), again)
 
 
 def _check_can_be_shown(storage: Storage, output: str, run_id: str, entry: Published) -> None:
@@ -171,14 +181,15 @@ def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
         if not effective.origin.to:
             return None
         effective = publish.snapshot(storage, output, effective.origin.to)
-    return effective.number - 1 if effective.number > 1 else None
+    return max((number for number in publish.numbers(storage, output) if number < effective.number), default=None)
 
 
 def _published_before(storage: Storage, run_uri: str) -> Published | None:
-    """The newest revision of a run that was published and finished, whether or not readers see it."""
+    """The newest revision of a run that was published, whether or not readers see it."""
     newest = revs.newest_revision(storage, run_uri)
     for number in range(newest.number if newest else 0, 0, -1):
         found = revs.read_revision(storage, run_uri, number)
-        if found.success is not None and found.state.intent is not None:
+        # Without its success file it was published, too: the command ended, or the storage failed, in between.
+        if (found.success is not None or found.state.published is not None) and found.state.intent is not None:
             return found.state.intent.published
     return None

@@ -19,7 +19,7 @@ import openai
 
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import hide
+from nightjar.inference.messages import clip, hide
 from nightjar.inference.predictors.answers import CUT, Answer
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
 from nightjar.inference.predictors.pace import Pace
@@ -47,6 +47,10 @@ _OF_THE_JOB = {
     openai.NotFoundError: "the endpoint has no such model, or nothing at this address",
 }
 """Answers (401, 403, 404) that hold for every row."""
+
+
+class NoAnswer(Exception):
+    """The endpoint says that all is well, and gives no answer: gateways report a fault like this."""
 
 
 class Endpoint(Requests):
@@ -118,7 +122,8 @@ class Endpoint(Requests):
                         f"{self._patience_s:g} s: {_said(error)}"
                     ) from None
                 continue
-            except (openai.APIStatusError, openai.APIConnectionError) as error:  # a time-out is one of the second
+            except (openai.APIError, ValueError, NoAnswer) as error:  # a time-out is one of the first
+                # A ValueError is what the client makes of an answer that is no JSON, or has no vector.
                 if isinstance(error, openai.APIStatusError):
                     self._refuse(error)
                 last = error
@@ -171,15 +176,33 @@ class Endpoint(Requests):
     async def _ask(self, request: dict[str, Any]) -> Answer:
         if self._api == EMBEDDINGS:
             vectors = await self._client.embeddings.create(**request)
-            return Answer(prompt_tokens=vectors.usage.prompt_tokens, vector=vectors.data[0].embedding)
+            vector = _first(vectors, "data").embedding
+            return Answer(prompt_tokens=vectors.usage.prompt_tokens if vectors.usage else 0, vector=vector)
         if self._api == COMPLETIONS:
             whole = await self._client.completions.create(**request)
-            return _answer(whole, whole.choices[0].text)
+            choice = _first(whole, "choices")
+            return _answer(whole, choice, choice.text)
         chat = await self._client.chat.completions.create(**request)
-        message = chat.choices[0].message
-        if message.content is None:
-            return _answer(chat, "", refusal=_why_none(chat.choices[0].finish_reason, message.refusal))
-        return _answer(chat, message.content)
+        choice = _first(chat, "choices")
+        if choice.message.content is None:
+            return _answer(chat, choice, "", refusal=_why_none(choice.finish_reason, choice.message.refusal))
+        return _answer(chat, choice, choice.message.content)
+
+
+def _first(found: Any, name: str) -> Any:
+    """The only one of the answer's `choices`, or of its `data`. The client does not check what it is given.
+
+    Raises:
+        PromptInvalid: There is none: the endpoint blocks the request.
+        NoAnswer: This is no answer.
+    """
+    given = getattr(found, name, None)
+    if given == []:
+        raise PromptInvalid(f"the endpoint gave no answer to the request (its {name} are empty)")
+    if not given:
+        said = getattr(found, "error", None) or found
+        raise NoAnswer(f"the endpoint's answer has no {name}: {clip(str(said))}")
+    return given[0]
 
 
 def _why_none(finish_reason: str | None, refusal: str | None) -> str:
@@ -189,12 +212,12 @@ def _why_none(finish_reason: str | None, refusal: str | None) -> str:
     return f"the model gave no answer{f': {refusal}' if refusal else ''}"
 
 
-def _answer(found: Any, text: str, refusal: str = "") -> Answer:
+def _answer(found: Any, choice: Any, text: str, refusal: str = "") -> Answer:
     used = found.usage
     details = getattr(used, "prompt_tokens_details", None)
     return Answer(
         text=text,
-        finish_reason=found.choices[0].finish_reason or "",
+        finish_reason=choice.finish_reason or "",
         prompt_tokens=used.prompt_tokens if used else 0,
         output_tokens=used.completion_tokens if used else 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,

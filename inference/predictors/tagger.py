@@ -80,7 +80,7 @@ class Tagger(OfTexts):
             if start < 0:
                 continue
             label, score = self._labels[best[place]], float(scores[place])
-            begins, _, name = label.rpartition("-") if label[:2] in {"B-", "I-"} else ("", "", label)
+            begins, name = (label[0], label[2:]) if label[:2] in {"B-", "I-"} else ("", label)
             if now is not None and self._joins and now.label == name and begins != "B":
                 now.score, now.tokens, now.end = now.score + score, now.tokens + 1, end
                 continue

@@ -150,7 +150,9 @@ class _Labels:
         schema = self._found.schema
         _check_columns("key", key, schema.names, f"the labels at {self.shown}")
         _check_columns("label", (label,), schema.names, f"the labels at {self.shown}")
-        self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label))])
+        compared = self._job.input.compared()
+        _check_columns("late_labels.input.where", compared, schema.names, f"the labels at {self.shown}")
+        self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label, *compared))])
         check_kinds(key, rows, self._schema)
 
     def blocks(self) -> Iterator[tuple[str, pa.Table]]:
@@ -167,7 +169,7 @@ class _Labels:
                     row = min(read.failures)
                     as_rows = "; a key is read in the type of the published rows" if self._typed else ""
                     raise JobError(
-                        f"labels: row {piece.first_row + row} of {piece.uri} cannot be read: "
+                        f"labels: row {piece.first_row + read.index(row)} of {piece.uri} cannot be read: "
                         f"{read.failures[row].message}{as_rows}"
                     )
                 self._check(read.table[self._label], piece.uri)

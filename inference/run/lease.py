@@ -11,6 +11,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.lines import Opened
+from nightjar.inference.ledger.state import State
 from nightjar.inference.output.revisions import Revision, newest_number, revision_uri
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
@@ -33,11 +34,11 @@ def leased(
         this_holder(task, request.flow_run, request.engine),
         lease_s=request.lease_s,
         seen=(seen.ledger, seen.state) if seen else None,
+        # Before it opens an epoch: the epoch alone would end the step of whoever has followed.
+        check=lambda state: _check_succession(request, state, after),
     )
     released, ending = True, None
     try:
-        if after is not None:
-            _check_succession(request, writer, after)
         yield writer
         asked = writer.state.question if task == "validate" and not writer.state.decision else None
         released = not keep or asked is not None
@@ -55,10 +56,9 @@ def leased(
         writer.stop(release=released, ending=ending)
 
 
-def _check_succession(request: RunRequest, writer: LedgerWriter, after: int) -> None:
-    between = [w for epoch, w in writer.state.openers if after < epoch < writer.epoch]
-    for other in between:
-        if other.flow_run != request.flow_run:
+def _check_succession(request: RunRequest, state: State, after: int | None) -> None:
+    for epoch, other in state.openers:
+        if after is not None and epoch > after and other.flow_run != request.flow_run:
             raise taken_over(other)
 
 

@@ -256,9 +256,9 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
         rows_left_out=totals.rows_left_out,
     )
     notes = manifest.remarks().notes(progress.cuts, progress.backoffs)
-    assert newest.state.published is not None
-    number = newest.state.published.number
-    return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, number, warnings=notes)
+    # What readers see is published, also where the storage did not let the ledger say so.
+    published = newest.state.published or newest.state.intent
+    return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, published.number, warnings=notes)
 
 
 def _only(request: RunRequest, made: Plan) -> frozenset[str]:

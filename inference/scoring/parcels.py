@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ import pyarrow as pa
 
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.predictors import batches
+from nightjar.inference.predictors.private import Copier
+
+_SLICED = 2
+"""From so many times its own bytes on that lie in the buffers of a table, these are copied out before it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class Parcel:
     def packed(self) -> pa.Array:
         """The parcel as one row, of type list<large_binary>: the pickle, then its buffers."""
         buffers: list[pickle.PickleBuffer] = []
-        head = pickle.dumps(self, protocol=5, buffer_callback=buffers.append)
+        lean = replace(self, reads=tuple(map(_lean_rows, self.reads)), batches=_lean_batches(self.batches))
+        head = pickle.dumps(lean, protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
         offsets = np.cumsum([0, *(part.nbytes for part in parts)])
         data = pa.allocate_buffer(int(offsets[-1]))
@@ -56,6 +61,23 @@ class Parcel:
             into[low:high] = np.frombuffer(part, np.uint8)
         cells = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), data])
         return pa.ListArray.from_arrays([0, len(parts)], cells)
+
+
+def _lean_rows(read: RowsRead) -> RowsRead:
+    kept = None if read.kept is None else _lean(pa.table({"": read.kept}))[""].combine_chunks()
+    return replace(read, table=_lean(read.table), kept=kept)
+
+
+def _lean_batches(given: Mapping[str, Sequence[Batch]]) -> dict[str, list[Batch]]:
+    def lean(batch: Batch) -> Batch:
+        return replace(batch, content=_lean(batch.content)) if isinstance(batch.content, pa.Table) else batch
+
+    return {model: [lean(batch) for batch in given[model]] for model in given}
+
+
+def _lean(table: pa.Table) -> pa.Table:
+    """The table without what lies beside it: with a few rows of a row group Arrow would pickle all of its buffers."""
+    return Copier()(table).table if table.get_total_buffer_size() >= _SLICED * max(1, table.nbytes) else table
 
 
 PACKED = pa.list_(pa.large_binary())

@@ -124,9 +124,12 @@ def observed(
 
 
 def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
-    """What preprocessing and the model cost; None if nothing depends on it, or the rows at these places have errors."""
-    step = worker.spec.job.stage
-    if step is None or step.placement == "fused":
+    """What preprocessing and the model cost; None if nothing depends on it, as where the rows are requests, which have
+    no stage and may be paid for; or if the rows at these places have errors.
+    """
+    job = worker.spec.job
+    asks = any(model.framework.streams for model in job.models_by_key().values())
+    if asks or job.stage is None or job.stage.placement == "fused":
         return None
     tables: list[pa.Table] = []
     try:

@@ -176,6 +176,8 @@ class _Stream:
             yield from worker.alone(assignment)
         else:
             self._open.append(_Open(running, stretch, asked, rows, kept, deadline))
+            # Reading and preprocessing a whole shard may take long, and no row of it could be answered meanwhile.
+            self._moved_at = time.monotonic()
 
     def _ask(self, stretch: Stretch, kept: KeptAnswers | None) -> tuple[Future[Answered] | None, int | None]:
         """Begin the requests for the rows that could be read. Returns how many there are; None if the user's preprocess
@@ -183,7 +185,7 @@ class _Stream:
         """
         (model,), scorer = self._worker.models, self._worker.scorer
         table = stretch.table.select(list(model.columns))
-        for rows in micro_batches(table, BatchSize(table.num_rows), sorted(stretch.failures)):
+        for rows in micro_batches(table, BatchSize(max(1, table.num_rows)), sorted(stretch.failures)):
             try:
                 prepared = scorer.prepare(rows.table)
             except Exception as error:
@@ -245,7 +247,9 @@ class _Stream:
             assert answered is not None
             return worker.scorer.collected(answered, each.rows)
 
-        known = LoadedModel(model.name, model.prefix, model.columns, model.types, collected, BatchSize(each.rows))
+        known = LoadedModel(
+            model.name, model.prefix, model.columns, model.types, collected, BatchSize(max(1, each.rows))
+        )
         budget, stretch = self._spec.budget, each.stretch
         steps = score_models(
             stretch.table, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index

@@ -21,6 +21,7 @@ from support import Lake, leaves_nothing, marked, wait_until
 pytestmark = pytest.mark.cluster
 
 DRIVER = '''
+import os
 import sys
 import time
 
@@ -43,12 +44,13 @@ class Never:
 
 tasks._LOOK_S = 0.5
 try:
-    with cluster(None, load_job(sys.argv[1]), {}, verbose=False):
-        print("is there", flush=True)
+    with cluster(None, load_job(sys.argv[1]), {"HANDED_ON": "there"}, verbose=False):
+        print("is", os.environ["HANDED_ON"], flush=True)
         if sys.stdin.readline() == "wait\\n":
             tasks._wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
 except NightjarError as error:
     print(error)
+print("left behind" if "HANDED_ON" in os.environ else "", end="")
 '''
 """Starts a Ray as a run does; then waits for a step as the flow does, or leaves, as it is told."""
 

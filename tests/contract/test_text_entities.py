@@ -17,7 +17,7 @@ from nightjar.inference.predictors import check_keys, load_scorer
 from textmodels import save_model, sentences, text_job, transformers
 
 TEXTS = [*sentences(60), "", "Cat  and RIVER, the bird!"]
-LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC", 5: "MISC"}
+LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-geo-loc", 4: "I-geo-loc", 5: "MISC"}
 OUTPUTS = {
     "entities": "list<string>",
     "labels": "list<string>",

@@ -76,10 +76,19 @@ def test_a_night_without_its_input_holds_up_no_other(tmp_path: Path, api_env: di
 
 def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
-    done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", *LOCAL, env=api_env)
-    found = json.loads(done.stdout)
+    words = ("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", *LOCAL)
+    found = json.loads(forked(*words, env=api_env).stdout)
     conforms(found, "backfill")
-    assert [night["date"] for night in found] == ["2026-11-02"]
+    assert [(night["date"], night["state"]) for night in found] == [("2026-11-02", "published")]
+
+
+def test_a_night_that_readers_see_under_another_name_is_left_alone(tmp_path: Path, api_env: dict[str, str]) -> None:
+    lake = dated(tmp_path, name="nights-repaired")
+    lake.run(engine="local", date=FIRST, run_id="repair")
+    done = forked("backfill", lake.job_path, "--from", FIRST, "--to", FIRST, "--json", *LOCAL, env=api_env)
+    (night,) = json.loads(done.stdout)
+    assert (night["state"], night["said"]) == ("skipped", "published before, as r1 of the run repair")
+    assert set(lake.snapshot().runs) == {"repair"}
 
 
 @pytest.mark.parametrize(

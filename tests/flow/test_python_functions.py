@@ -18,7 +18,9 @@ pytestmark = pytest.mark.flow
 PAGE = Path(__file__).parent.parent.parent / "docs" / "python.md"
 
 NOTEBOOK = """
-import ast, asyncio, json, sys
+import ast, asyncio, json, os, sys
+
+before = {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}
 
 cells, names, values = json.loads(sys.stdin.read()), {}, []
 
@@ -38,6 +40,7 @@ async def notebook():
 
 
 asyncio.run(notebook())
+assert before == {name: value for name, value in os.environ.items() if name.startswith("PREFECT_")}, "it leaves some"
 print(json.dumps(values))
 """
 

@@ -447,6 +447,31 @@ def test_a_preprocess_that_raises_for_a_row_costs_the_row(lake: Lake, server: Se
     assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS) if row != 23]
 
 
+def test_a_shard_of_which_no_row_is_asked_is_an_empty_part(lake: Lake, server: Server) -> None:
+    ready(lake, server, input__where=f"id < {SHARD} OR id >= {ROWS - SHARD}").run()
+    wanted = [*range(SHARD), *range(ROWS - SHARD, ROWS)]
+    assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in wanted]
+    assert lake.snapshot().number == 1
+
+
+def test_a_shard_that_keeps_an_unreadable_row_alone_costs_that_row(lake: Lake, server: Server) -> None:
+    """Nobody knows whether the condition takes it."""
+    ready(lake, server, input__format="jsonl", input__where="id < 0", retry__max_quarantined=1.0)
+    lake.to_json_lines()
+    (path,) = (lake.folder / "data").iterdir()
+    path.write_text(path.read_text().replace('"text": "text 23"', '"text": {}'))
+    lake.run()
+    assert lake.quarantined()["_row"].tolist() == [23]
+    assert not len(lake.published())
+
+
+def test_preflight_asks_for_its_sample_alone(lake: Lake, server: Server) -> None:
+    """What preparing costs is not measured: each row is paid for."""
+    lake.write_model("def prep(batch):\n    return batch\n")
+    ready(lake, server, preprocess="model:prep").run()
+    assert len(server.paid) == ROWS + SHARD
+
+
 def test_a_model_that_answers_nothing_any_more_is_given_up(lake: Lake, server: Server) -> None:
     def hangs(asked: Asked) -> Reply:
         if len(committed(lake)) >= 2:

@@ -308,6 +308,21 @@ def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> Non
     assert (made.joined.labels, made.joined.labelled) == (3552, 3552)
 
 
+def test_the_condition_on_labels_may_name_any_column_of_theirs(tmp_path: Path) -> None:
+    """Provisional ones are left out, say; a column that they have not is named."""
+    places = {"uri": "truth/", "where": "final"}
+    lake = flights(tmp_path, late_labels={**LATE, "input": places})
+    lake.run()
+    given = labels(lake)
+    final = pa.array([row % 2 == 0 for row in range(len(given))])
+    written(lake, given.append_column("final", final))
+    made = evaluate(lake.job_path)
+    assert made.joined.labels == sum(final.to_pylist())
+    written(lake, given)
+    with pytest.raises(JobError, match=r"late_labels\.input\.where: .*'final' is not a column"):
+        evaluate(lake.job_path)
+
+
 def test_labels_beside_the_job_file_are_no_code_that_scores(tmp_path: Path) -> None:
     lake = flights(tmp_path, late_labels={**LATE, "input": {"uri": "truth/"}})
     (tmp_path / ".rayignore").unlink()

@@ -54,6 +54,34 @@ def test_what_others_wrote_comes_back(tmp_path: Path, writer: str) -> None:
     pd.testing.assert_frame_equal(read(tmp_path / "a.feather").to_pandas(), FRAME, check_dtype=False)
 
 
+def test_views_inside_lists_and_categories_are_carried_though_a_row_fails(lake: Lake) -> None:
+    """As polars writes them. Arrow cannot take rows of such columns."""
+    lake.ready(carry=["id", "tags", "kind", "t"], input__where="kind = 'b' AND t <> 'none'", retry__max_quarantined=1.0)
+    for path in (lake.folder / "data").iterdir():
+        path.unlink()
+    rows = 100
+    columns = {
+        "id": range(rows),
+        "x": np.arange(rows, dtype=np.float32),
+        "t": [f"a text of row {i}" for i in range(rows)],
+    }
+    lists = {"tags": [[f"the first tag of row {i}", None] for i in range(rows)], "kind": list("ab") * (rows // 2)}
+    frame = pl.DataFrame({**columns, **lists}, schema_overrides={"kind": pl.Categorical})
+    frame.write_ipc(lake.folder / "data" / "a.arrow")
+    found = described(lake.folder / "data" / "a.arrow").schema
+    assert found.field("tags").type == pa.large_list(pa.large_string())
+    assert found.field("kind").type == pa.dictionary(pa.int32(), pa.large_string())
+    lake.write_model(
+        "def score(batch):\n    if 7 in batch['x']:\n        raise ValueError('7')\n    return {'score': batch['x']}\n"
+    )
+    lake.run(engine="local")
+    published = lake.published()
+    assert published["id"].tolist() == [row for row in range(1, rows, 2) if row != 7]
+    assert set(published["kind"]) == {"b"}
+    assert list(published["tags"].iloc[0]) == ["the first tag of row 1", None]
+    assert lake.quarantined()["_row"].tolist() == [7]
+
+
 def texts(*words: str) -> pa.RecordBatch:
     return pa.record_batch({"t": pa.array(words).dictionary_encode(), "n": pa.array(range(len(words)), pa.int8())})
 

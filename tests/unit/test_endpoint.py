@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -118,6 +119,28 @@ def test_what_the_endpoint_says_of_a_row_costs_the_row(status: int) -> None:
         assert server.texts().count("long") == 1
 
 
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_an_answer_without_an_answer_costs_the_row(api: str) -> None:
+    """As of a prompt that is blocked. The others are answered, and it is not asked again."""
+    nothing = (200, {}, {"id": "a", "choices": []})
+    with asking(lambda a: nothing if a.text == "blocked" else upper(a), api=api) as (server, model):
+        answers = ask(model, "a", "blocked", "c").outputs["answer"]
+        assert re.match(r"the endpoint gave no answer to the request \(its choices are empty\)", str(answers[1]))
+        assert (answers[0], answers[2]) == ("A", "C")
+        assert server.texts().count("blocked") == 1
+
+
+def test_what_is_no_answer_while_others_are_answered_costs_its_row() -> None:
+    def behave(asked: Asked) -> Reply:
+        time.sleep(0.02)
+        return fault(200, "provider is down") if asked.text == "bad" else upper(asked)
+
+    with asking(behave, requests_in_flight=2, retry={"backoff_s": 0.1}) as (server, model):
+        found = ask(model, "bad", *"abcdefghijklmnop")
+        assert re.search(r"3 tries failed, .*has no choices: .*provider is down", str(found.outputs["answer"][0]))
+        assert server.texts().count("bad") == 3
+
+
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_what_it_says_of_all_rows_ends_the_run(status: int) -> None:
     with asking(lambda _: fault(status, "nope")) as (server, model):
@@ -127,7 +150,9 @@ def test_what_it_says_of_all_rows_ends_the_run(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [fault(500), fault(503), Half(), fault(408), fault(409)], ids=["500", "503", "half", "408", "409"]
+    "error",
+    [fault(500), fault(503), Half(), fault(408), fault(409), fault(200), (200, {}, "busy"), (200, {}, {"id": "a"})],
+    ids=["500", "503", "half", "408", "409", "200 with an error", "200 with a text", "200 with nothing"],
 )
 def test_what_may_pass_is_asked_again(error: Reply | Exception) -> None:
     with asking(first_fails(error, 2)) as (server, model):

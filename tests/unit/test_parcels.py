@@ -53,6 +53,17 @@ def test_a_parcel_arrives_as_it_was(form: str) -> None:
     assert type(first.content) is type(CONTENTS[form])
 
 
+def test_a_few_rows_of_a_large_row_group_are_sent_alone() -> None:
+    """Arrow pickles a slice with all that lies beside it."""
+    group = pa.table({"x": pa.array(range(100_000)), "name": ["ten letters"] * 100_000})
+    rows, kept = group.slice(5_000, 100), pa.arange(0, 100_000).slice(5_000, 100)
+    packed = Parcel((RowsRead(rows, kept=kept),), {"": [Batch(range(100), rows)]}, 0.0, 0).packed()
+    assert packed.nbytes < 10_000
+    arrived = unpacked(packed[0])
+    assert arrived.reads == (RowsRead(rows, kept=kept),)
+    assert arrived.batches[""][0].content.equals(rows)
+
+
 def test_what_arrives_may_be_written_to() -> None:
     """Blocks of the object store are shared and read-only; a model may normalise its batch in place."""
     packed = Parcel((READ,), {"": [Batch(range(6), {"pixels": PIXELS.copy()})]}, 0.0, 0).packed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from nightjar.flows.cluster import tasks
 from nightjar.inference.errors import Held
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.run.lease import Succession
+from nightjar.inference.run.lease import Succession, leased
 from nightjar.inference.storage.lake import LakeStorage
+from support import Lake
 
 
 class Never:
@@ -49,6 +51,21 @@ def test_only_who_opened_after_this_invocation_has_replaced_it(run: Path) -> Non
     assert found.flow_run == "other"
     opens(run, "ours")
     assert succession.successor() is None, "it was continued"
+
+
+def test_a_replaced_command_that_wakes_up_does_not_end_its_successor(lake: Lake) -> None:
+    """It waited for its next step, and so does the one that has replaced it."""
+    lake.ready()
+    ours, theirs = (replace(lake.request(), flow_run=name, lease_s=0.2) for name in ("ours", "theirs"))
+    uri = str(lake.revision())
+    with leased(ours, uri, "score", keep=True) as first:
+        pass
+    with leased(theirs, uri, "score", keep=True) as second:
+        pass
+    with pytest.raises(Held, match="taken over"), leased(ours, uri, "validate", keep=False, after=first.epoch):
+        pytest.fail("it goes on")
+    with leased(theirs, uri, "validate", keep=False, after=second.epoch) as last:
+        assert [each.flow_run for _, each in last.state.openers] == ["ours", "theirs", "theirs"]
 
 
 @pytest.mark.parametrize("left", [["another"], []], ids=["with --fresh", "published"])

@@ -106,6 +106,28 @@ def test_what_is_shown_again_is_the_newest_revision_that_was_published(output: s
         visibility.republish(LakeStorage(), output, "2026-11-16")
 
 
+def test_what_was_published_and_not_tidied_up_is_shown_again(output: str) -> None:
+    """The command was killed, or the storage failed, before it wrote `_SUCCESS`."""
+    finished(output, "2026-11-18", 2)
+    LakeStorage().delete([join(output, "runs", "2026-11-18", "r2", "_SUCCESS")])
+    visibility.unpublish(LakeStorage(), output, "2026-11-18")
+    assert visibility.republish(LakeStorage(), output, "2026-11-18").runs["2026-11-18"].revision == 2
+
+
+def test_a_revision_that_appeared_meanwhile_stays_the_one_that_is_shown(output: str) -> None:
+    visibility.unpublish(LakeStorage(), output, "2026-11-18")
+    with pytest.raises(JobError, match="revision 2 of the run '2026-11-18' was published meanwhile, and nothing was"):
+        visibility.republish(overtaken(output, "2026-11-18", 2), output, "2026-11-18")
+    assert seen(output)["2026-11-18"] == 2
+
+
+def test_a_rollback_goes_back_over_a_publication_that_was_deleted(output: str) -> None:
+    """As the error of a damaged one says that a person may."""
+    LakeStorage().delete([join(output, "publications", "00000002.json")])
+    after = visibility.rollback(LakeStorage(), output, None)
+    assert (after.origin, seen(output)) == (Origin("rollback", to=1), {"2026-11-17": 1})
+
+
 def test_a_night_whose_manifest_was_damaged_is_not_shown_again(output: str) -> None:
     entry = publish.newest(LakeStorage(), output).runs["2026-11-18"]
     visibility.unpublish(LakeStorage(), output, "2026-11-18")

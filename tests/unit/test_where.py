@@ -30,6 +30,10 @@ TABLE = pa.table(
         "moment": pa.array(
             [dt.datetime(2026, 11, 1, hour) if hour % 5 else None for hour in range(12)], pa.timestamp("us")
         ),
+        "zero": pa.array([0.0, -0.0, 7.0, None] * 3),
+        "half": pa.array([0.5, None, 2.0] * 4, pa.float16()),
+        "view": pa.array(["k1", "k2", None] * 4, pa.string_view()),
+        "time": pa.array([dt.time(1, 2, 3), dt.time(0), None] * 4, pa.time64("us")),
         "price": pa.array([Decimal("1.10"), Decimal("2.25"), None] * 4, pa.decimal128(9, 2)),
         "a name": pa.array([1, None, 3] * 4),
     }
@@ -66,6 +70,13 @@ CONDITIONS = [
     "day >= '2026-11-02'",
     "day = DATE '2026-11-03'",
     "moment < TIMESTAMP '2026-11-01 06:00:00'",
+    "zero IN (0, 7)",
+    "zero NOT IN (-0.0, 1)",
+    "zero = 0",
+    "half > 0.5 OR half IN (0.5)",
+    "view = 'k1' OR view IN ('k2', 'x')",
+    "view LIKE 'k%'",
+    "time >= '01:02:03'",
     "price > 1.1",
     "price IN (2.25, 3)",
     '"a name" = 3',
@@ -80,6 +91,8 @@ def rows(where: str) -> list[int]:
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_a_condition_means_what_it_means_to_a_database(where: str) -> None:
     table = TABLE.set_column(4, "coded", TABLE["coded"].cast(pa.string()))
+    half = table.column_names.index("half")
+    table = table.set_column(half, "half", TABLE["half"].cast(pa.float32()))  # DuckDB has no half floats
     wanted = [row for (row,) in duckdb.from_arrow(table).filter(where).project("id").order("id").fetchall()]
     assert rows(where) == wanted
     assert 0 < len(wanted) < 12, "it takes some rows and leaves out some, so that the test can fail"
@@ -140,11 +153,15 @@ def test_what_is_no_condition_is_told_with_its_place_when_the_job_is_read(
         ("x", "at character 1: 'x' is float64, so it is no condition by itself; compare it"),
         ("x LIKE '1%'", "LIKE compares a column of text"),
         ("x = country", "'x' is float64 and 'country' is string; they do not compare"),
+        ("time = 'noon'", "'time' is time64[us], and 'noon' is no value of that type"),
+        ("time > '01:00:00+01:00'", "is no value of that type"),
+        ("wide = 1111111111111111111111111111111", "cannot be compared in these types: Decimal precision out of range"),
         ("tags = 1", "'tags' is list<int64>, which input.where cannot compare"),
     ],
 )
 def test_columns_and_types_that_do_not_fit_are_told_with_their_place(where: str, said: str) -> None:
-    schema = TABLE.schema.append(pa.field("tags", pa.list_(pa.int64())))
+    more = [pa.field("tags", pa.list_(pa.int64())), pa.field("wide", pa.decimal128(38, 10))]
+    schema = pa.schema([*TABLE.schema, *more])
     with pytest.raises(JobError, match=rf"^input\.where: .*{re.escape(said)}"):
         condition(where, schema)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from nightjar.inference import tensors
+from nightjar.inference.arrow_types import list_of
 
 _LARGE = {
     pa.large_string(): pa.string(),
@@ -23,16 +24,36 @@ PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values, and
-    with Ray's tensor columns in types that keep their shapes.
+    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values,
+    with plain types in place of view types inside other types, and with Ray's tensor columns in types that keep their
+    shapes.
     """
     schema = tensors.recognised(schema)
     for index, field in enumerate(schema):
-        kind = field.type
-        if pa.types.is_dictionary(kind) and kind.index_type != pa.int32():
-            wide = pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
-            schema = schema.set(index, field.with_type(wide))
+        kind = _plain_inside(field.type)
+        if pa.types.is_dictionary(kind):
+            kind = pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+        if kind != field.type:
+            schema = schema.set(index, field.with_type(kind))
     return schema
+
+
+def _plain_inside(kind: pa.DataType) -> pa.DataType:
+    """The type without view types in it, for which Arrow has no `take`. A view type itself stays: it can be cast."""
+
+    def plain(field: pa.Field) -> pa.Field:
+        return field.with_type(PLAIN.get(field.type) or _plain_inside(field.type))
+
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, PLAIN.get(kind.value_type, kind.value_type), kind.ordered)
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return list_of(kind, plain(kind.value_field))
+    if is_.is_struct(kind):
+        return pa.struct([plain(kind.field(index)) for index in range(kind.num_fields)])
+    if is_.is_map(kind):
+        return pa.map_(plain(kind.key_field), plain(kind.item_field), kind.keys_sorted)
+    return kind
 
 
 def values(kind: pa.DataType) -> pa.DataType:

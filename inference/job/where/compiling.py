@@ -13,7 +13,7 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where.conditions import Build, Column, Condition, Part
 from nightjar.inference.job.where.parsing import GRAMMAR, column_name, columns_named, conjuncts, parsed, refused
-from nightjar.inference.job.where.values import family, scalar, widest
+from nightjar.inference.job.where.values import compared_as, family, listed, scalar
 from nightjar.inference.messages import clip, nearest
 
 if TYPE_CHECKING:
@@ -70,10 +70,21 @@ class Compiler:
             if some and not set(mine) <= set(self._schema.names):
                 continue
             build = self._build(node)
-            pushed = _may_be_pushed(node) and not any(is_.is_dictionary(self._kind_named(name)) for name in mine)
-            parts.append(Part(build, frozenset(mine), pushed))
+            as_it_is = all(compared_as(kind) == kind for kind in map(self._kind_named, mine))
+            part = Part(build, frozenset(mine), as_it_is and _may_be_pushed(node))
+            self._try(node, part)
+            parts.append(part)
             names |= mine
         return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
+
+    def _try(self, node: exp.Expr, part: Part) -> None:
+        """Ask no row, so that what Arrow cannot compare is known before the night."""
+        assert self._schema is not None
+        columns = pa.schema([self._schema.field(name) for name in sorted(part.names)])
+        try:
+            Condition(columns, (part,)).mask(columns.empty_table())
+        except pa.ArrowException as error:
+            self._fail(node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
 
     def _kind_named(self, name: str) -> pa.DataType:
         assert self._schema is not None
@@ -145,7 +156,7 @@ class Compiler:
         values = [self._value(each.unnest(), name, kind) for each in node.expressions]
         if kind is None:
             return lambda column: column(name)
-        wanted = pa.array([value.as_py() for value in values], values[0].type if len(values) == 1 else widest(values))
+        wanted = listed(values)
 
         def build(column: Column) -> Any:
             given = column(name)
@@ -218,8 +229,7 @@ class Compiler:
                 node,
                 f"{name!r} is {'not a column' if not count else 'there twice among the columns'} of the input{told}",
             )
-        kind = self._kind_named(name)
-        kind = kind.value_type if is_.is_dictionary(kind) else kind
+        kind = compared_as(self._kind_named(name))
         if family(kind) == "":
             self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind

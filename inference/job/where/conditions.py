@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
+from nightjar.inference.job.where.values import compared_as
+
 Column = Callable[[str], Any]
 Build = Callable[[Column], Any]
 """Makes the condition's values of the columns' values: of arrays an array, of `pc.field` an expression."""
@@ -29,7 +31,7 @@ class Condition:
         """Which rows of a table it takes. The table has its columns, in their types."""
         found = np.ones(table.num_rows, dtype=bool)
         for part in self._parts:
-            value = part.build(lambda name: _plain(table[name]))
+            value = part.build(lambda name: _comparable(table[name]))
             found &= np.asarray(pc.fill_null(value, False), dtype=bool)
         return found
 
@@ -44,7 +46,9 @@ class Condition:
         """Whether a file whose rows all have these values in some columns has no row that it takes."""
         row = pa.table({name: pa.array([value.as_py()], value.type) for name, value in values.items()})
         known = [part for part in self._parts if part.names <= set(values)]
-        return any(not pc.fill_null(part.build(lambda name: row[name]), False)[0].as_py() for part in known)
+        return any(
+            not pc.fill_null(part.build(lambda name: _comparable(row[name])), False)[0].as_py() for part in known
+        )
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,10 @@ class Part:
     pushed: bool
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column in a type that Arrow can compare."""
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in the type that `compared_as` gives it."""
+    kind = compared_as(column.type)
     if is_.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    return column.cast(pa.large_string()) if column.type == pa.string_view() else column
+        values = pa.dictionary(column.type.index_type, kind, column.type.ordered)
+        column = column.cast(values)  # Arrow cannot decode a dictionary of views
+    return column.cast(kind)

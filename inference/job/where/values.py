@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,9 @@ def scalar(written: Any, quoted: bool, kind: pa.DataType) -> pa.Scalar | None:
     if quoted:
         if is_text(kind):
             return pa.scalar(written, kind)
+        if is_.is_time(kind):
+            time = dt.time.fromisoformat(written)
+            return pa.scalar(time, kind) if time.tzinfo is None else None
         return pa.scalar(written).cast(kind) if is_.is_temporal(kind) and not is_.is_duration(kind) else None
     if is_.is_integer(kind):
         whole = Decimal(written)
@@ -28,16 +32,28 @@ def scalar(written: Any, quoted: bool, kind: pa.DataType) -> pa.Scalar | None:
     return pa.scalar(Decimal(written)) if is_.is_decimal(kind) else None
 
 
-def widest(values: Sequence[pa.Scalar]) -> pa.DataType:
-    """The type of a list of values: that of the column, or of a float among whole numbers."""
-    if is_.is_decimal(values[0].type):
-        return pa.array([value.as_py() for value in values]).type
-    return next((value.type for value in values if is_.is_floating(value.type)), values[0].type)
+def listed(values: Sequence[pa.Scalar]) -> pa.Array:
+    """Values that are looked for, in the type of the column, or of a float among whole numbers."""
+    kind, written = values[0].type, [value.as_py() for value in values]
+    if is_.is_decimal(kind) and len(written) > 1:
+        return pa.array(written)
+    kind = next((value.type for value in values if is_.is_floating(value.type)), kind)
+    if is_.is_floating(kind) and 0 in written:
+        written += [0.0, -0.0]  # Arrow looks for the bits, and these two are equal
+    return pa.array(written, kind)
+
+
+def compared_as(kind: pa.DataType) -> pa.DataType:
+    """The type in which Arrow can compare the values of a column."""
+    kind = kind.value_type if is_.is_dictionary(kind) else kind
+    if is_.is_float16(kind):
+        return pa.float32()
+    return pa.large_string() if is_.is_string_view(kind) else kind
 
 
 def family(kind: pa.DataType) -> str:
     """Types of one family compare with each other; empty for a type that does not compare."""
-    kind = kind.value_type if is_.is_dictionary(kind) else kind
+    kind = compared_as(kind)
     if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind):
         return "number"
     if is_text(kind):
