@@ -174,11 +174,15 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
     """Store the snapshot in the output, named by its digest. Nights that are scored alike share one."""
     if not snapshot.files:
         return
+    uri = _kept(output, snapshot.digest)
+    with suppress(Missing):
+        storage.stat(uri)
+        return  # its name says what it holds, and most nights have the model of the night before
     packed = io.BytesIO(snapshot.archive)
     with zipfile.ZipFile(packed, "a") as kept:
         kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([asdict(file) for file in snapshot.files], indent=1))
     with suppress(AlreadyExists):
-        storage.create(_kept(output, snapshot.digest), packed.getvalue())
+        storage.create(uri, packed.getvalue())
 
 
 def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal, get_args
@@ -40,7 +41,7 @@ def once(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 def listed_twice(names: Sequence[str]) -> str | None:
     """The first name that is listed more than once; None if each is listed once."""
-    return next((name for name in names if names.count(name) > 1), None)
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def with_types(value: dict[str, str]) -> dict[str, str]:
