@@ -127,6 +127,18 @@ def test_what_fails_after_the_publication_does_not_deny_it(lake: Lake, point: Po
     assert (latest / "data").resolve() == lake.revision() / "data"
 
 
+def test_a_publication_that_the_ledger_cannot_be_told_of_is_one_all_the_same(lake: Lake) -> None:
+    """Also for the next command, if the storage does not let it write that either."""
+    error = StorageError("the storage is away")
+    point = BEFORE_PUBLISHED
+    away = OnDriver(LakeStorage(), [fail(point.operation, point.pattern, point.nth, error)])
+    run_steps_with(lake.ready().request(), {"publish": away})
+    still = OnDriver(LakeStorage(), [fail("create", "*/ledger/*", 2, error)])
+    again = run_steps_with(replace(lake.request(), lease_s=SHORT_S), {"score": still})
+    assert (again.publication.number, again.scored.finished) == (1, True)
+    assert lake.published()["id"].tolist() == list(range(8000))
+
+
 def test_what_leads_readers_there_fails_no_published_run(lake: Lake) -> None:
     """It is a note; the next command writes it, of whatever night it is."""
     away = OnDriver(LakeStorage(), [fail("write", "*/latest/*", None, StorageError("the storage is away"))])
