@@ -48,8 +48,8 @@ _OTHER_NAMES: dict[str, str] = {
 """Names of Ray Data and others → our key; the spelling alone would suggest `concurrency_limit` for `concurrency`."""
 
 _WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
-_MAY_BE_SECRET = ("notify", "resources.runtime_env.env_vars")
-"""Sections whose values are in no message: an address or a password may stand at the wrong key."""
+_MAY_BE_SECRET = re.compile(r"notify(\.webhook\w*)?|resources\.runtime_env\.env_vars(\..*)?")
+"""Keys whose values are in no message: an address or a password may stand at the wrong one."""
 _SHOWN_CHARS = 60
 
 
@@ -107,8 +107,7 @@ def _sentence(where: str, fault: Any, sections: Sections, choices: Mapping[str, 
         return f"unknown key {where!r}{_meant(where, sections)}"
     if fault["input"] is None:
         return f"{where}: is empty; give it a value or remove it"
-    secret = any(where == key or where.startswith(f"{key}.") for key in _MAY_BE_SECRET)
-    given = "" if secret else _given(kind, fault["input"])
+    given = "" if _MAY_BE_SECRET.fullmatch(where) else _given(kind, fault["input"])
     return f"{where}: {_must(where, kind, fault, sections, choices)}{given}"
 
 
