@@ -78,6 +78,15 @@ def test_a_secret_in_an_error_of_loading_is_not_told(lake: Lake, monkeypatch: py
     assert SECRET.encode() not in everything(lake.folder)
 
 
+@pytest.mark.parametrize("given", [f"THE_KEY={SECRET}", {"THE_KEY": [SECRET]}, {"THE_KEY": 20261127}])
+def test_a_secret_that_is_written_wrongly_is_not_told(lake: Lake, given: Any) -> None:
+    lake.ready(resources__runtime_env={"env_vars": given})
+    with pytest.raises(JobError, match=r"resources\.runtime_env\.env_vars") as caught:
+        lake.request()
+    assert SECRET not in str(caught.value)
+    assert "20261127" not in str(caught.value)
+
+
 def test_a_variable_that_is_not_set_is_named(lake: Lake) -> None:
     ready(lake, {"THE_KEY": "${NOBODY_SETS_THIS}"})
     with pytest.raises(JobError, match=r"^resources\.runtime_env\.env_vars\.THE_KEY: .* NOBODY_SETS_THIS is not"):
