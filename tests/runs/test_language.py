@@ -467,15 +467,15 @@ def test_a_shard_that_keeps_an_unreadable_row_alone_costs_that_row(lake: Lake, s
 
 def test_the_time_in_which_rows_are_prepared_is_not_that_in_which_none_is_answered(lake: Lake, server: Server) -> None:
     """A whole shard is prepared at once, which may take longer than an answer may."""
-    lake.write_model("import time\n\ndef prep(batch):\n    time.sleep(2.5)\n    return batch\n")
+    lake.write_model("import time\n\ndef prep(batch):\n    time.sleep(5.2)\n    return batch\n")
 
     def slowly(asked: Asked) -> Reply:
-        time.sleep(1.2)
+        time.sleep(1)
         return upper(asked)
 
     server.behave = slowly
     step = {"uses": "model:prep", "placement": "fused"}
-    ready(lake, server, preprocess=step, retry__stall_s=2)
+    ready(lake, server, preprocess=step, retry__stall_s=5)
     shard, *_ = lake.planned().shards()
     events = list(StreamingWorker(lake.worker_spec()).process([Assignment(shard)]))
     assert isinstance(events[-1], Receipt), events[-1]
