@@ -228,7 +228,7 @@ class Job(Section):
     @model_validator(mode="after")
     def _checked_answers_are_given(self) -> Self:
         keys = [f"checks[{index}]" for index, check in enumerate(self.checks) if isinstance(check, AnswersCheck)]
-        if keys and not any(model.framework.streams for model in self.models_by_key().values()):
+        if keys and not self.streams:
             asked = [uses for uses, framework in FRAMEWORKS.items() if framework.streams]
             raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {listed(asked, 'or')})")
         return self
@@ -310,6 +310,11 @@ class Job(Section):
     def of(self, name: str) -> Job:
         """This job for the model of this name alone; '' for the only model."""
         return next(job for job in self.each if job.model.called == name)
+
+    @property
+    def streams(self) -> bool:
+        """Whether any of its models is asked for one row at a time."""
+        return any(model.framework.streams for model in self.models_by_key().values())
 
     @property
     def keeps_answers(self) -> bool:

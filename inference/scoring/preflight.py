@@ -128,8 +128,7 @@ def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
     no stage and may be paid for; or if the rows at these places have errors.
     """
     job = worker.spec.job
-    asks = any(model.framework.streams for model in job.models_by_key().values())
-    if asks or job.stage is None or job.stage.placement == "fused":
+    if job.streams or job.stage is None or job.stage.placement == "fused":
         return None
     tables: list[pa.Table] = []
     try:

@@ -332,7 +332,7 @@ class _Stream:
 
 def spans(job: Job) -> bool:
     """Whether the rows of several shards are underway at once."""
-    return not job.models and job.model.framework.streams
+    return not job.models and job.streams
 
 
 def worker_of(spec: WorkerSpec) -> type[ShardWorker]:
