@@ -185,7 +185,7 @@ class _Stream:
         """
         (model,), scorer = self._worker.models, self._worker.scorer
         table = stretch.table.select(list(model.columns))
-        for rows in micro_batches(table, BatchSize(max(1, table.num_rows)), sorted(stretch.failures)):
+        for rows in micro_batches(table, _whole(table.num_rows), sorted(stretch.failures)):
             try:
                 prepared = scorer.prepare(rows.table)
             except Exception as error:
@@ -247,9 +247,7 @@ class _Stream:
             assert answered is not None
             return worker.scorer.collected(answered, each.rows)
 
-        known = LoadedModel(
-            model.name, model.prefix, model.columns, model.types, collected, BatchSize(max(1, each.rows))
-        )
+        known = LoadedModel(model.name, model.prefix, model.columns, model.types, collected, _whole(each.rows))
         budget, stretch = self._spec.budget, each.stretch
         steps = score_models(
             stretch.table, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index
@@ -328,6 +326,11 @@ class _Stream:
         if isinstance(event, (Receipt, Failed)):
             yield from self._worker.noticed()
         yield event
+
+
+def _whole(rows: int) -> BatchSize:
+    """The size of a micro-batch that is a whole shard, which may have no row to ask."""
+    return BatchSize(max(1, rows))
 
 
 def spans(job: Job) -> bool:
