@@ -77,15 +77,17 @@ def rollback(
         if not dry_run:
             then = visibility.rollback(request.storage, request.output, then.number)
     changed = visibility.changes(now, then)
+    damaged = now.origin.act == "damaged"
+    behind = f" What publication {now.number} showed is not known, because it cannot be read." if damaged else ""
     if as_json:
         from nightjar.flows.reports import RolledBack
         from nightjar.inference.records import as_line
 
         emit(RolledBack(**as_line(listed_publication(then, changed)), dry_run=dry_run))
     elif dry_run:
-        tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
+        tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}{behind}")
     else:
-        tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
+        tell(f"publication {then.number}: {then.note}. {told(changed, then)}{behind}")
     if not dry_run:
         _show(request, then, changed)
 

@@ -12,12 +12,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Held,
-    JobError,
-    Missing,
-)
+from nightjar.inference.errors import AlreadyExists, Damaged, Held, JobError, Missing
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
@@ -27,15 +22,20 @@ from nightjar.inference.storage.protocol import Storage, join
 _MAX_TRIES = 100
 
 _WITHOUT = (
-    "restore it; if nobody can, delete it: readers then see the publication before it, and `nightjar republish` shows "
-    "them a night again"
+    "restore it; if nobody can, leave it there: `nightjar rollback` shows readers the publication before it, and "
+    "`nightjar republish` then shows them a night again"
 )
-"""What a person can do about a publication that cannot be read."""
+"""What a person can do about a publication that cannot be read.
+
+Deleting the newest one would be wrong: its number would be given again, and folders and tables that say this number
+would be taken for up to date.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known.
+    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known, and
+    `damaged` if the snapshot cannot be read.
 
     run, revision: what was published, taken back or shown again. to: the publication to which a rollback went back.
     """
@@ -90,6 +90,14 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
         raise JobError(f"there is no publication {number} in {output}; `nightjar publications` lists them") from None
 
 
+def readable(storage: Storage, output: str, number: int) -> Snapshot:
+    """As `snapshot`, but one that cannot be read has the origin `damaged`, shows nothing, and its note says why."""
+    try:
+        return snapshot(storage, output, number)
+    except Damaged as error:
+        return Snapshot(number, note=str(error), origin=Origin("damaged"))
+
+
 def _decode(raw: bytes) -> Snapshot:
     content = json.loads(raw)
     found = of_json(Snapshot, content)
@@ -130,9 +138,7 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
         intent = writer.state.intent
         if intent is not None:
             published = intent.published
-            # For an intent that was found, the snapshot below its number has not been read yet.
-            before = below or newest_below(storage, output, intent.number)
-            if _try(storage, output, before, intent.number, run_id, published):
+            if _try(storage, output, below, intent.number, run_id, published):
                 writer.append([PublishedAs(intent.number)])
                 return intent.number
         below = newest(storage, output)
@@ -166,16 +172,25 @@ def seen(now: Snapshot, output: str, run_id: str | None, date: str | None = None
     return run, now.runs[run]
 
 
-def _try(storage: Storage, output: str, before: Snapshot, number: int, run_id: str, published: Published) -> bool:
+def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run_id: str, published: Published) -> bool:
     """Create snapshot `number`, or find that an earlier try did; False if another run has this number.
 
-    before: the snapshot that it builds on. Nothing can appear below a number that was free.
+    below: the snapshot that it builds on; None for an intent that was found: nothing was read for it yet. Nothing can
+    appear below a number that was free.
     """
-    shown = before.runs.get(run_id)
-    if shown is not None and shown.revision > published.revision:
-        raise Held(f"revision {shown.revision} of the run {run_id!r} was published meanwhile; this one stays unseen")
     origin = Origin("publish", run_id, published.revision)
-    there = add(storage, output, number, {**before.runs, run_id: published}, origin)
+    known = numbers(storage, output) if below is None else []
+    if number in known:
+        # If one that others built on cannot be read, a person went back behind it, and this revision is not seen.
+        there = (snapshot if number == known[-1] else readable)(storage, output, number)
+    else:
+        before = below or newest_below(storage, output, number)
+        shown = before.runs.get(run_id)
+        if shown is not None and shown.revision > published.revision:
+            raise Held(
+                f"revision {shown.revision} of the run {run_id!r} was published meanwhile; this one stays unseen"
+            )
+        there = add(storage, output, number, {**before.runs, run_id: published}, origin)
     return there.origin == origin and there.runs.get(run_id) == published
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
@@ -35,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One snapshot, and what it changed for readers."""
+    """One snapshot, and what it changed for readers; nothing if it cannot be read."""
 
     snapshot: Snapshot
     changes: tuple[Change, ...]
@@ -55,21 +54,28 @@ def publications(storage: Storage, output: str, limit: int) -> list[Listed]:
     """The snapshots of an output, the newest first; at most `limit`."""
     numbers = publish.numbers(storage, output)[-limit - 1 :]
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda number: publish.snapshot(storage, output, number), numbers))
+        found = list(pool.map(lambda number: publish.readable(storage, output, number), numbers))
     # The oldest listed snapshot is compared with the one below it, the very first one with an empty one.
-    below = found if len(found) > limit else [Snapshot(0), *found]
-    return [Listed(after, changes(before, after)) for before, after in reversed(list(pairwise(below)))]
+    before, *after = found if len(found) > limit else [Snapshot(0), *found]
+    listed = []
+    for each in after:
+        compared = not any(_damaged(one) for one in (before, each))
+        listed.append(Listed(each, changes(before, each) if compared else ()))
+        before = before if _damaged(each) else each
+    return listed[::-1]
 
 
 def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snapshot]:
     """The present snapshot, and the earlier one that a rollback would show again. Changes nothing.
+
+    If the present one cannot be read, it has the runs of the one that it was built on.
 
     to: the number of the earlier one; default: the one before the newest that was not itself a rollback.
 
     Raises:
         JobError: there is nothing to go back to, or a revision that readers would see again is not as it was published.
     """
-    now = publish.newest(storage, output)
+    now = _present(storage, output)
     target = to if to is not None else _before(storage, output, now)
     if target is None:
         raise JobError(f"{output} has no earlier publication to go back to; `nightjar unpublish` takes one night away")
@@ -174,13 +180,23 @@ def _change(
     raise JobError(f"publications in {output} are created faster than this change can be; try again")
 
 
+def _present(storage: Storage, output: str) -> Snapshot:
+    there = publish.numbers(storage, output)
+    now = publish.readable(storage, output, there[-1]) if there else Snapshot(0)
+    return replace(now, runs=publish.newest_below(storage, output, now.number).runs) if _damaged(now) else now
+
+
+def _damaged(snapshot: Snapshot) -> bool:
+    return snapshot.origin.act == "damaged"
+
+
 def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
     """The publication before the one that readers really see, so that repeated rollbacks go further back."""
     effective = now
     while effective.origin.act == "rollback":
         if not effective.origin.to:
             return None
-        effective = publish.snapshot(storage, output, effective.origin.to)
+        effective = publish.readable(storage, output, effective.origin.to)
     return max((number for number in publish.numbers(storage, output) if number < effective.number), default=None)
 
 

@@ -211,6 +211,19 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return capsys.readouterr().out
 
 
+def test_a_rollback_says_that_it_does_not_know_what_a_damaged_publication_showed(
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(output, "publications", "00000003.json").write_text("{")
+    unknown = "What publication 3 showed is not known, because it cannot be read."
+    assert said(capsys, "rollback", lake.job_path, "--dry-run") == (
+        "publication 2 would be shown again. Readers would see 2 runs, the latest 2026-11-18 r1. Nothing changed. "
+        f"{unknown}\n"
+    )
+    assert said(capsys, "rollback", lake.job_path).endswith(f"Nothing changed. {unknown}\n")
+    assert "not a publication that this version can read" in said(capsys, "publications", lake.job_path, "--json")
+
+
 def test_a_rollback_says_what_readers_would_lose_before_it_does_so(
     lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

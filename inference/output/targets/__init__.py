@@ -20,7 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightjar.inference.errors import JobError, Missing, StorageError
+from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
@@ -186,10 +186,10 @@ def change(storage: Storage, output: str, committed: int, now: Snapshot) -> Chan
 
 
 def _said(storage: Storage, output: str, number: int) -> Snapshot | None:
-    """The snapshot that a table says; None if it is gone."""
+    """The snapshot that a table says; None if it is gone or cannot be read."""
     if number == 0:
         return Snapshot(0)
-    with suppress(JobError):
+    with suppress(JobError, Damaged):
         return publish.snapshot(storage, output, number)
     return None
 
