@@ -196,6 +196,22 @@ def test_where_nobody_knows_what_the_table_said_it_is_compared_as_a_whole(local:
     assert local.says(f"{LATER} r1")
 
 
+def test_a_table_that_says_a_lost_publication_shows_those_that_are_left(local: Shown) -> None:
+    """The output was put back to an earlier state, and the table was not."""
+    local.publish(NIGHT)
+    for revision in (1, 2):
+        local.publish(LATER, revision)
+    local.commit()
+    Path(local.uri, "publications", "00000003.json").unlink()
+    assert local.commit() == []
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1")
+    assert local.numbers() == [3, 2]
+    for number in (1, 2):
+        Path(local.uri, "publications", f"0000000{number}.json").unlink()
+    assert local.commit() == []
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1"), "nothing is known to be published, so nothing is taken away"
+
+
 # ---- several at once, and killed ----------------------------------------------------------------------------
 
 

@@ -163,8 +163,9 @@ def commit(storage: Storage, output: str, tables: Iterable[TableTarget]) -> list
 def _commit(storage: Storage, output: str, table: TableTarget) -> list[str]:
     target = opened(storage, output, table)
     for _ in range(_MAX_ROUNDS):
-        now, committed = publish.newest(storage, output), target.committed()
-        if committed >= now.number:
+        # Read in this order: a table that says a later publication was made of some that are lost, and is made anew.
+        committed, now = target.committed(), publish.newest(storage, output)
+        if not now.number or committed == now.number:
             return []
         problems = target.commit(change(storage, output, committed, now))
         if problems is not None:
