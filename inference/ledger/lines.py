@@ -46,7 +46,7 @@ class Planned:
     (None). rows_left_out: of the same, as in `Receipt`. identity: the file that says what scores the shards; empty in
     earlier versions. adopts: the revision from which results are taken over, else 0. again: why shards with a result
     are scored again. snapshot: of the table that is the input; empty if it is none. described: the share of the rows
-    whose columns are described, the same for all shards of a run.
+    whose columns are described, the same for all shards of a run. limit: `--limit`; 0 without, and in earlier versions.
     """
 
     file: str
@@ -66,6 +66,7 @@ class Planned:
     again: tuple[str, ...] = ()
     snapshot: str = field(default="", metadata=SELDOM)
     described: float = field(default=1.0, metadata=SELDOM)
+    limit: int = field(default=0, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,11 @@ def plan_in(
             again=again,
             snapshot=discovery.snapshot,
             described=_described(request.job, fingerprint, wanted, before),
+            limit=request.limit or 0,
         )
+        writer.append([_counted(line, writer, wanted, request.job)])
+    elif writer.state.planned is not None and writer.state.planned.limit != (request.limit or 0):
+        line = replace(writer.state.planned, limit=request.limit or 0, again=())
         writer.append([_counted(line, writer, wanted, request.job)])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan, request.job.companions)

@@ -28,6 +28,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.output import visibility
 from nightjar.inference.output.manifests import data_files
 from nightjar.inference.run import steps as run
+from nightjar.inference.run.standing import list_runs
 from nightjar.inference.run.steps import Scored
 from support import Lake, Ran
 
@@ -464,6 +465,11 @@ def test_a_limited_run_is_scored_and_never_published(lake: Lake) -> None:
         published_files(lake)
     again = lake.run(run_id="trial")
     assert (again.scored.progress.shards, again.publication.number) == (1, 0), "a taste stays one, whoever continues it"
+    more = lake.run(limit=2500, run_id="trial")
+    assert (more.scored.progress.shards, more.publication.number) == (3, 0)
+    request = lake.request(run_id="trial")
+    (line,) = (each for each in list_runs(request.storage, request.output, "lake") if each.run_id == "trial")
+    assert (line.shards, line.rows, line.done_shards, line.rows_out) == (3, 3000, 3, 3000), "not the first limit's"
 
 
 def test_the_date_chooses_input_and_model_and_a_named_run_remembers_its_own(lake: Lake) -> None:
