@@ -45,6 +45,9 @@ LEAST_BYTES = 2 * 1024 * 1024
 PACKED_FILES = 1000
 """The most small files in one shard: each file costs a few requests, and the audit searches all rows for each."""
 
+STRETCH = 1.5
+"""How many times its size a shard may have so that it is whole batches."""
+
 _BATCH = 8192
 
 
@@ -168,7 +171,7 @@ def make_plan(
     """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
-    packed = _pack(fresh, *_target(discovery, job), lambda uri: source_of(job, uri).divisible)
+    packed = _pack(fresh, *_target(discovery, job), lambda uri: source_of(job, uri).divisible, _batch_rows(job))
     if planned_by != fingerprint:
         packed, kept = itertools.chain((shard.pieces for shard in kept), packed), []
     return Plan.of(itertools.chain(kept, (shard_of(pieces, fingerprint) for pieces in packed)))
@@ -218,17 +221,24 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
     return "sizes", max(1, min(DECODED_BYTES, total // (SHARDS_PER_ACTOR * max(job.resources.max_actors, staged))))
 
 
+def _batch_rows(job: Job) -> int:
+    """The rows of the largest micro-batch that the job asks for; 1 if it asks for none."""
+    return max((each.model.batch_size for each in job.each if isinstance(each.model.batch_size, int)), default=1)
+
+
 def _pack(
-    lines: Iterable[dict[str, Any]], unit: str, target: int, divisible: Callable[[str], bool]
+    lines: Iterable[dict[str, Any]], unit: str, target: int, divisible: Callable[[str], bool], batch: int
 ) -> Iterator[tuple[Piece, ...]]:
     """Cut large files, and pack files of at most half a shard together, whole and in order.
 
-    divisible: whether units of the file with this uri can be cut.
+    divisible: whether units of the file with this uri can be cut. batch: the rows of a micro-batch. Files of one row
+    each, as images are, are packed in whole batches, if they are more than one: of 100 images in batches of 64, the
+    other 36 would take a GPU about as long as 64.
 
     If rows limit the shards, a file with an unknown number of rows is a shard of its own.
     """
     packed: list[Piece] = []
-    held = 0
+    held, rows = 0, 0
     for line in lines:
         weight = target if UNKNOWN in line[unit] else sum(line[unit])
         if line["error"] is not None:
@@ -239,11 +249,14 @@ def _pack(
         if weight * 2 > target:
             yield from ((piece,) for piece in _cut(line, unit, target, divisible(line["uri"])))
             continue
-        if packed and (held + weight > target or len(packed) == PACKED_FILES):
+        begun = unit == "sizes" and sum(line["rows"]) == 1 and rows > batch and rows % batch
+        limit = target * STRETCH if begun else target
+        if packed and (held + weight > limit or len(packed) == PACKED_FILES):
             yield tuple(packed)
-            packed, held = [], 0
+            packed, held, rows = [], 0, 0
         packed.append(_piece(line, 0, len(line["rows"])))
         held += weight
+        rows += packed[-1].rows
     if packed:
         yield tuple(packed)
 

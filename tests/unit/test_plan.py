@@ -270,6 +270,28 @@ def test_a_file_of_more_than_half_a_shard_is_one_alone() -> None:
     assert [[Path(piece.uri).stem for piece in shard.pieces] for shard in plan.shards()] == [["a"], ["b", "c", "d"]]
 
 
+@pytest.mark.parametrize(
+    ("batch", "shards"),
+    [
+        (64, [128] * 6 + [32]),
+        (100, [100] * 8),
+        (99, [150] * 5 + [50]),  # 198 would be too large a shard
+        (101, [100] * 8),  # no shard has a whole batch
+        ("auto", [100] * 8),
+    ],
+)
+def test_files_of_one_row_are_packed_in_whole_batches(batch: int | str, shards: list[int]) -> None:
+    """Not by rows that the user asked for, and not files of several rows."""
+    asked = job(actors=1)
+    asked = asked.model_copy(update={"model": asked.model.model_copy(update={"batch_size": batch})})
+    images = lake([line(f"{number:04}", [1], [1000]) for number in range(800)])
+    assert [shard.rows for shard in make_plan(images, asked, "model").shards()] == shards
+    by_rows = asked.model_copy(update={"input": asked.input.model_copy(update={"shard_rows": 100})})
+    assert [shard.rows for shard in make_plan(images, by_rows, "model").shards()] == [100] * 8
+    pairs = lake([line(f"{number:04}", [2], [2000]) for number in range(400)])
+    assert [shard.rows for shard in make_plan(pairs, asked, "model").shards()] == [100] * 8
+
+
 def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None:
     lines = [line(f"f{index}", [10]) for index in range(6)]
     plan = make_plan(lake(lines), job(30), "model")
