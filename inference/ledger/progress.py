@@ -39,8 +39,10 @@ class Progress:
     of memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
     name the newest resident and proportional set size, in MB. step: the present step: plan, load, score, validate or
     publish. writer: the nonce of its writer. usage: what language models took, in this run, by whichever command;
-    usage_before: that of earlier commands alone. spent, failed_s: seconds of this command's workers: in
-    attempts that succeeded and in attempts that failed.
+    usage_before: that of earlier commands alone. spent, failed_s: seconds of the workers of this score step: in
+    attempts that succeeded and in attempts that failed. flow_run: of the last score step. earlier_rows, earlier_s: what
+    earlier score steps of the same flow run scored, and the seconds in which they did: a step is repeated if it failed,
+    or if the audit found parts damaged.
     """
 
     shards: int = 0
@@ -68,6 +70,9 @@ class Progress:
     usage_before: Usage = NO_USAGE
     spent: Spent = NOTHING_SPENT
     failed_s: float = 0.0
+    flow_run: str = ""
+    earlier_rows: int = 0
+    earlier_s: float = 0.0
 
     def fold(self, line: Line) -> None:
         """Count one line of the ledger."""
@@ -100,14 +105,20 @@ class Progress:
                 pass
 
     def _open(self, writer: Holder) -> None:
-        """A step begins. If it scores, earlier results count as reused, so that speed and times are this command's."""
+        """A step begins. If it scores, results of earlier commands count as reused, so that speed, times and costs are
+        this command's.
+        """
         self.step, self.writer = writer.task, writer.nonce
         if self.step == "score":
             self.step = "plan"
-            self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
+            again = bool(writer.flow_run) and writer.flow_run == self.flow_run
+            self.earlier_rows, self.earlier_s = (self.scored_rows, self.steady_s) if again else (0, 0.0)
+            self.reused_shards = min(self.reused_shards, self.done_shards) if again else self.done_shards
+            self.reused_rows = self.rows_out + self.rows_quarantined
+            self.flow_run = writer.flow_run
             self.first_start = self.last_end = 0.0
             self.memory = {}
-            self.usage_before = self.usage
+            self.usage_before = self.usage_before if again else self.usage
             self.spent, self.failed_s = NOTHING_SPENT, 0.0
 
     def _plan(self, line: Planned) -> None:
@@ -130,6 +141,9 @@ class Progress:
             deaths=self.deaths,
             step=self.step,
             writer=self.writer,
+            flow_run=self.flow_run,
+            earlier_rows=self.earlier_rows,
+            earlier_s=self.earlier_s,
         )
         self.__dict__.update(vars(now))
         self._count()
@@ -177,13 +191,13 @@ class Progress:
 
     @property
     def scored_rows(self) -> int:
-        """Rows that this command scored, without reused ones."""
-        return self.rows_out + self.rows_quarantined - self.reused_rows
+        """Rows that this command scored, each once, without reused ones."""
+        return max(0, self.earlier_rows + self.rows_out + self.rows_quarantined - self.reused_rows)
 
     @property
     def steady_s(self) -> float:
-        """Seconds from the first shard's start to the last one's end."""
-        return max(0.0, self.last_end - self.first_start)
+        """Seconds from the first shard's start to the last one's end, in each score step of this command."""
+        return self.earlier_s + max(0.0, self.last_end - self.first_start)
 
     @property
     def rows_per_s(self) -> float:

@@ -63,7 +63,6 @@ class Campaign:
     engine: Engine
     writer: LedgerWriter
     fingerprint: str
-    progress: Progress
     listeners: Listeners
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
     crew: Crew = field(default_factory=Crew)
@@ -75,8 +74,13 @@ class Campaign:
     _only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self._journal = Journal(self.writer, self.progress, self.listeners, self._written)
+        self._journal = Journal(self.writer, self.listeners, self._written)
         self._failures = Failures(self.plan, self.writer.state.failures, self.spec.job.retry.attempts)
+
+    @property
+    def progress(self) -> Progress:
+        """Of the run, as its ledger has it."""
+        return self.writer.state.progress
 
     def run(self, only: frozenset[str] = frozenset()) -> None:
         """Score what is missing. only: of these shards alone.

@@ -1,4 +1,4 @@
-"""Appends lines to the ledger in batches, then counts them and tells the listeners."""
+"""Appends lines to the ledger in batches, then tells the listeners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.run.listeners import Listeners
 
 FLUSH_S = 1.0
@@ -18,14 +17,10 @@ FLUSH_RECORDS = 500
 
 
 class Journal:
-    """One command's lines for the ledger. progress: counts a line only after the ledger has it. written: called with
-    each line then.
-    """
+    """One command's lines for the ledger. written: called with each line when the ledger has it."""
 
-    def __init__(
-        self, writer: LedgerWriter, progress: Progress, listeners: Listeners, written: Callable[[Line], None]
-    ) -> None:
-        self._writer, self._progress, self._listeners, self._written = writer, progress, listeners, written
+    def __init__(self, writer: LedgerWriter, listeners: Listeners, written: Callable[[Line], None]) -> None:
+        self._writer, self._listeners, self._written = writer, listeners, written
         self._waiting: list[Line] = []
         self._flushed_at = time.monotonic()
 
@@ -56,6 +51,5 @@ class Journal:
         lines, self._waiting = self._waiting, []
         self._writer.append(lines)
         for line in lines:
-            self._progress.fold(line)
             self._written(line)
-        self._listeners.progress(self._progress)
+        self._listeners.progress(self._writer.state.progress)

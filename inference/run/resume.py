@@ -13,7 +13,6 @@ from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.drawing import share_of
 from nightjar.inference.output import publications as publish
@@ -230,18 +229,3 @@ def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Plann
         uncounted=len(made) if job.input.where else made.uncounted,
         rows_left_out=left_out,
     )
-
-
-def progress_of(writer: LedgerWriter, made: Plan, job: Job) -> Progress:
-    failures = [failed for found in writer.state.failures.values() for failed in found]
-    progress = Progress(
-        failed_attempts=len(failures),
-        deaths=sum(failed.died for failed in failures),
-        backoffs=writer.state.progress.backoffs,
-        ceilings=writer.state.progress.ceilings,
-        usage=writer.state.progress.usage,
-        usage_before=writer.state.progress.usage_before,
-    )
-    assert writer.state.planned is not None
-    progress.fold(_counted(writer.state.planned, writer, made, job))
-    return progress

@@ -42,7 +42,6 @@ from nightjar.inference.run.resume import (
     limited,
     number_for,
     plan_in,
-    progress_of,
     retire,
 )
 from nightjar.inference.run.samples import (
@@ -82,17 +81,17 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         if writer.state.intent is not None:
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
-        progress = progress_of(writer, made, request.job)
+        progress = writer.state.progress
         limits = ceilings(request, identity.fingerprint, progress)
         remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
         spec = _spec_of(request, discovery, uri, made, writer, limits)
-        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, progress, told_of, watch)
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
         only = _only(request, made)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         with watch.during("load"):
-            loaded = _preflight(engine, spec, made, writer, progress, told_of)
+            loaded = _preflight(engine, spec, made, writer, told_of)
         placement = engine.place(request.job, loaded.timed)
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
@@ -275,9 +274,7 @@ def _only(request: RunRequest, made: Plan) -> frozenset[str]:
     return frozenset(request.shards)
 
 
-def _preflight(
-    engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, progress: Progress, listeners: Listeners
-) -> Loaded:
+def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, listeners: Listeners) -> Loaded:
     """Try labels and model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
@@ -285,8 +282,6 @@ def _preflight(
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
     engine.check_capacity(spec.job, descriptors=made.table.nbytes)
-    doing = Doing("load")
-    writer.append([doing])
-    progress.fold(doing)
-    listeners.progress(progress)
+    writer.append([Doing("load")])
+    listeners.progress(writer.state.progress)
     return engine.preflight(spec, places)

@@ -27,8 +27,9 @@ PLANNED = Planned(
 SCORED = Receipt("s1", 1, 1, "w", 1000, 995, 5, None, None, 4.0, 100.0, retries=2, cuts=7)
 
 
-def opened(task: str, nonce: str = "n1") -> Opened:
-    return Opened(Holder(task, "f", "night-7", 12, 1.5, nonce, "2026-11-19T02:00:00+00:00"))
+def opened(task: str, nonce: str = "n1", flow_run: str = "") -> Opened:
+    """By default of a flow run of its own."""
+    return Opened(Holder(task, flow_run or nonce, "night-7", 12, 1.5, nonce, "2026-11-19T02:00:00+00:00"))
 
 
 def folded(*lines: Line, start: Progress | None = None) -> Progress:
@@ -61,6 +62,7 @@ def test_a_plan_says_what_there_is_and_what_is_done_of_it() -> None:
         "deaths": 1,
         "step": "score",
         "writer": "n1",
+        "flow_run": "n1",
     }
     older = replace(PLANNED, cuts=None)
     assert folded(older, start=before).cuts == 7, "an older release did not write how many there were"
@@ -183,12 +185,39 @@ def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> No
     assert changed(scored, folded(opened("score", "n2"), start=scored)) == {
         "step": "plan",
         "writer": "n2",
+        "flow_run": "n2",
         "reused_shards": 1,
         "reused_rows": 1000,
         "first_start": 0.0,
         "last_end": 0.0,
     }
     assert changed(scored, folded(Closed(), start=scored)) == {}
+
+
+def test_a_score_step_that_its_flow_run_repeats_goes_on_with_what_the_first_one_scored() -> None:
+    """The audit found a part damaged, or Prefect repeated the step: the cost is that of both, so the rows must be."""
+    used = replace(SCORED, usage=Usage(requests=9))
+    first = folded(opened("score"), PLANNED, used, replace(used, started_at=200.0))
+    assert (first.reused_shards, first.scored_rows, first.steady_s) == (2, 2000, 104.0)
+    revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=995, rows_quarantined=5)
+    again = folded(opened("validate", "n2"), revoked, opened("score", "n3", "n1"), start=first)
+    assert (again.reused_shards, again.scored_rows, again.steady_s, again.usage_before) == (2, 1000, 104.0, Usage())
+    done = folded(replace(used, started_at=300.0), start=again)
+    assert (done.reused_shards, done.scored_rows, done.steady_s) == (2, 2000, 108.0)
+    assert done.rows_per_s == 2000 / 108.0
+    planned = folded(PLANNED, start=again)
+    assert (planned.earlier_rows, planned.earlier_s, planned.flow_run) == (1000, 104.0, "n1")
+    other = folded(opened("score", "n4"), start=done)
+    assert (other.reused_shards, other.scored_rows, other.steady_s, other.usage_before.requests) == (4, 0, 0.0, 27)
+
+
+def test_a_part_of_an_earlier_command_that_is_taken_back_is_not_already_done() -> None:
+    first = folded(opened("score"), PLANNED)
+    revoked = Revoked("s0", 1, "PartDamaged", "no", rows_out=995, rows_quarantined=5)
+    again = folded(revoked, opened("score", "n3", "n1"), SCORED, start=first)
+    assert (again.reused_shards, again.done_shards, again.scored_rows) == (1, 2, 1000)
+    nameless = replace(first, flow_run="")
+    assert folded(Opened(replace(opened("score").writer, flow_run="")), start=nameless).reused_shards == 2
 
 
 def test_speed_is_of_the_rows_scored_now_from_the_first_start_to_the_last_end() -> None:

@@ -31,7 +31,7 @@ from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.run.report import follow, remarks
 from nightjar.inference.run.request import identity_of
-from nightjar.inference.run.resume import number_for, plan_in, progress_of
+from nightjar.inference.run.resume import number_for, plan_in
 from nightjar.inference.run.steps import Scored, discover
 from nightjar.inference.run.validating import _revocation
 from nightjar.inference.scoring.assignment import Assignment
@@ -74,7 +74,7 @@ class Command:
     @property
     def progress(self) -> Progress:
         """As the step begins with it."""
-        return progress_of(self.writer, self.plan, self.lake.request().job)
+        return self.writer.state.progress
 
     def score(self, shards: int = 100) -> None:
         """Score and commit so many of those that are missing."""
@@ -243,7 +243,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
     with command(lake) as now:
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
-        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", now.progress, Listeners())
+        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", Listeners())
         campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"))
         campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"))
         campaign._journal.flush()
