@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.terminal import as_found
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
@@ -69,7 +70,8 @@ def run(
     request = make_request(
         job, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
     )
-    done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
+    with as_found():
+        done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
     check_tables(done.run.request, done.run.publication.tables_behind)
     return run_result(done, total_s)
 
@@ -93,7 +95,9 @@ def baseline(
     from nightjar.inference.job.checks import BASELINE
 
     request = make_request(job, date=_date(date), run_id=BASELINE, publish=False, engine=engine, inputs=_listed(inputs))
-    return run_result(*launched(request, ray, Console(quiet=True), verbose=False, quiet=True))
+    with as_found():
+        done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
+    return run_result(done, total_s)
 
 
 def backfill(
@@ -118,7 +122,8 @@ def backfill(
     """
     from rich.console import Console
 
-    found = nights(job, first, last, parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True)
+    with as_found():
+        found = nights(job, first, last, parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True)
     check_night_tables(job, found)
     return found
 

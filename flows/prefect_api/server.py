@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from nightjar.flows.prefect_api import terminal
 from nightjar.flows.prefect_api.api import require
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ClusterError
@@ -120,7 +120,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         with temporary_settings(settings), _giving_up_events_soon(api), held(_pages, not api.own):
             setup_logging()
             if not verbose:
-                _quiet_terminal()
+                terminal.quiet()
             try:
                 yield api
             finally:
@@ -157,15 +157,6 @@ def _giving_up_events_soon(api: PrefectApi) -> Iterator[None]:
         yield
     finally:
         EventsWorker.set_client_override(None)
-
-
-def _quiet_terminal() -> None:
-    """Keep Prefect's logs off the terminal. They go to its API, and the run's page shows them."""
-    logging.raiseExceptions = False  # logs that cannot be sent to the API are not printed either
-    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
-    for handler in {handler for logger in loggers for handler in logger.handlers}:
-        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect."):
-            handler.setLevel(logging.CRITICAL + 1)
 
 
 def drain() -> None:

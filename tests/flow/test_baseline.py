@@ -40,6 +40,7 @@ def test_a_baseline_is_made_continued_and_compared_with(tmp_path: Path, api_env:
     assert "Publish it" not in again.stdout
     from_python = forked_call("scripted:describe_training_set", lake.job_path, train, env=api_env)
     assert from_python.stdout == "validated baseline 2000 0\n", from_python.stderr
+    assert "the script goes on" in from_python.stderr, "Prefect prints again what it did not print of the run"
     drifted = forked("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env)
     assert "'x' has drifted from the run baseline of " in drifted.stderr
     (lake.folder / "data" / "part-00.parquet").write_bytes((train / "part.parquet").read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from types import ModuleType
 import polars
 import pyarrow.parquet as pq
 import pytest
+from prefect.logging.configuration import setup_logging
 from rich.console import Console
 
 from nightjar.flows import Files, files, status
 from nightjar.flows.api import nights
+from nightjar.flows.prefect_api import terminal
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output import reading
 from support import Lake
@@ -120,3 +123,18 @@ def test_dates_and_files_are_records_of_what_the_storage_has(lake: Lake) -> None
     lake.ready().run(engine="local", run_id="trial")
     request = lake.request(run_id="trial")
     assert files(lake.job_path, run_id="trial") == reading.files(request.storage, request.output, "trial")
+
+
+def test_a_run_leaves_what_prefect_prints_as_it_was() -> None:
+    """A flow of the program that called `run` prints its logs afterwards, and errors of logging are printed again."""
+    setup_logging()
+    before = {type(handler).__name__: handler.level for handler in terminal._terminals()}
+    assert before
+    with pytest.raises(KeyError), terminal.as_found():
+        setup_logging()
+        terminal.quiet()
+        assert {handler.level for handler in terminal._terminals()} == {logging.CRITICAL + 1}
+        assert not logging.raiseExceptions
+        raise KeyError("the run failed")
+    assert {type(handler).__name__: handler.level for handler in terminal._terminals()} == before
+    assert logging.raiseExceptions

@@ -1,0 +1,37 @@
+"""What Prefect prints on the terminal of this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def quiet() -> None:
+    """Keep Prefect's logs off the terminal. They go to its API, and the run's page shows them."""
+    logging.raiseExceptions = False  # logs that cannot be sent to the API are not printed either
+    for handler in _terminals():
+        handler.setLevel(logging.CRITICAL + 1)
+
+
+@contextmanager
+def as_found() -> Iterator[None]:
+    """Undo `quiet` at the end, for a program that goes on after the run: flows of its own print as before."""
+    raises, levels = logging.raiseExceptions, {handler: handler.level for handler in _terminals()}
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = raises
+        for handler in _terminals():  # a run makes them anew
+            handler.setLevel(levels.get(handler, logging.NOTSET))
+
+
+def _terminals() -> set[logging.StreamHandler[Any]]:
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    return {
+        handler
+        for logger in loggers
+        for handler in logger.handlers
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect.")
+    }
