@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,29 +53,29 @@ class CategoryState:
     counts: Counter[str] = field(default_factory=Counter)
     cut: bool = False
 
-    def add(self, values: pa.Array, counts: np.ndarray) -> Collection[str]:
+    def add(self, values: pa.Array, counts: np.ndarray) -> Mapping[str, int]:
         """Add each of these values as often as `counts` says; none is null. Returns the values that are no longer
-        counted, if they are too many now.
+        counted, and how often each occurred, if they are too many now.
         """
         if self.cut:
-            return ()
+            return {}
         return self._add(dict(zip(map(as_text, values.to_pylist()), counts.tolist(), strict=True)))
 
-    def merge(self, other: CategoryState) -> Collection[str]:
-        """Add another's rows to these. Returns the values that are no longer counted."""
+    def merge(self, other: CategoryState) -> Mapping[str, int]:
+        """Add another's rows to these. Returns the values that are no longer counted, as `add`."""
         if other.cut:
             return self.cut_off()
-        return other.counts.keys() if self.cut else self._add(other.counts)
+        return other.counts if self.cut else self._add(other.counts)
 
-    def _add(self, counts: dict[str, int] | Counter[str]) -> Collection[str]:
+    def _add(self, counts: dict[str, int] | Counter[str]) -> Mapping[str, int]:
         self.counts.update(counts)
         if len(self.counts) > MOST or any(len(value) > LONGEST for value in counts):
             return self.cut_off()
-        return ()
+        return {}
 
-    def cut_off(self) -> Collection[str]:
-        """There are too many values to count. Returns those that were counted."""
-        counted, self.counts, self.cut = self.counts.keys(), Counter(), True
+    def cut_off(self) -> Mapping[str, int]:
+        """There are too many values to count. Returns those that were counted, as `add`."""
+        counted, self.counts, self.cut = self.counts, Counter(), True
         return counted
 
     def ranked(self) -> list[tuple[str, int]]:

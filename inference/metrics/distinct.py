@@ -23,6 +23,10 @@ _REGISTERS = 1 << _BITS
 _RANKS = 64 - _BITS
 """The bits of a hash that choose a register, and those whose leading zeros are counted."""
 
+_SPREAD_BITS = 8
+SPREAD = 1 << _SPREAD_BITS
+"""Groups of values by the first bits of their hashes; the last bits choose registers."""
+
 _ALL = 2.0**64
 """As many values as there are hashes."""
 
@@ -45,8 +49,17 @@ class DistinctState:
 
     registers: np.ndarray | None = field(default_factory=lambda: np.zeros(_REGISTERS, np.uint8))
 
-    def update(self, values: np.ndarray | pa.Array | pa.ChunkedArray) -> None:
-        """Add values. Numbers are arrays of numpy, without NaN; texts are arrays of Arrow, without nulls."""
+    def update(
+        self,
+        values: np.ndarray | pa.Array | pa.ChunkedArray,
+        spread: np.ndarray | None = None,
+        counts: np.ndarray | None = None,
+    ) -> None:
+        """Add values. Numbers are arrays of numpy, without NaN; texts are arrays of Arrow, without nulls.
+
+        spread: shape (SPREAD,): the rows in each group of values by their hashes, to which these are added. counts: of
+        each value its rows, by default one.
+        """
         if self.registers is None:
             return
         waiting: list[Hashes] = []
@@ -54,6 +67,10 @@ class DistinctState:
         for first in range(0, len(values), _BLOCK):
             block = values[first : first + _BLOCK]
             found = mixed(_words(block)) if isinstance(block, np.ndarray) else _text_hashes(block)
+            if spread is not None:
+                group = (found >> np.uint64(64 - _SPREAD_BITS)).astype(np.intp)
+                weights = None if counts is None else counts[first : first + _BLOCK]
+                spread += np.bincount(group, weights, minlength=SPREAD).astype(np.int64)
             waiting.append(found[np.flatnonzero(found <= limit)])
             if sum(map(len, waiting)) >= _NOTED:
                 _note(self.registers, np.concatenate(waiting))

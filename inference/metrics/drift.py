@@ -2,7 +2,8 @@
 
 Both are divided into the same groups: the values that were most frequent in the other night, or spans of numbers that
 each had about a tenth of its rows; and in each case the rows without a value. What is compared is the share of the
-rows in each group.
+rows in each group. Texts of more values than are counted are divided twice, by their lengths and by their hashes, and
+count by the division in which the nights are further apart.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from nightjar.inference.metrics.distinct import SPREAD
 from nightjar.inference.metrics.numbers import added, lowest
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 
@@ -45,20 +47,21 @@ class Drift:
     the Jensen-Shannon distance, to base 2. ks: the largest difference of the two distribution functions; None for what
     is no number. chance: for each of these, what differs by chance alone between nights of these sizes. nulls: the
     change of the share of rows without a value. new, vanished: the values that only one of the two nights has, the most
-    frequent first.
+    frequent first. why: why the values cannot be compared, but only how many rows have one; then psi and js are None.
     """
 
     before: int
     now: int
     draws: int
-    psi: float
-    js: float
+    psi: float | None
+    js: float | None
     ks: float | None
     chance: dict[str, float]
     nulls: float
     new: tuple[str, ...]
     vanished: tuple[str, ...]
     groups: tuple[Group, ...]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,48 +90,94 @@ def drift(
     kinds = {before.kind, now.kind} - {""}
     if len(kinds) > 1 or "mixed" in kinds:
         return Incomparable(f"it holds {_called(now.kind)} and held {_called(before.kind)}", len(kinds) > 1)
-    if kinds == {"other"}:
-        return Incomparable("it holds neither numbers nor text nor bools")
-    groups = _groups(before, now)
-    old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
     draws = draws or now.rows
-    new *= draws / now.rows
-    p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
-    sizes = 1 / before.rows + 1 / draws
     alarm = (1 - SURE) / columns
-    # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
-    # 2020). The Jensen-Shannon divergence is an eighth of it for small differences, in nats.
-    psi = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * sizes
+    nulls = now.missing / now.rows - before.missing / before.rows
+    # Either way, as shares may rise and fall.
+    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * _sizes(before.rows, draws))
+    if kinds == {"other"}:
+        why = "it holds neither numbers nor text nor bools"
+        groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
+        only = {"nulls": nulls_chance}
+        return Drift(before.rows, now.rows, draws, None, None, None, only, nulls, (), (), groups, why)
+    divisions = _divisions(before, now)
+    each = [_apart(groups, before.rows, now.rows, draws, alarm / len(divisions)) for groups in divisions]
+    furthest = max(each, key=lambda found: found.psi - found.chance)
     found = {
-        "psi": psi,
-        "js": math.sqrt(psi / 8 / math.log(2)),
+        "psi": furthest.chance,
+        # The Jensen-Shannon divergence is an eighth of PSI for small differences, in nats.
+        "js": math.sqrt(furthest.chance / 8 / math.log(2)),
         # Kolmogorov's distribution beyond its tail: P(K > x) = 2 exp(-2x²).
-        "ks": math.sqrt(-math.log(alarm / 2) / 2) * math.sqrt(sizes),
-        # Either way, as shares may rise and fall.
-        "nulls": NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * sizes),
+        "ks": math.sqrt(-math.log(alarm / 2) / 2) * math.sqrt(_finite_sizes(before, now, draws)),
+        "nulls": nulls_chance,
     }
     return Drift(
         before=before.rows,
         now=now.rows,
         draws=draws,
-        psi=float(((q - p) * np.log(q / p)).sum()),
-        js=_jensen_shannon(p, q),
+        psi=furthest.psi,
+        js=furthest.js,
         ks=_kolmogorov_smirnov(before, now) if kinds == {"number"} else None,
         chance=found,
-        nulls=now.missing / now.rows - before.missing / before.rows,
+        nulls=nulls,
         new=_only(now, before),
         vanished=_only(before, now),
-        groups=groups,
+        groups=furthest.groups,
     )
 
 
-def _groups(before: ColumnProfile, now: ColumnProfile) -> tuple[Group, ...]:
-    missing = Group("no value", before.missing, now.missing)
-    if not before.categories.cut and not now.categories.cut and "number" not in (before.kind, now.kind):
-        found = _by_category(before, now)
-    else:
-        found = _by_span(before, now)
-    return (*found, missing)
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Two nights by one division. chance: of PSI, as in `Drift`."""
+
+    groups: tuple[Group, ...]
+    psi: float
+    js: float
+    chance: float
+
+
+def _apart(groups: tuple[Group, ...], before: int, now: int, draws: int, alarm: float) -> _Apart:
+    """before, now: the rows. draws: as in `drift`. alarm: how often chance alone may exceed what is allowed for it."""
+    old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
+    new *= draws / now
+    p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
+    # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
+    # 2020).
+    chance = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * _sizes(before, draws)
+    return _Apart(groups, float(((q - p) * np.log(q / p)).sum()), _jensen_shannon(p, q), chance)
+
+
+def _sizes(before: float, now: float) -> float:
+    return 1 / before + 1 / now
+
+
+def _finite_sizes(before: ColumnProfile, now: ColumnProfile, draws: int) -> float:
+    """As `_sizes`, of the rows whose numbers have a distribution function. If a night has none, all rows say so."""
+    old, new = before.numbers.count, now.numbers.count * draws / now.rows
+    return _sizes(old, new) if old and new else _sizes(before.rows, draws)
+
+
+def _divisions(before: ColumnProfile, now: ColumnProfile) -> list[tuple[Group, ...]]:
+    missing = _missing(before, now)
+    if "number" in (before.kind, now.kind):
+        return [(*_by_span(before, now), missing)]
+    if not before.categories.cut and not now.categories.cut:
+        return [(*_by_category(before, now), missing)]
+    lengths, hashes = _by_span(before, now), _by_hash(before, now)
+    return [(*found, missing) for found in (lengths, hashes) if found]
+
+
+def _missing(before: ColumnProfile, now: ColumnProfile) -> Group:
+    return Group("no value", before.missing, now.missing)
+
+
+def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
+    """Texts in groups by their hashes; none if an earlier version described one of the nights."""
+    old, new = before.by_hash(), now.by_hash()
+    if old is None or new is None:
+        return []
+    counts = zip(old.tolist(), new.tolist(), strict=True)
+    return [Group(f"texts {number} of {SPREAD} by their hashes", *each) for number, each in enumerate(counts, 1)]
 
 
 def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:

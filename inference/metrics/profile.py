@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,14 +17,15 @@ from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import CategoryState, counted_values
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.metrics.distinct import ERROR, DistinctState
+from nightjar.inference.metrics.distinct import ERROR, SPREAD, DistinctState
 from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
 from nightjar.inference.metrics.numbers import NumberState
 from nightjar.inference.predictors import input_columns
 
-_VERSION = 2
-_READ = (1, 2)
-"""The version that is written, and those that are read. The first one did not have the distinct values."""
+_VERSION = 3
+_READ = (1, 2, 3)
+"""The version that is written, and those that are read. The first one did not have the distinct values, the first two
+did not have the spread."""
 
 _COUNTED = ""
 """In place of the distinct values of a column each of whose values is counted."""
@@ -38,7 +40,8 @@ Kind = Literal["", "number", "text", "bool", "other", "mixed"]
 class ColumnProfile:
     """One column. kind: "" if only nulls were seen, mixed if files disagree; then, and for other types, only rows and
     nulls are counted. numbers: of numbers their values, of text its lengths in characters. categories: of text,
-    integers and bools. distinct: of all values, if `categories` does not count them.
+    integers and bools. distinct: of all values, if `categories` does not count them. spread: of text then, shape
+    (SPREAD,): the rows in each group of values by their hashes; None if an earlier version did not count them.
     """
 
     kind: Kind = ""
@@ -47,6 +50,7 @@ class ColumnProfile:
     numbers: NumberState = field(default_factory=NumberState)
     categories: CategoryState = field(default_factory=CategoryState)
     distinct: DistinctState = field(default_factory=DistinctState)
+    spread: np.ndarray | None = field(default_factory=lambda: np.zeros(SPREAD, np.int64))
 
     @property
     def missing(self) -> int:
@@ -76,8 +80,10 @@ class ColumnProfile:
             self.categories.cut_off()
         else:
             self.categories.add(*few)
-        if self.categories.cut:
-            self.distinct.update(values[~np.isnan(values)] if self.kind == "number" and self.numbers.nan else values)
+        if self.categories.cut and self.kind == "text":
+            self.distinct.update(values, self.spread, counts)
+        elif self.categories.cut:
+            self.distinct.update(values[~np.isnan(values)] if self.numbers.nan else values)
 
     def _add_numbers(self, numbers: np.ndarray, counts: np.ndarray | None) -> None:
         if counts is None:
@@ -94,35 +100,82 @@ class ColumnProfile:
         self.kind = self.kind or other.kind
         if self.kind == "mixed":
             self.numbers, self.categories, self.distinct = NumberState(), CategoryState(cut=True), DistinctState(None)
+            self.spread = None
             return
         self.numbers.merge(other.numbers)
         uncounted = self.categories.merge(other.categories)
         if self.categories.cut:
             self.distinct.merge(other.distinct)
+            self.spread = None if self.spread is None or other.spread is None else self.spread + other.spread
             if uncounted:
                 self._note(uncounted)
 
-    def _note(self, texts: Collection[str]) -> None:
+    def _note(self, counted: Mapping[str, int]) -> None:
         """Add values that were counted until now to those of which it is only known how many there are."""
         if self.kind == "text":
-            self.distinct.update(pa.array(list(texts), pa.large_string()))
+            self.distinct.update(pa.array(list(counted), pa.large_string()), self.spread, np.array([*counted.values()]))
         else:
-            numbers = [int(text) for text in texts]
+            numbers = [int(text) for text in counted]
             self.distinct.update(np.array([each for each in numbers if each < 1 << 63], np.int64))
             self.distinct.update(np.array([each for each in numbers if each >= 1 << 63], np.uint64))
 
     def values(self) -> tuple[Any, ...]:
         """The fields' values for JSON."""
         held = self.distinct.values() if self.categories.cut else _COUNTED
-        return (self.kind, self.rows, self.nulls, self.numbers.values(), self.categories.values(), held)
+        spread = self.spread.tolist() if self.categories.cut and self.kind == "text" and self.spread is not None else []
+        return (self.kind, self.rows, self.nulls, self.numbers.values(), self.categories.values(), held, spread)
 
     @classmethod
     def of_values(cls, values: tuple[Any, ...]) -> ColumnProfile:
-        """The inverse of `values`; of an earlier version, too, which did not have the last of them."""
+        """The inverse of `values`; of earlier versions, too, which did not have the last of them."""
         kind, rows, nulls, numbers, counted, *held = values
         categories = CategoryState.of_values(counted)
         distinct = DistinctState() if not categories.cut else DistinctState.of_values(held[0] if held else None)
-        return cls(kind, rows, nulls, NumberState.of_values(numbers), categories, distinct)
+        found = cls(kind, rows, nulls, NumberState.of_values(numbers), categories, distinct)
+        if held[1:] and held[1]:
+            found.spread = np.array(held[1], np.int64)
+            if found.spread.shape != (SPREAD,):
+                raise ValueError(f"not {SPREAD} groups")
+        elif categories.cut and kind in ("text", "mixed"):
+            found.spread = None
+        return found
+
+    def thinned(self, share: float) -> ColumnProfile:
+        """The counts of this share of the rows, for `drift`; a value that was counted is still one that occurs. Sums,
+        extreme values and distinct values are those of all rows.
+        """
+        if share >= 1:
+            return self
+
+        def fewer(count: int) -> int:
+            return round(count * share)
+
+        old = self.numbers
+        numbers = replace(
+            old,
+            nan=fewer(old.nan),
+            plus_inf=fewer(old.plus_inf),
+            minus_inf=fewer(old.minus_inf),
+            counts=np.rint(old.counts * share).astype(np.int64),
+        )
+        counts = Counter({value: max(1, fewer(count)) for value, count in self.categories.counts.items()})
+        return replace(
+            self,
+            rows=fewer(self.rows),
+            nulls=fewer(self.nulls),
+            numbers=numbers,
+            categories=replace(self.categories, counts=counts),
+            spread=None if self.spread is None else np.rint(self.spread * share).astype(np.int64),
+        )
+
+    def by_hash(self) -> np.ndarray | None:
+        """The spread of texts, whether or not they are counted one by one."""
+        if self.categories.cut:
+            return self.spread
+        found, counts = np.zeros(SPREAD, np.int64), self.categories.counts
+        if counts:
+            DistinctState().update(pa.array(list(counts), pa.large_string()), found, np.array([*counts.values()]))
+        return found
 
     def count_distinct(self) -> Distinct | None:
         """How many distinct values there are; NaN is none. None if that is unknown, as of values of other types."""
@@ -239,12 +292,19 @@ class Described:
             self._held.merge(other.profile())
 
 
-def merged(profiles: Iterable[Profile]) -> Profile:
-    """Several nights taken together, exactly. A column that only some of them have is that of these nights."""
+def merged(nights: Iterable[tuple[Profile, int]]) -> Profile:
+    """Several nights taken together, each with its number of rows, of which a part may be described. A column that only
+    some of them have is that of these nights.
+
+    Each night has the weight of its rows: exactly where all are described, and else to the nearest row. The night of
+    which the smallest part is described keeps its counts, so that no more rows are claimed than were seen.
+    """
+    found = list(nights)
+    shares = [min(1.0, profile.rows / rows) if rows and profile.rows else 1.0 for profile, rows in found]
     columns: dict[str, ColumnProfile] = {}
-    for profile in profiles:
+    for (profile, _), share in zip(found, shares, strict=True):
         for name, column in profile.columns.items():
-            columns.setdefault(name, ColumnProfile()).merge(column)
+            columns.setdefault(name, ColumnProfile()).merge(column.thinned(min(shares) / share))
     return Profile(columns)
 
 

@@ -46,7 +46,7 @@ def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift 
     return ColumnCompared(
         column=name,
         psi=found.psi,
-        psi_chance=found.chance["psi"],
+        psi_chance=found.chance.get("psi"),
         js=found.js,
         ks=found.ks,
         nulls=found.nulls,
@@ -56,4 +56,5 @@ def compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift 
         distinct_now=now.count_distinct(),
         new=found.new,
         vanished=found.vanished,
+        why=found.why,
     )

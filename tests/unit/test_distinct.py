@@ -48,7 +48,8 @@ def registers(found: ColumnProfile) -> list[int]:
 
 
 MANY = list(range(MOST + 44))
-"""More than are counted each."""
+TEXTS = [f"text {number % 700}" for number in range(2000)]
+"""More than are counted each, in either."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,7 +71,7 @@ def test_order_grouping_and_repetition_do_not_matter(kind: str, data: st.DataObj
             merged.update(part)
         else:
             merged.merge(ColumnProfile.of_values(json.loads(json.dumps(profile(part).values()))))
-    assert merged.values()[-1] == whole.values()[-1]
+    assert merged.values()[5] == whole.values()[5]
 
 
 FORMS = {
@@ -207,7 +208,7 @@ def test_a_count_is_not_more_than_the_rows_that_have_a_value() -> None:
 def test_an_earlier_version_had_no_registers_and_its_count_is_unknown_and_not_wrong() -> None:
     """Where each value was counted it is known as before, also if they become too many."""
     few, many = column([1, 2, 2], pa.int64()), column(MANY, pa.int64())
-    older = [profile(each).values()[:-1] for each in (few, many)]
+    older = [profile(each).values()[:5] for each in (few, many)]
     data = zlib.compress(json.dumps({"v": 1, "columns": {"few": older[0], "many": older[1]}}).encode())
     read = Profile.from_bytes(data)
     assert [each.distinct for each in read.results().values()] == [2, None]
@@ -223,10 +224,38 @@ def test_an_earlier_version_had_no_registers_and_its_count_is_unknown_and_not_wr
 
 @pytest.mark.parametrize("data", ["", "AA==", "eJwDAAAAAAE="])
 def test_what_are_no_registers_is_refused(data: str) -> None:
-    values = [*profile(column(MANY, pa.int64())).values()[:-1], data]
+    values = [*profile(column(MANY, pa.int64())).values()[:5], data]
     packed = zlib.compress(json.dumps({"v": 2, "columns": {"x": values}}).encode())
     with pytest.raises(ValueError, match=r"not a profile|registers"):
         Profile.from_bytes(packed)
+
+
+@pytest.mark.parametrize("spread", [[1], [[1]] * 256])
+def test_what_is_no_spread_is_refused(spread: list[Any]) -> None:
+    values = [*profile(column(TEXTS)).values()[:6], spread]
+    packed = zlib.compress(json.dumps({"v": 3, "columns": {"x": values}}).encode())
+    with pytest.raises(ValueError, match="not 256 groups"):
+        Profile.from_bytes(packed)
+
+
+def test_the_second_version_had_no_spread_and_it_stays_unknown() -> None:
+    """Of what is counted it is known; what is merged with the unknown is unknown."""
+    few, many = column(["a", "b"] * 10), column(TEXTS)
+    older = {name: profile(each).values()[:6] for name, each in (("few", few), ("many", many))}
+    read = Profile.from_bytes(zlib.compress(json.dumps({"v": 2, "columns": older}).encode()))
+    assert read.columns["many"].by_hash() is None
+    again = Profile.from_bytes(read.to_bytes())
+    assert again.columns["many"].by_hash() is None
+    assert again.columns["many"].count_distinct() == profile(many).count_distinct()
+    again.columns["few"].merge(profile(many))
+    assert registers(again.columns["few"]) == registers(profile(few, many))
+    spread, whole = again.columns["few"].by_hash(), profile(few, many).by_hash()
+    assert spread is not None
+    assert whole is not None
+    assert spread.tolist() == whole.tolist()
+    assert spread.sum() == 20 + len(TEXTS)
+    read.columns["few"].merge(read.columns["many"])
+    assert read.columns["few"].by_hash() is None
 
 
 def test_registers_are_small() -> None:
@@ -236,7 +265,7 @@ def test_registers_are_small() -> None:
         state = DistinctState()
         state.update(random.random(rows))
         assert len(state.values() or "") < most
-    assert profile(column(["a", "b"] * 100)).values()[-1] == ""
+    assert profile(column(["a", "b"] * 100)).values()[5] == ""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
 from nightjar.inference.metrics.drift import SURE, Drift, Incomparable, _chi_squared, drift
-from nightjar.inference.metrics.profile import ColumnProfile
+from nightjar.inference.metrics.profile import ColumnProfile, Profile, merged
 
 
 def profile(values: Any, kind: pa.DataType | None = None) -> ColumnProfile:
@@ -169,11 +169,37 @@ def test_the_quantile_of_chi_squared_is_right(freedom: int) -> None:
         ([1.0], [], "tonight has no rows"),
         ([1.0], ["a"], "it holds text and held numbers"),
         ([True, None], [1.0], "it holds numbers and held bools"),
-        ([[1.0]], [[1.0]], "it holds neither numbers nor text nor bools"),
     ],
 )
 def test_what_cannot_be_compared_has_a_reason(before: list[Any], now: list[Any], said: str) -> None:
     assert drift(profile(before), profile(now)) == Incomparable(said, " held " in said)
+
+
+def test_of_other_types_the_rows_without_a_value_are_compared() -> None:
+    found = compared([[1.0]] * 1000, [[1.0]] * 600 + [None] * 400)
+    assert (found.psi, found.js, found.ks, found.nulls) == (None, None, None, 0.4)
+    assert found.why == "it holds neither numbers nor text nor bools"
+    assert found.chance.keys() == {"nulls"}
+    assert [(each.name, each.before, each.now) for each in found.groups] == [
+        ("a value", 1000, 600),
+        ("no value", 0, 400),
+    ]
+
+
+def test_a_distribution_function_of_few_values_is_given_what_chance_makes_of_so_few() -> None:
+    """Of 10,000 rows of which 99 in 100 have none, as many nights are far apart by chance as of 100 rows."""
+    random = np.random.default_rng(11)
+    beyond = 0
+    for _ in range(100):
+        nights = [np.where(random.random(10_000) < 0.01, random.normal(size=10_000), np.nan) for _ in range(2)]
+        found = drift(*map(profile, nights))
+        assert isinstance(found, Drift)
+        assert found.ks is not None
+        beyond += found.ks > found.chance["ks"]
+    assert beyond <= 1
+    half = drift(profile([1.0, None] * 500), profile([1.0] * 1000), draws=100)
+    assert isinstance(half, Drift)
+    assert half.chance["ks"] == pytest.approx(1.9495 * math.sqrt(1 / 500 + 1 / 100), rel=1e-3)
 
 
 @pytest.mark.parametrize("now", [[None, None], [math.nan], [math.inf, -math.inf]])
@@ -182,6 +208,64 @@ def test_a_night_without_any_finite_value_is_compared(now: list[Any]) -> None:
     assert isinstance(found, Drift)
     assert found.psi > 3
     assert found.ks == 1.0
+
+
+def test_nights_taken_together_have_the_weight_of_their_rows_however_many_are_described() -> None:
+    """A small night that is described whole, and two large ones of which a hundredth is."""
+    random = np.random.default_rng(13)
+
+    def night(mean: float, kind: str, rows: int = 10_000) -> Profile:
+        found = Profile.empty(["x", "kind", "code"])
+        values = {"x": random.normal(mean, size=rows), "kind": [kind] * rows, "code": codes(0, 300, rows)}
+        found.update(pa.table(values))
+        return found
+
+    small, large = night(5, "sunday"), [night(0, "weekday") for _ in range(2)]
+    together = merged([(small, 10_000), *((each, 1_000_000) for each in large)])
+    assert together.rows == 20_100
+    assert together.columns["kind"].categories.counts == {"sunday": 100, "weekday": 20_000}
+    for column in ("x", "code"):
+        found = drift(together.columns[column], night(0, "weekday").columns[column])
+        assert isinstance(found, Drift)
+        assert found.psi is not None
+        assert found.psi < 0.02, "as the large nights"
+    exact = merged([(small, 10_000), (large[0], 10_000)])
+    whole = Profile.empty(["x", "kind", "code"])
+    whole.merge(small)
+    whole.merge(large[0])
+    assert exact.to_bytes() == whole.to_bytes()
+    rare = merged([(night(0, "rare", 10), 10), (large[0], 1_000_000)])
+    assert rare.columns["kind"].categories.counts == {"rare": 1, "weekday": 10_000}, "it occurred"
+
+
+def codes(first: int, number: int, rows: int = 20_000) -> list[str]:
+    """As many different codes of four characters, each about as often as the others."""
+    return [f"{first + index % number:04}" for index in range(rows)]
+
+
+@pytest.mark.parametrize(("before", "now"), [((0, 300), (5000, 300)), ((0, 200), (140, 460)), ((0, 460), (0, 200))])
+def test_texts_of_more_values_than_are_counted_are_compared_by_their_hashes(
+    before: tuple[int, int], now: tuple[int, int]
+) -> None:
+    """Codes that are as long as those before, whether one of the nights or both have too many to count each."""
+    assert compared(codes(*before), codes(*before)).psi == 0
+    found = compared(codes(*before), codes(*now))
+    assert found.psi > 0.2 + found.chance["psi"]
+    assert found.groups[0].name == "texts 1 of 256 by their hashes"
+    assert sum(each.before for each in found.groups) == sum(each.now for each in found.groups) == 20_000
+
+
+def test_hashes_hardly_ever_tell_nights_apart_by_chance_and_an_earlier_versions_night_has_none() -> None:
+    random = np.random.default_rng(12)
+    for _ in range(100):
+        nights = [[f"{code:04}" for code in random.integers(0, 2000, 3000)] for _ in range(2)]
+        found = compared(*nights)
+        assert found.psi <= found.chance["psi"]
+    older = profile(codes(0, 300))
+    older.spread = None
+    found = drift(older, profile(codes(5000, 300)))
+    assert isinstance(found, Drift)
+    assert (found.psi, found.groups[0].name) == (0.0, "lowest to highest")
 
 
 def test_long_texts_are_compared_by_their_lengths() -> None:

@@ -11,7 +11,15 @@ import pytest
 
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, evaluate, gates_of
+from nightjar.inference.validation.gates import (
+    Baseline,
+    Evidence,
+    Found,
+    GateResult,
+    JudgesPart,
+    evaluate,
+    gates_of,
+)
 
 CONTENT = {
     "name": "delays",
@@ -193,6 +201,45 @@ def test_all_columns_are_judged_together_and_the_first_are_named() -> None:
     assert gate.observed == "8 of 8 columns"
     assert gate.sentence.count("its population stability index") == 5
     assert " And 3 more. Look at " in gate.sentence
+
+
+LISTS = [[1.0], None] * 500
+
+
+def test_rows_without_a_value_are_judged_of_every_type() -> None:
+    """But not where the check asks for more than that."""
+    before, same, fewer = (described(carrier=values) for values in (LISTS, LISTS, [[1.0]] * 1000))
+    for columns in ("carrier", "all"):
+        (passed,) = judged({"drift": columns, "nulls": 0.05}, same, against(before))
+        assert passed.passed, passed.sentence
+        (failed,) = judged({"drift": columns, "nulls": 0.05}, fewer, against(before))
+        assert not failed.passed
+        assert (
+            "its change of the share of rows without a value is -0.5, where checks[0].nulls = 0.05" in failed.sentence
+        )
+    for more in ({}, {"psi": 0.1}, {"psi": 0.1, "nulls": 0.05}):
+        (both,) = judged({"drift": "carrier", **more}, same, against(before))
+        assert (both.passed, both.observed) == (False, "cannot be compared")
+        assert both.sentence.endswith("it holds neither numbers nor text nor bools.")
+
+
+@pytest.mark.parametrize("now", [described(carrier=[]), described(origin=["JFK"])])
+def test_all_columns_do_not_pass_if_none_is_compared(now: Profile) -> None:
+    """Tonight has no rows, or other columns."""
+    (found,) = judged({"drift": "all"}, now, against(BEFORE))
+    assert (found.passed, found.observed) == (False, "nothing to compare")
+    assert found.sentence == f"checks[0].drift found no column that it could compare with {NIGHT}."
+
+
+@pytest.mark.parametrize("columns", ["carrier", "all"])
+def test_a_part_without_rows_is_not_judged(columns: str) -> None:
+    """Of a canary whose rows are all left out nothing is known."""
+    job = parse_job({**CONTENT, "checks": [{"drift": columns}]}, Path("/jobs/job.yaml"))
+    gate = gates_of(job)[2].gate
+    assert isinstance(gate, JudgesPart)
+    for rows, judges in ([], False), (["UA"], True):
+        part = Evidence(Found(0, 0), profile=described(carrier=rows), baselines={"last": against(BEFORE)}, sampled=1)
+        assert (gate.refuses_any(part), gate.can_judge(part)) == (judges, judges)
 
 
 def test_more_values_than_a_sentence_holds_are_counted() -> None:

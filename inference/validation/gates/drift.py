@@ -69,11 +69,12 @@ class _Drifting(ABC):
 
     def refuses_any(self, evidence: Evidence) -> bool:
         """As `JudgesPart.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
-        return evidence.sampled is not None
+        return evidence.sampled is not None and self.can_judge(evidence)
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
-        return evidence.profile is not None and evidence.baselines[self.against].profile is not None
+        """As `JudgesPart.can_judge`. A part without rows says nothing: `input.where` may leave all of them out."""
+        described = evidence.profile is not None and evidence.profile.rows > 0
+        return described and evidence.baselines[self.against].profile is not None
 
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
@@ -83,8 +84,8 @@ class _Drifting(ABC):
         """What is beyond its limit, in words."""
         said = []
         for name, limit in self.limits:
-            value, allowed = getattr(found, name), limit + found.chance[name]
-            if value is not None and abs(value) > allowed:
+            value = getattr(found, name)
+            if value is not None and abs(value) > (allowed := limit + found.chance[name]):
                 tonight = f"and {found.now:,} rows"
                 if found.draws != found.now:
                     tonight = f"rows and the {found.now:,} of {counted(found.draws, 'shard')}"
@@ -117,7 +118,7 @@ class ColumnDrift(_Drifting):
             sentence = f"{night} has no profile of {self.column!r}, so {self.key}.drift passes."
             return self._result(True, "nothing to compare with", sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
-        if isinstance(found, Incomparable):
+        if isinstance(found, Incomparable) or (found.why and [*dict(self.limits)] != ["nulls"]):
             sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}."
             return self._result(False, "cannot be compared", sentence)
         figures = ((name, getattr(found, name)) for name, _ in self.limits)
@@ -144,12 +145,15 @@ class AnyDrift(_Drifting):
         compared, said = 0, []
         for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):
-                compared += 1
+                compared += not each.why or "nulls" in dict(self.limits)
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
             elif each.changed:
                 compared += 1
                 said.append(f"{name!r}: {each.why}.")
         observed = f"{len(said)} of {counted(compared, 'column')}"
+        if not compared:
+            sentence = f"{self.key}.drift found no column that it could compare with {night}."
+            return self._result(False, "nothing to compare", sentence)
         if not said:
             return self._result(True, observed, f"{counted(compared, 'column')} as in {night}, within {self.key}.")
         more = f" And {len(said) - _NAMED} more." if len(said) > _NAMED else ""
