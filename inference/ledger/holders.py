@@ -14,6 +14,10 @@ from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import utc
 
 
+RETIRE = "retire"
+"""The task of a holder that only ends a revision, and leaves it for a new one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The holder of an epoch: enough to name it to people, and to check whether its process is alive.

@@ -17,6 +17,7 @@ from nightjar.inference.errors import AlreadyExists, Fenced, Missing, StorageErr
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import exports
@@ -80,8 +81,8 @@ class Revision:
         return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned.fingerprint)[0]
 
     def begun_by(self, flow_run: str) -> bool:
-        """Whether a step of that flow run has written its ledger."""
-        return any(writer.flow_run == flow_run for _, writer in self.state.openers)
+        """Whether a step of that flow run has written its ledger, other than to leave the revision."""
+        return any(writer.flow_run == flow_run and writer.task != RETIRE for _, writer in self.state.openers)
 
 
 def run_folder(output: str, run: str) -> str:

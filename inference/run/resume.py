@@ -12,6 +12,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.drawing import share_of
@@ -54,7 +55,7 @@ def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.S
 
 def retire(request: RunRequest, newest: revs.Revision) -> None:
     """Leave an unfinished revision, but only if nobody is writing it, and so that no writer that wakes up can go on."""
-    with leased(request, newest.uri, "score", keep=False, seen=newest):
+    with leased(request, newest.uri, RETIRE, keep=False, seen=newest):
         pass
 
 

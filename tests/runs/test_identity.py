@@ -19,17 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import (
-    GateFailed,
-    JobError,
-    RunFailed,
-    ShardsFailed,
-)
+from nightjar.inference.errors import Denied, GateFailed, JobError, RunFailed, ShardsFailed, Transient
 from nightjar.inference.output import visibility
 from nightjar.inference.output.manifests import data_files
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.standing import list_runs
 from nightjar.inference.run.steps import Scored
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, Ran
 
 
@@ -429,6 +426,19 @@ def test_fresh_scores_everything_again_as_a_new_revision(lake: Lake) -> None:
     request = lake.request(scores=False)
     visibility.rollback(request.storage, request.output, 1)
     assert published_files(lake) == before
+
+
+def test_fresh_is_not_forgotten_when_the_storage_fails_between_the_two_revisions(lake: Lake) -> None:
+    """The unfinished revision is left, and the step is repeated by its flow run because the new one could not begin."""
+    lake.ready()
+    away = FaultyStorage(LakeStorage(), [fail("write", "*/data/*", nth=3, error=Denied("no"))])
+    with pytest.raises(RunFailed):
+        lake.run(storage=away, flow_run="first")
+    away = FaultyStorage(LakeStorage(), [fail("create", "*/r2/ledger/*", nth=None, error=Transient("away"))])
+    with pytest.raises(Transient):
+        lake.run(storage=away, fresh=True, flow_run="second")
+    ran = lake.run(fresh=True, flow_run="second")
+    assert (ran.scored.revision, fresh_shards(ran.scored)) == (2, 8)
 
 
 def test_a_published_night_that_was_deleted_can_be_scored_again(lake: Lake) -> None:

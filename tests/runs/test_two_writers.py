@@ -145,7 +145,8 @@ def test_a_fresh_run_that_is_repeated_by_its_own_flow_is_continued(shared: Lake)
     first = run.score(request, found)
     again = run.score(request, found)
     assert (first.revision, again.revision) == (1, 1)
-    assert again.progress.reused_shards == 8
+    assert (again.workers, again.progress.done_shards) == (0, 8), "nothing is scored twice"
+    assert (again.progress.reused_shards, again.progress.scored_rows) == (0, 8000), "its flow run scored them"
 
 
 def test_who_looked_before_a_publication_does_not_write_into_it(lake: Lake) -> None:
