@@ -137,6 +137,26 @@ def test_a_link_in_an_archive_costs_its_row_where_its_column_is_read(tmp_path: P
     assert alone.table.to_pydict() == {"__key__": ["0", "1", "2", "3"], "cls": [1, 2, None, None]}
 
 
+def test_a_name_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
+    """Also in the ending, which is then no column, and whichever columns are read; a link may lead to such a name."""
+    path = archive(
+        tmp_path / "a.tar", ("a.cls", b"1"), ("gr\udcf6\udcdfe.cls", b"2"), ("c.cls", b"3"), ("c.\udcff", b"x"),
+        ("d.cls", b"4"), kind=tarfile.GNU_FORMAT,
+    )  # fmt: skip
+    with tarfile.open(path, "a", format=tarfile.GNU_FORMAT) as out:
+        member = tarfile.TarInfo("e.cls")
+        member.type, member.linkname = tarfile.SYMTYPE, "\udcff.cls"
+        out.addfile(member)
+    found = read(path)
+    assert found.table.to_pydict() == {"__key__": ["a", None, None, "d", None], "cls": [1, None, None, 4, None]}
+    assert {row: failure.message for row, failure in found.failures.items()} == {
+        1: rf"{path}: the name of gr\xf6\xdfe.cls is not UTF-8; rename the file",
+        2: rf"{path}: the name of c.\xff is not UTF-8; rename the file",
+        4: rf"{path}: e.cls is a symbolic link to \xff.cls without content of its own; write the archive with tar "
+        "--dereference",
+    }
+
+
 def test_a_bomb_is_read_only_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_BOMB_BYTES", 1 << 20)
     path = tmp_path / "bomb.tar.gz"

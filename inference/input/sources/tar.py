@@ -71,7 +71,7 @@ class Tar(FileSource):
         names, held = dict[str, None](), 0
         with _opened(storage, entry.uri) as file:
             for _, members in islice(_samples(entry.uri, file), _SEEN_SAMPLES):
-                names |= dict.fromkeys(members)
+                names |= dict.fromkeys(name for name in members if _shown(name) == name)
                 held += _bytes(members)
                 if held > _SEEN_BYTES:
                     break
@@ -148,10 +148,13 @@ class Tar(FileSource):
     ) -> dict[str, object]:
         found: dict[str, object] = {KEY: key}
         for name, content in members.items():
+            if isinstance(content, InputCorrupt):
+                lost.fail(row, content)
+                return {}
             try:
                 found[name] = _decoded(f"{uri}: {key}.{name}", content, schema.field(name).type)
             except InputCorrupt as fault:
-                lost.fail(row, fault, content if isinstance(content, bytes) else b"")
+                lost.fail(row, fault, content)
                 return {}
         return found
 
@@ -163,14 +166,17 @@ def _bytes(members: dict[str, _Content]) -> int:
     return sum(len(each) for each in members.values() if isinstance(each, bytes))
 
 
-def _decoded(at: str, data: _Content, kind: pa.DataType) -> object:
+def _shown(name: str) -> str:
+    """A name as a message can have it: bytes that are not UTF-8 are written as `\\xff`."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
     """The value of one file.
 
     Raises:
-        InputCorrupt: It is not UTF-8, or no whole number, or nobody knows what it holds.
+        InputCorrupt: It is not UTF-8, or no whole number.
     """
-    if isinstance(data, InputCorrupt):
-        raise data
     if pa.types.is_binary(kind):
         return data
     try:
@@ -237,7 +243,7 @@ def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterato
         members: dict[str, _Content] = {}
         for _, ending, data in files:
             if ending in members:
-                raise InputCorrupt(f"{uri}: the sample {key!r} has two files that end with .{ending}")
+                raise InputCorrupt(f"{uri}: the sample {_shown(key)!r} has two files that end with .{_shown(ending)}")
             if data is not None:
                 members[ending] = data
         yield key, members
@@ -246,17 +252,24 @@ def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterato
 def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[str, str, _Content | None]]:
     """Key, ending and content of each file that is part of a sample; no content if it is not wanted.
 
-    A link is a file whose content lies elsewhere: behind us in the stream, or outside of the archive.
+    A link is a file whose content lies elsewhere: behind us in the stream, or outside of the archive. A file whose name
+    is not UTF-8 has no content even if it is not wanted: no table can name its sample, and nobody can ask for its
+    ending.
     """
     kept = _Kept(file)
-    with tarfile.open(fileobj=kept, mode="r|", bufsize=tarfile.RECORDSIZE) as archive:  # type: ignore[call-overload] # `read` is enough
+    with tarfile.open(fileobj=kept, mode="r|", bufsize=tarfile.RECORDSIZE, encoding="utf-8") as archive:  # type: ignore[call-overload] # `read` is enough
         for member in archive:
             named = _NAMED.fullmatch(member.name)
             if named is None or not (member.isreg() or member.islnk() or member.issym()):
                 continue
             if member.issparse():
-                raise InputCorrupt(f"{uri}: {member.name}: a sparse file, which may be of any size; write it plainly")
-            key, ending = named[1], named[2].lower()
+                raise InputCorrupt(
+                    f"{uri}: {_shown(member.name)}: a sparse file, which may be of any size; write it plainly"
+                )
+            key, ending, shown = named[1], named[2].lower(), _shown(member.name)
+            if shown != member.name:
+                yield key, ending, InputCorrupt(f"{uri}: the name of {shown} is not UTF-8; rename the file")
+                continue
             if wanted is not None and ending not in wanted:
                 yield key, ending, None
                 continue
@@ -267,7 +280,7 @@ def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[s
             assert content is not None
             data = content.read()
             if len(data) != member.size:
-                raise InputCorrupt(f"{uri}: cut off within {member.name}")
+                raise InputCorrupt(f"{uri}: cut off within {shown}")
             yield key, ending, data
         offset = archive.offset
     if wrong := kept.ends(offset):
@@ -277,6 +290,6 @@ def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[s
 def _linked(uri: str, member: tarfile.TarInfo) -> InputCorrupt:
     kind, how = ("hard", "--hard-dereference") if member.islnk() else ("symbolic", "--dereference")
     return InputCorrupt(
-        f"{uri}: {member.name} is a {kind} link to {member.linkname} without content of its own; write the archive "
-        f"with tar {how}"
+        f"{uri}: {member.name} is a {kind} link to {_shown(member.linkname)} without content of its own; write the "
+        f"archive with tar {how}"
     )
