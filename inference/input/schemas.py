@@ -143,16 +143,28 @@ def usual_type(counts: Counter[pa.DataType]) -> pa.DataType:
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type that holds the values of both, where one of the two does, but for a few numbers, which cost their rows:
-    whole numbers and floats, dates and times, lists of these. None if neither does.
+    whole numbers and floats, dates and times, lists of these, structs with the fields of both. None if neither does.
     """
     if one == other:
         return one
     if is_list(one) and is_list(other):
         item = wider(one.value_type, other.value_type)
         return None if item is None else pa.list_(item)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return _wider_struct(one, other)
     if pa.types.is_null(one) or pa.types.is_null(other):
         return other if pa.types.is_null(one) else one
     return next((wide for narrow, wide in _WIDER if {narrow, wide} == {one, other}), None)
+
+
+def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
+    kinds = {field.name: field.type for field in one}
+    for field in other:
+        wide = wider(kinds.get(field.name, field.type), field.type)
+        if wide is None:
+            return None
+        kinds[field.name] = wide
+    return pa.struct([*kinds.items()])
 
 
 _WIDER = (

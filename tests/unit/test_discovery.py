@@ -112,15 +112,30 @@ def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Pat
         ({"uint64": 1, "int64": 5}, "uint64"),
         ({"uint64": 5, "int64": 5, "double": 5}, "double"),
         ({"list<int64>": 1, "list<double>": 1}, "list<item: double>"),
+        ({"struct<a: int64>": 5, "struct<a: double, b>": 5}, "struct<a: double, b: string>"),
+        ({"struct<a: int64>": 5, "struct<b>": 5}, "struct<a: int64, b: string>"),
+        ({"struct<a: int64>": 2000, "struct<b>": 1}, "struct<a: int64>"),
+        ({"struct<a: int64>": 2, "struct<a: bool>": 3}, "struct<a: bool>"),
+        ({"list<struct<a: int64>>": 1, "list<struct<b>>": 1}, "list<item: struct<a: int64, b: string>>"),
     ],
 )
 def test_types_that_were_inferred_are_decided_by_all_files(kinds: dict[str, int], usual: str) -> None:
     """Column by column. One file in a thousand does not make floats of a column of whole numbers."""
-    lists = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
+    a, b = pa.struct({"a": pa.int64()}), pa.struct({"b": pa.string()})
+    nested = {
+        "list<int64>": pa.list_(pa.int64()),
+        "list<double>": pa.list_(pa.float64()),
+        "struct<a: int64>": a,
+        "struct<a: double, b>": pa.struct({"a": pa.float64(), "b": pa.string()}),
+        "struct<a: bool>": pa.struct({"a": pa.bool_()}),
+        "struct<b>": b,
+        "list<struct<a: int64>>": pa.list_(a),
+        "list<struct<b>>": pa.list_(b),
+    }
     found = UsualSchema()
     for kind, files in kinds.items():
         for index in range(files):
-            fields = [pa.field("x", lists.get(kind) or pa.type_for_alias(kind)), pa.field("y", pa.bool_())]
+            fields = [pa.field("x", nested.get(kind) or pa.type_for_alias(kind)), pa.field("y", pa.bool_())]
             found.add(pa.schema(fields[:: 1 if index % 2 else -1]), pa.string())
     schema = found.schema()
     assert schema is not None

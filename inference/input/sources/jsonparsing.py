@@ -12,6 +12,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.json as pj
 
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources.digits import DigitsLost, has_large, is_rounded
 from nightjar.inference.input.sources.fitting import is_declared, told
@@ -25,6 +26,17 @@ _KINDS = 20
 
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
+
+
+class KeyUnknown(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """An object inside a record has a key that its column's type lacks. key: as `meta.size`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"no record of those that told the type has the key {key!r}: declare the column's type in input.schema, "
+            "where keys that it does not name are left out"
+        )
+
 
 _WHOLE = {pa.int64(): range(-(1 << 63), 1 << 63), pa.uint64(): range(1 << 64)}
 """The types of whole numbers, and which they hold."""
@@ -127,19 +139,63 @@ def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
 
 def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
     asked = None if schema is None else pa.schema([each.with_type(_read_as(each.type)) for each in schema])
-    table = pj.read_json(
-        pa.BufferReader(block),
-        pj.ReadOptions(block_size=len(block) + 1),
-        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer" if schema is None else "ignore"),
-    )
     if schema is None:
-        return table
+        return _arrow_read(block, None, "infer")
     inferred = [each for each in schema if not is_declared(each)]
+    if nested := [each for each in inferred if _has_struct(each.type)]:
+        _check_keys(block, asked, nested)
+    table = _arrow_read(block, asked, "ignore")
     if large := [each for each in inferred if has_large(table[each.name])]:
         objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
         if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
             raise DigitsLost
     return table if asked == schema else table.select(schema.names).cast(schema)
+
+
+def _arrow_read(block: bytes, asked: pa.Schema | None, unexpected: str) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(block),
+        pj.ReadOptions(block_size=len(block) + 1),
+        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior=unexpected),
+    )
+
+
+def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> None:
+    """Check that no object loses a key, as Arrow ignores the unknown ones inside of objects, too. asked: the schema to
+    read with. nested: its columns of objects.
+
+    Raises:
+        KeyUnknown: One would.
+    """
+    # Arrow infers what no field asks for, so the types tell. It fails if values that nobody asked for contradict each
+    # other; then Python looks.
+    with suppress(pa.ArrowInvalid):
+        table = _arrow_read(block, asked, "infer")
+        if all(table.schema.field(each.name).type == asked.field(each.name).type for each in nested):
+            return
+    for record in filter(None, map(_object, block.split(b"\n"))):
+        for field in nested:
+            if key := _unknown_key(record.get(field.name), field.type, field.name):
+                raise KeyUnknown(key)
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) or (is_list(kind) and _has_struct(kind.value_type))
+
+
+def _unknown_key(value: object, kind: pa.DataType, name: str) -> str:
+    """The first key with a value that the type lacks; '' if it lacks none. name: of the value itself."""
+    if isinstance(value, list) and is_list(kind):
+        return next(filter(None, (_unknown_key(each, kind.value_type, name) for each in value)), "")
+    if not isinstance(value, dict) or not pa.types.is_struct(kind):
+        return ""
+    for key, held in value.items():
+        if kind.get_field_index(key) >= 0:
+            if found := _unknown_key(held, kind.field(key).type, f"{name}.{key}"):
+                return found
+        elif held is not None:
+            return f"{name}.{key}"
+    return ""
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
@@ -242,7 +298,7 @@ def _mismatch(at: str, record: bytes, schema: pa.Schema) -> RowFault | None:
     try:
         _read(held, pa.schema([field]))
         return None
-    except DigitsLost as error:
+    except (DigitsLost, KeyUnknown) as error:
         lost = f"; {error}"
     except pa.ArrowInvalid:
         lost = ""
