@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.terminal import as_found
 from nightjar.inference.engine import RAY
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import NightjarError
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.run.request import RunRequest, check_date, make_request
 
@@ -67,10 +67,10 @@ def run(
     from nightjar.flows.pages.advice import check_tables
     from nightjar.flows.pages.finished import run_result
 
-    request = make_request(
-        job, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
-    )
     with as_found():
+        request = requested(
+            job, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
+        )
         done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
     check_tables(done.run.request, done.run.publication.tables_behind)
     return run_result(done, total_s)
@@ -94,8 +94,10 @@ def baseline(
     from nightjar.flows.pages.finished import run_result
     from nightjar.inference.job.checks import BASELINE
 
-    request = make_request(job, date=_date(date), run_id=BASELINE, publish=False, engine=engine, inputs=_listed(inputs))
     with as_found():
+        request = requested(
+            job, date=_date(date), run_id=BASELINE, publish=False, engine=engine, inputs=_listed(inputs)
+        )
         done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
     return run_result(done, total_s)
 
@@ -267,6 +269,28 @@ def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def requested(job: str | Path, **given: Any) -> RunRequest:
+    """The request for a run that is to begin. given: as `make_request` takes it.
+
+    Where code or model cannot be had, it is known which run was meant, so its reason is kept and told. A job file that
+    cannot be read names nobody to tell.
+
+    Raises:
+        NightjarError: As `make_request`.
+    """
+    try:
+        return make_request(job, **given)
+    except NightjarError as error:
+        try:
+            meant = make_request(job, **given, scores=False)
+        except NightjarError:
+            raise error from None
+        from nightjar.flows.unbegun import could_not_begin
+
+        could_not_begin(meant, error, "discover")
+        raise
+
+
 def launched(
     request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
 ) -> tuple[Launched, float]:
@@ -280,7 +304,7 @@ def launched(
         try:
             with seldom_collected():
                 waits = _look_first(request, ray, server)
-        except JobError as error:
+        except NightjarError as error:
             from nightjar.flows.unbegun import could_not_begin
 
             could_not_begin(request, error, "discover")
@@ -301,6 +325,7 @@ def _look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool
 
     Raises:
         JobError: so it is.
+        StorageError: The storage refused or failed.
     """
     from nightjar.inference.input.beginning import Beginning
     from nightjar.inference.run.inspection import Inspection

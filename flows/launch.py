@@ -69,10 +69,10 @@ def launch(
     """
     began = time.monotonic()
     ending, stopped, finished = Ending(), None, None
-    check_reports(address, api_url())
-    api = start_api(server)
-    # Prefect's server starts in its own process while Ray starts in this one.
     try:
+        check_reports(address, api_url())
+        api = start_api(server)
+        # Prefect's server starts in its own process while Ray starts in this one.
         with (
             reporting_to(api, verbose) as reporting,
             following(request, console, quiet=quiet) as flow_begins,

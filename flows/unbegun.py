@@ -8,11 +8,13 @@ from nightjar.inference.run.request import RunRequest
 
 
 def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> None:
-    """Keep why, and tell it; that nobody could be told is a note of the error. step: where it ended."""
-    reasons.keep(request, error, step)
-    if request.job.notify is None:
-        return
-    from nightjar.flows import notifying  # with it Prefect is imported, which takes seconds
+    """Tell why, and keep it; that nobody could be told is a note of the error. step: where it ended.
 
-    if problem := notifying.failed(request, error, begun=False):
-        error.add_note(problem)
+    The message goes first, because a storage that is away holds up what is kept there.
+    """
+    if request.job.notify is not None:
+        from nightjar.flows import notifying  # with it Prefect is imported, which takes seconds
+
+        if problem := notifying.failed(request, error, begun=False):
+            error.add_note(problem)
+    reasons.keep(request, error, step)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from commands import DATE
 from forked import forked
+from nightjar import flows
+from nightjar.flows.pages import standing
+from nightjar.inference.errors import Denied, StorageError, Transient
+from nightjar.inference.run import request
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 from webhooks import SECRET, webhook
 
@@ -84,3 +91,48 @@ def test_a_run_that_cannot_start_is_told_too(tmp_path: Path, api_env: dict[str, 
     assert (body["verdict"], body["link"]) == ("failed", "")
     assert "127.0.0.1:1" in body["cause"]
     assert body["command"].startswith("nightjar check ")
+
+
+def test_a_run_whose_prefect_is_away_is_told_and_its_reason_is_kept(tmp_path: Path, own_home: Path) -> None:
+    env = {"PREFECT_HOME": str(own_home), "PREFECT_API_URL": "http://127.0.0.1:1/api"}
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(
+            notify={"on": ["failed"], "webhook": hook.url}, output={"uri": str(tmp_path / "out" / "{date}")}
+        )
+        done = forked("run", lake.job_path, "--date", DATE, *LOCAL, env=env)
+        assert done.returncode == 2
+    (body,) = hook.posted
+    assert (body["verdict"], body["link"]) == ("failed", "")
+    assert body["cause"].startswith("no Prefect API at http://127.0.0.1:1/api")
+    assert standing.status(lake.request(date=DATE)).standing == "failed at start"
+
+
+@pytest.mark.parametrize("error", [Denied, Transient])
+def test_a_run_whose_storage_refuses_is_told_though_no_reason_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StorageError]
+) -> None:
+    refused = [fail("*", f"*/{place}*", None, error("refused on purpose")) for place in ("data", "runs")]
+    monkeypatch.setattr(request, "storage_of", lambda _: FaultyStorage(LakeStorage(), refused))
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        with pytest.raises(error):
+            flows.run(lake.job_path, date=DATE, engine="local")
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"], body["verdict"]) == ("failed", DATE, "failed")
+    assert "refused on purpose" in body["cause"]
+
+
+@pytest.mark.parametrize("lacks", [{"model": {"uses": "gone:Model"}}, {"model": {"path": "gone.bin"}}])
+def test_a_run_whose_code_or_model_is_missing_is_told(
+    tmp_path: Path, api_env: dict[str, str], lacks: dict[str, dict[str, str]]
+) -> None:
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        job = yaml.safe_load(lake.job_path.read_text())
+        job["model"] |= lacks["model"]
+        lake.job_path.write_text(yaml.safe_dump(job))
+        done = forked("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env)
+        assert done.returncode == 2
+    (body,) = hook.posted
+    assert (body["event"], body["verdict"]) == ("failed", "rejected")
+    assert "gone" in body["cause"]
