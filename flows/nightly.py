@@ -66,6 +66,9 @@ from nightjar.inference.stopwatch import Stopwatch
 _KEEP_S = 10.0
 """Seconds that a run waits at its end until its reason is kept."""
 
+_FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
+"""Errors whose message says enough. Any other one is a fault of the code."""
+
 CANCELLED = "cancelled in Prefect, on its page or by its command"
 """The reason of a run that somebody cancelled; Prefect does not keep who it was."""
 
@@ -114,13 +117,17 @@ def nightly(
             request = fixed(asked(flow_run.parameters))  # with the job and the code of now
         local = request.engine == LOCAL
         finished = _four_steps(request, _Here(), watch) if local else _on_ray(request, ray, watch)
-    except (NightjarError, OSError, httpx.HTTPError, PrefectException) as given:
+    except Exception as given:
         error = given if isinstance(given, NightjarError) else RunFailed(f"{type(given).__name__}: {given}")
         note_ending(error)
         if request is not None:
-            return _failed(request, error, ray)
-        events.refused(job_name(flow_run.parameters), job, error)
-        return Failed(message=str(error), data=error)
+            ended = _failed(request, error, ray)
+        else:
+            events.refused(job_name(flow_run.parameters), job, error)
+            ended = Failed(message=str(error), data=error)
+        if not isinstance(given, _FORESEEN):
+            raise  # people are told; whoever mends it needs the traceback
+        return ended
     except (KeyboardInterrupt, TerminationSignal) as signal:
         stopped = _stopped(signal)
         note_ending(stopped)
@@ -198,7 +205,7 @@ def _answered(request: RunRequest) -> State[Any] | None:
             approved=said.decision == "approve",
             by=said.name or "somebody on Prefect's page",
             note=said.note,
-            checksum=question.published.checksum,
+            name=question.name,
         )
     if done is None:
         return None

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from test_artifacts import page
 
 from commands import DATE
 from forked import forked
 from nightjar import flows
+from nightjar.flows.nightly import nightly
 from nightjar.flows.pages import standing
+from nightjar.flows.prefect_api.events import FAILED
+from nightjar.flows.prefect_api.server import drain
 from nightjar.inference.errors import Denied, StorageError, Transient
-from nightjar.inference.run import request
+from nightjar.inference.run import request, steps
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
+from service import events
 from support import Lake
 from webhooks import SECRET, webhook
 
@@ -136,3 +143,28 @@ def test_a_run_whose_code_or_model_is_missing_is_told(
     (body,) = hook.posted
     assert (body["event"], body["verdict"]) == ("failed", "rejected")
     assert "gone" in body["cause"]
+
+
+@pytest.mark.parametrize("step", ["discover", "score", "publish_run"])
+def test_an_error_that_nothing_foresaw_is_told_and_raised_as_it_was(
+    tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """To the webhook, to automations and on the run's page."""
+
+    def breaks(*_: object) -> None:
+        raise fault
+
+    fault, name = MemoryError("malloc of size 64 failed"), f"broken-{step.replace('_', '-')}"
+    monkeypatch.setattr(steps, step, breaks)
+    with webhook() as hook, temporary_settings({PREFECT_API_URL: prefect_api}):
+        lake = Lake(tmp_path).ready(name=name, notify={"on": ["failed"], "webhook": hook.url})
+        with pytest.raises(MemoryError) as raised:
+            nightly(job=str(lake.job_path), date=dt.date.fromisoformat(DATE), engine="local")
+        drain()
+    assert raised.value is fault
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"]) == ("failed", DATE)
+    assert body["cause"] == "MemoryError: malloc of size 64 failed"
+    (event,) = [each for each in events(prefect_api, FAILED) if each.resource.id == f"nightjar.job.{name}"]
+    assert event.payload["message"] == body["cause"]
+    assert body["cause"] in str(page(prefect_api, f"{name} {DATE}").artifacts[f"{name}-summary"].data)
