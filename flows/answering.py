@@ -18,9 +18,16 @@ from nightjar.inference.run.request import RunRequest
 
 
 def answer(
-    request: RunRequest, *, approved: bool, by: str = "", note: str = "", revision: int | None = None
+    request: RunRequest,
+    *,
+    approved: bool,
+    by: str = "",
+    note: str = "",
+    revision: int | None = None,
+    question: str = "",
 ) -> tuple[DecisionMade, tuple[str, ...]]:
     """Answer a run whose gates ask. by: who answers; default: this user on this machine. revision: that the person saw.
+    question: its name, as `Question.name`, where the person was told it.
 
     Returns what became of it, and what a person should know besides, a sentence each.
 
@@ -28,7 +35,9 @@ def answer(
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
     """
-    done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, revision=revision)
+    done = approving.answer(
+        request, approved=approved, by=by or _somebody(), note=note, revision=revision, name=question
+    )
     resumed, unresumed = replies.resume(done.question, done.decision)
     notes: list[str] = [unresumed]
     writing.leave(request, notes.append)

@@ -219,18 +219,20 @@ def approve(
     by: str = "",
     note: str = "",
     revision: int | None = None,
+    question: str = "",
 ) -> DecisionMade:
     """Say yes to what a run's gates ask, and publish it as it was validated; by default today's run.
 
     by: who answers; default: this user on this machine. note: why. revision: the one that was looked at; where there
-    is a newer one, the answer is refused.
+    is a newer one, the answer is refused. question: what was asked, as the error `Unanswered` and the printed commands
+    name it; where the run asks anew, the answer is refused.
 
     Raises:
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
         TablesBehind: It is published, but a table of the job does not show it.
     """
-    return _answered(job, date, run_id, True, by, note, revision)
+    return _answered(job, date, run_id, True, by, note, revision, question)
 
 
 def reject(
@@ -241,19 +243,27 @@ def reject(
     by: str = "",
     note: str = "",
     revision: int | None = None,
+    question: str = "",
 ) -> DecisionMade:
     """Say no to what a run's gates ask: readers keep what they see. The rest is as in `approve`."""
-    return _answered(job, date, run_id, False, by, note, revision)
+    return _answered(job, date, run_id, False, by, note, revision, question)
 
 
 def _answered(
-    job: str | Path, date: Date | None, run_id: str | None, approved: bool, by: str, note: str, revision: int | None
+    job: str | Path,
+    date: Date | None,
+    run_id: str | None,
+    approved: bool,
+    by: str,
+    note: str,
+    revision: int | None,
+    question: str,
 ) -> DecisionMade:
     from nightjar.flows.answering import answer
     from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision)
+    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision, question=question)
     _warn(notes)
     check_tables(request, made.tables_behind)
     return made

@@ -87,7 +87,8 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
     if ended is None:  # another writer goes on with the night
         return ""
     verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
-    commands = remedies(request, ended.outcome if begun else "never begun", request.job_path)
+    state = ended.outcome if begun else "never begun"
+    commands = remedies(request, state, request.job_path, question=ended.question or "")
     event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
     return _tell(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
 

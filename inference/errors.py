@@ -123,9 +123,16 @@ class GateFailed(RunFailed):
 
 
 class Unanswered(GateFailed):
-    """Gates that did not pass ask a person, so nothing is published yet. `gates`: every gate's result."""
+    """Gates that did not pass ask a person, so nothing is published yet. `gates`: every gate's result. question: as
+    `Question.name`.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, gates: tuple[Any, ...] = (), question: str = "") -> None:
+        super().__init__(message, gates)
+        self.args = (message, gates, question)
+        self.question = question
 
 
 class Rejected(RunFailed):

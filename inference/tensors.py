@@ -108,14 +108,25 @@ def _objects(stored: pa.StructArray) -> npt.NDArray[Any]:
 
 
 def _tensor(field: pa.Field) -> pa.BaseExtensionType | None:
-    """The type of this module for a tensor column as Ray writes it; None for any other column."""
+    """The type of this module for a tensor column as Ray writes it; None for any other column.
+
+    Raises:
+        ValueError: Nobody can tell the shape without unpickling what the file says. Where Ray's types are registered,
+            Ray refuses such a file before.
+    """
     if isinstance(field.type, pa.ExtensionType):
         name, shape, stored = field.type.extension_name, field.type.__arrow_ext_serialize__(), field.type.storage_type
     else:
         told = field.metadata or {}
         name, shape, stored = told.get(_NAME, b"").decode(errors="replace"), told.get(_SHAPE, b""), field.type
     if name in _FIXED:
-        return pa.fixed_shape_tensor(stored.value_type, json.loads(shape))
+        try:
+            return pa.fixed_shape_tensor(stored.value_type, json.loads(shape))
+        except ValueError:
+            raise ValueError(
+                f"the shape of the tensors in column {field.name!r} is a pickle, as Ray 2.49 to 2.54 wrote it, and pickles "
+                "of files are not loaded; write the file again with Ray 2.55 or later"
+            ) from None
     return VariableShapedTensor(stored.field("data").type.value_type) if name == _VARIABLE else None
 
 

@@ -24,6 +24,9 @@ NoteOption = Annotated[str, typer.Option("--note", help="Why; it is kept with th
 RevisionOption = Annotated[
     int | None, typer.Option("--revision", help="The revision that you looked at; refused if there is a newer one.")
 ]
+QuestionOption = Annotated[
+    str, typer.Option("--question", help="What you were asked, as it was printed; refused if the run asks anew.")
+]
 
 
 def approve(
@@ -34,13 +37,14 @@ def approve(
     note: NoteOption = "",
     by: ByOption = "",
     revision: RevisionOption = None,
+    question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say yes to what a run's gates ask, and publish it.
 
     It is published as it was validated; nothing is scored.
     """
-    _answer(job, named_run(run_name, run_id, date), date, True, by, note, revision, as_json)
+    _answer(job, named_run(run_name, run_id, date), date, True, by, note, revision, question, as_json)
 
 
 def reject(
@@ -51,10 +55,11 @@ def reject(
     note: NoteOption = "",
     by: ByOption = "",
     revision: RevisionOption = None,
+    question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say no to what a run's gates ask. Readers keep what they see."""
-    _answer(job, named_run(run_name, run_id, date), date, False, by, note, revision, as_json)
+    _answer(job, named_run(run_name, run_id, date), date, False, by, note, revision, question, as_json)
 
 
 def _answer(
@@ -65,6 +70,7 @@ def _answer(
     by: str,
     note: str,
     revision: int | None,
+    question: str,
     as_json: bool,
 ) -> None:
     from nightjar.flows.answering import answer
@@ -73,7 +79,7 @@ def _answer(
 
     with as_json_too(as_json):
         request = make_request(job, date=date, run_id=run_id, scores=False)
-        made, notes = answer(request, approved=approved, by=by, note=note, revision=revision)
+        made, notes = answer(request, approved=approved, by=by, note=note, revision=revision, question=question)
     if as_json:
         emit(made)
     else:

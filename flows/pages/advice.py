@@ -116,12 +116,13 @@ def aftermath(request: RunRequest) -> Aftermath:
 
 
 def remedies(
-    request: RunRequest, state: str, job: str, *, fresh: bool = False, ray: str | None = None
+    request: RunRequest, state: str, job: str, *, fresh: bool = False, ray: str | None = None, question: str = ""
 ) -> dict[str, str]:
     """What a person can do about a run: word → command without `nightjar`; empty if the run is fine.
 
     state: as in `Standing`, or `unknown`, or `never begun` for a run that failed before it began. job: the job file, as
     the person can type it. fresh: whether `--fresh` is needed again. ray: the cluster that was named.
+    question: the name of what is asked.
     """
     again = shlex.join([request.command, job, *_again(request, ray, fresh=fresh or state == "rolled back")])
     match state:
@@ -138,9 +139,14 @@ def remedies(
             return {"publish": again}
         case "asks":
             words = [job, request.run_id, *request.place]
-            look = shlex.join(["show", *words])
-            return {"look": look, "approve": shlex.join(["approve", *words]), "reject": shlex.join(["reject", *words])}
+            answers = {word: _answer(word, request, job, question) for word in ("approve", "reject")}
+            return {"look": shlex.join(["show", *words]), **answers}
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
+
+
+def _answer(word: str, request: RunRequest, job: str, question: str) -> str:
+    """The command that answers this question and no other."""
+    return shlex.join([word, job, request.run_id, *request.place, *(["--question", question] if question else [])])
 
 
 def advised(request: RunRequest, found: Standing, job: str, program: str = "") -> dict[str, str]:
@@ -151,9 +157,9 @@ def advised(request: RunRequest, found: Standing, job: str, program: str = "") -
         request, publish=publish and not request.limit, engine=found.engine if found.engine in ENGINES else RAY
     )
     never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
-    commands = remedies(asked, "never begun" if never or tried else found.state, job)
+    commands = remedies(asked, "never begun" if never or tried else found.state, job, question=found.question)
     if found.may_be_approved:
-        commands |= {"approve": shlex.join(["approve", job, request.run_id, *request.place])}
+        commands |= {"approve": _answer("approve", request, job, found.question)}
     return {word: f"{program or typed('nightjar')} {command}" for word, command in commands.items()}
 
 

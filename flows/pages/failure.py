@@ -65,7 +65,9 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
         seen=after.seen,
         so_far=so_far,
         remarks=remarks,
-        commands=remedies(request, state, job, fresh=after.fresh, ray=ray),
+        commands=remedies(
+            request, state, job, fresh=after.fresh, ray=ray, question=(ended.question or "") if ended else ""
+        ),
         continues=not after.fresh,
         report=written(request) if report is None else report,
     )

@@ -13,7 +13,6 @@ import psutil
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import utc
 
-
 RETIRE = "retire"
 """The task of a holder that only ends a revision, and leaves it for a new one."""
 

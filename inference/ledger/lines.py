@@ -161,6 +161,11 @@ class Decision:
         return f"{said}: {self.note}" if self.note else said
 
 
+def question_name(checksum: str) -> str:
+    """The name of a question, in a command line. checksum: of the manifest that a yes publishes."""
+    return checksum[:8]
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A person must say yes before this is published, because gates did not pass that say `on_fail: ask`.
@@ -174,6 +179,11 @@ class Question:
     at: str
     until: str
     flow_run: str = ""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the questions that this run asked before, or asks after it was repeated."""
+        return question_name(self.published.checksum)
 
     @property
     def lapsed(self) -> bool:

@@ -44,13 +44,13 @@ def waits(request: RunRequest) -> bool:
 
 
 def answer(
-    request: RunRequest, *, approved: bool, by: str, note: str = "", revision: int | None = None, checksum: str = ""
+    request: RunRequest, *, approved: bool, by: str, note: str = "", revision: int | None = None, name: str = ""
 ) -> Answered:
     """Keep a person's answer, and carry it out. A no may be changed to a yes; after a yes there is only `unpublish`.
 
     A yes that was cut off while it was carried out is finished first; another yes then comes to the same.
 
-    revision, checksum: of what the person saw, if that is known.
+    revision: that the person saw; name: of the question, as `Question.name`; if these are known.
 
     Raises:
         JobError: Nothing asks; or what asked was answered, was scored or validated again since, or has waited too long.
@@ -63,7 +63,7 @@ def answer(
     given = newest.state.decision
     if finished and approved and given is not None:
         return _as_it_is(request, newest, question, given)
-    _check(request, newest, question, approved, revision, checksum)
+    _check(request, newest, question, approved, revision, name)
     with suppress(Rejected), leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         if (writer.state.question, writer.state.decision) != (question, given) or writer.state.intent is not None:
             raise Held("another command has changed this run since; repeat the command to see how it stands")
@@ -115,7 +115,7 @@ def _as_it_is(request: RunRequest, newest: revs.Revision, question: Question, gi
 
 
 def _check(
-    request: RunRequest, newest: revs.Revision, question: Question, approved: bool, revision: int | None, checksum: str
+    request: RunRequest, newest: revs.Revision, question: Question, approved: bool, revision: int | None, name: str
 ) -> None:
     run = f"{request.job.name} {request.run_id} r{newest.number}"
     given = newest.state.decision
@@ -123,8 +123,11 @@ def _check(
         raise JobError(f"{run} was published already; `nightjar unpublish` takes it back from readers")
     if revision is not None and revision != newest.number:
         raise JobError(f"the answer is about r{revision}, and {run} is the newest now; look at it, and answer again")
-    if checksum and checksum != question.published.checksum:
-        raise JobError(f"{run} was validated again since that was asked; look at it, and answer again")
+    if name and name != question.name:
+        raise JobError(
+            f"{run} was validated again since that was asked: the question is now {question.name}, not {name}; look at "
+            "it, and answer again"
+        )
     if given is not None and given.approved and not approved:
         raise JobError(f"{run} was {given.words}; `nightjar unpublish` takes it back from readers")
     if given is not None and not given.approved and not approved:

@@ -10,7 +10,7 @@ from nightjar.inference.errors import (
     Unanswered,
 )
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.lines import Published, question_name
 from nightjar.inference.output import places, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -50,7 +50,8 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
 
 def unanswered(verdict: Verdict) -> Unanswered:
     """The error of a run that must not be published before a person has said yes."""
-    return Unanswered("; ".join(map(gates.told, gates.asking(verdict.gates))), verdict.gates)
+    said = "; ".join(map(gates.told, gates.asking(verdict.gates)))
+    return Unanswered(said, verdict.gates, question_name(verdict.checksum))
 
 
 def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published, fingerprint: str) -> tuple[int, int, str]:

@@ -54,7 +54,8 @@ class Standing:
     limited, validated, killed, `WAITING`, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if
     that was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
     cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
-    nobody knows. may_be_approved: a person said no, and may still change it to a yes.
+    nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
+    asked then, or is asked.
     """
 
     state: str
@@ -63,6 +64,7 @@ class Standing:
     problem: str = ""
     opened: str = ""
     may_be_approved: bool = False
+    question: str = ""
 
     @property
     def engine(self) -> str:
@@ -254,7 +256,7 @@ def stands(
         return Standing(note.outcome, note, opened=engine)
     question, refused = newest.state.question, ended is not None and ended.error == Rejected.__name__
     again = refused and question is not None and not question.lapsed
-    return Standing(state, ended, opened=engine, may_be_approved=again)
+    return Standing(state, ended, opened=engine, may_be_approved=again, question=question.name if question else "")
 
 
 def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,15 @@ def test_a_night_that_is_not_published_leaves_its_report(
 
 def test_an_answer_makes_the_report_anew(lake: Lake, api_env: dict[str, str]) -> None:
     lake.ready(name="left-answered", checks=[{"column": "score", "max": 100, "on_fail": "ask"}])
-    assert ran(lake, api_env).returncode == 5
-    done = forked("approve", lake.job_path, NIGHT, "--by", "ana", "--note", "a sale", env=api_env)
+    asked = ran(lake, api_env)
+    assert asked.returncode == 5
+    printed = re.search(rf"approve \S+ {NIGHT} --question ([0-9a-f]{{8}})\n", asked.stderr)
+    assert printed, asked.stderr
+    answer = ["approve", lake.job_path, NIGHT, "--by", "ana", "--note", "a sale", "--question"]
+    other = forked(*answer, "00000000", env=api_env)
+    assert other.returncode == 2
+    assert f"the question is now {printed[1]}, not 00000000; look at it" in other.stderr
+    done = forked(*answer, printed[1], env=api_env)
     assert done.returncode == 0, done.stderr
     text = left(lake).read_text()
     assert "Published as #1" in text

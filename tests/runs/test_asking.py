@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
+from nightjar.flows.pages.advice import advised
 from nightjar.inference.errors import GateFailed, JobError, Unanswered
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import approving, steps
@@ -117,10 +119,17 @@ def test_an_answer_to_what_is_no_longer_there_is_refused(lake: Lake) -> None:
     assert before is not None
     with pytest.raises(JobError, match="the answer is about r2, and lake 2026-11-19 r1 is the newest now"):
         yes(lake, revision=2)
-    with pytest.raises(Unanswered):
+    with pytest.raises(Unanswered) as now:
         lake.run()
-    with pytest.raises(JobError, match="was validated again since that was asked"):
-        yes(lake, checksum=before.published.checksum)
+    assert now.value.question != before.name
+    assert pickle.loads(pickle.dumps(now.value)).question == now.value.question
+    for word in ("approve", "reject"):
+        command = advised(request, stands_at(lake), "job.yaml", "nightjar")[word]
+        assert command == f"nightjar {word} job.yaml 2026-11-19 --question {now.value.question}"
+    with pytest.raises(
+        JobError, match=f"asked: the question is now {now.value.question}, not {before.name}; look at it"
+    ):
+        yes(lake, name=before.name)
     asked(lake, fresh=True)
     with pytest.raises(JobError, match="the answer is about r1, and lake 2026-11-19 r2 is the newest now"):
         yes(lake, revision=1)

@@ -256,14 +256,14 @@ def test_no_shard_is_called_slow_that_took_about_as_long_as_the_others() -> None
 
 def test_a_rejected_night_says_who_said_no_once_and_how_to_say_yes_after_all(night: Lake) -> None:
     night.write_job(checks=[{"column": "score", "max": 5, "on_fail": "ask"}])
-    with pytest.raises(Unanswered):
+    with pytest.raises(Unanswered) as asked:
         night.run(date="2026-11-20")
     # As the command answers, which does not know where the night was scored.
     answer(night.request(date="2026-11-20", engine=RAY), approved=False, by="ann", note="too high")
     said = verdict_of(page_of(night, "2026-11-20"))
     assert "Not approved" in said
     assert said.count("rejected by ann") == 1
-    assert f"nightjar approve {night.job_path} 2026-11-20\n" in said
+    assert f"nightjar approve {night.job_path} 2026-11-20 --question {asked.value.question}\n" in said
     assert f"nightjar run {night.job_path} --run-id 2026-11-20 --engine local\n" in said
 
 

@@ -178,7 +178,7 @@ def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> No
 
 @contextmanager
 def _decoding(source: Source, uri: str, own: str) -> Iterator[None]:
-    """own: the user's source, which may raise anything."""
+    """Makes the file's fault of what decoding it raises. own: the user's source."""
     try:
         yield
     except (MemoryError, pa.ArrowCancelled):
@@ -190,7 +190,11 @@ def _decoding(source: Source, uri: str, own: str) -> Iterator[None]:
         if error.errno is not None:
             raise storage_error(error, uri) from error
         raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
+    except NightjarError:
+        raise
     except Exception as error:
-        if not own or isinstance(error, NightjarError):
-            raise
-        raise SourceFailed(f"{uri}: {own} failed with {type(error).__name__}: {error}") from error
+        # Libraries that decode raise of a bad file what they like, and one file must not end the night.
+        said = f"{type(error).__name__}: {error}"
+        if own:
+            raise SourceFailed(f"{uri}: {own} failed with {said}") from error
+        raise InputCorrupt(f"{uri}: not a readable {source.name} file: {said}") from error
