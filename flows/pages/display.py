@@ -15,6 +15,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TaskID
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import describe, details, shards_done
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.progress import Progress
@@ -44,7 +45,7 @@ class _Watch:
 
     def flow_begins(self, waiting: str = "") -> None:
         """Note that Ray and Prefect are up, or what input the flow waits for; the ledger says nothing yet."""
-        self.doing = waiting or "looking for input"
+        self.doing = line(waiting) or "looking for input"
         self.flowing.clear() if waiting else self.flowing.set()
 
     def steps(self) -> Iterator[tuple[str, Progress | None]]:
@@ -105,9 +106,9 @@ def _live(watch: _Watch, console: Console) -> None:
     """Show two lines that stay in place and vanish at the end: a bar, and the figures below it."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
-        TextColumn("{task.fields[shards]}"),
+        TextColumn("{task.fields[shards]}", markup=False),
         _Clock(),
     )
     bar = Bar(*columns, console=console)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
-from nightjar.flows.pages.display import POLL_S, _Clock, _Watch
+from nightjar.flows.pages.display import POLL_S, _Clock, _Watch, following
 from nightjar.flows.pages.wording import describe, duration, took
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -168,6 +168,17 @@ def test_a_ledger_of_before_begins_to_score_with_its_first_receipt() -> None:
     assert progress.step == "plan"
     progress.fold(receipt("a", 1000.0))
     assert progress.step == "score"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_run_waits_for_is_shown_as_it_is(lake: Lake, terminal: bool) -> None:
+    """A pattern or a name may look like markup of the display, or hold what a terminal obeys."""
+    console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
+    with following(lake.ready().request(), console, quiet=False) as flow_begins:
+        flow_begins("waiting for _SUCCESS in /lake/[a-z]*/ and [/x] and \x1b]0;gone\x07\r[red]")
+        time.sleep(3 * POLL_S)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert r"waiting for _SUCCESS in /lake/[a-z]*/ and [/x] and \x1b]0;gone\x07\r[red]" in shown
 
 
 def test_the_clock_goes_on_when_all_shards_are_done() -> None:
