@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -57,8 +58,10 @@ class PatientRunner(Runner):
         """Stop as for Ctrl-C: cancel what `start` does, which then stops everything in order.
 
         An error raised here would come up wherever the loop happens to be, for example in a request, which would be
-        shown as failed. Prefect's own handler does not await its `stop`, so nothing would be stopped in order.
+        shown as failed. Prefect's own handler does not await its `stop`, so nothing would be stopped in order. Another
+        SIGTERM must not cut that off.
         """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         assert self._serving is not None
         self._serving.get_loop().call_soon_threadsafe(self._serving.cancel)
 

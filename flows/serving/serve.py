@@ -75,6 +75,9 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
         if (lost := _first(group)) is None:
             raise
         raise lost from None
+    finally:
+        # All that is left is to end in order; the runner's own handler would fail, as its loop is closed.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _addresses(api: PrefectApi, reports: Place) -> list[str]:

@@ -8,7 +8,7 @@ import logging
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,8 @@ from forked import forked
 from nightjar.flows.nightly import CANCELLED
 from nightjar.flows.pages import standing
 from nightjar.flows.serving import runner
-from nightjar.flows.serving.serve import _start, unless_cancelled
+from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
+from nightjar.inference.errors import ClusterError
 from service import (
     Service,
     client,
@@ -284,6 +285,57 @@ def test_sigterm_in_the_middle_of_a_request_ends_it_in_order(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_another_sigterm_does_not_cut_off_the_end(
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither while the runner stops, nor when its loop is closed and the servers are ended."""
+
+    class Ended(runner._PatientClient):
+        async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
+            if path == runner._POLL:
+                signal.raise_signal(signal.SIGTERM)
+            return await super().request(method, path, *args, **kwargs)
+
+    class Hurried(runner.PatientRunner):
+        async def __aexit__(self, *exc_info: Any) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            stopped.append("in order")
+            await super().__aexit__(*exc_info)
+
+    stopped: list[str] = []
+    monkeypatch.setattr(runner, "_PatientClient", Ended)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with temporary_settings({PREFECT_API_URL: prefect_api}):
+            _run_until_ended(Hurried(lambda: None, name="hurried"), [], print)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == ["in order"]
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, ClusterError("gone")])
+def test_sigterm_after_any_other_end_of_serving_is_no_error(ends: Any) -> None:
+    """As by Ctrl-C, when a service manager ends the command, too."""
+
+    class Ending:
+        async def start(self) -> None:
+            signal.signal(
+                signal.SIGTERM, lambda *_: asyncio.get_running_loop()
+            )  # as the runner's own, bound to its loop
+            raise ExceptionGroup("", [ends]) if isinstance(ends, Exception) else ends
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(ClusterError) if isinstance(ends, ClusterError) else nullcontext():
+            _run_until_ended(Ending(), [], print)  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_connection_for_cancellations_that_is_lost_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
