@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -74,7 +75,9 @@ class ClassState(Evaluator):
         if not len(expected):
             return
         index: dict[str, int] = {}
-        rows, columns = _coded(expected, index), _coded(found, index)
+        # Each program writes bools differently: the classes of a classifier are often `True` and `False`, or 1 and 0.
+        bools = is_.is_boolean(expected.type) != is_.is_boolean(found.type)
+        rows, columns = (_coded(each, index, _beside_bools if bools else as_text) for each in (expected, found))
         self.rows += len(rows)
         self.right += int((rows == columns).sum())
         if self.cut or not _few(index):
@@ -211,10 +214,19 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return (column.cast(pa.large_string()) if is_.is_string_view(column.type) else column).combine_chunks()
 
 
-def _coded(column: pa.Array, index: dict[str, int]) -> np.ndarray:
-    """The class of each value by its place in `index`, which gets the names that it lacks."""
+_BOOLS = {"true": "true", "false": "false", "1": "true", "0": "false"}
+
+
+def _beside_bools(value: Any) -> str:
+    """The name of a class where either the labels or the outputs are bools, and the others are not."""
+    text = as_text(value)
+    return _BOOLS.get(text.lower(), text)
+
+
+def _coded(column: pa.Array, index: dict[str, int], named: Callable[[Any], str]) -> np.ndarray:
+    """The class of each value by its place in `index`, which gets the names that it lacks. named: names a value."""
     encoded = pc.dictionary_encode(column)
-    names = map(as_text, encoded.dictionary.to_pylist())
+    names = map(named, encoded.dictionary.to_pylist())
     places = np.array([index.setdefault(name, len(index)) for name in names], np.int64)
     found: np.ndarray = places[encoded.indices.to_numpy()]
     return found

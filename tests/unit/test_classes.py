@@ -144,15 +144,24 @@ def test_with_too_many_classes_the_accuracy_is_still_exact_and_the_rest_has_a_re
     [
         (pa.array([1, None, 3], pa.int8()), pa.array(["1", "2", "4"])),
         (pa.array([True, None, False]), pa.array(["true", "x", "y"])),
+        (pa.array([True, None, False]), pa.array(["True", "x", "TRUE"])),
+        (pa.array([True, None, False]), pa.array([0, 0, 0], pa.int8())),
+        (pa.array(["True", None, "no"]), pa.array([True, False, True])),
         (pa.array(["a", None, "b"]).dictionary_encode(), pa.array(["a", "a", "a"], pa.large_string())),
         (pa.array(["a", None, "b"], pa.string_view()), pa.array(["a", "a", "a"]).dictionary_encode()),
     ],
-    ids=["int8", "bool", "dictionary", "view"],
+    ids=["int8", "bool", "bool and Python's text", "bool and integer", "text and bool", "dictionary", "view"],
 )
 def test_a_class_is_named_by_its_text(labels: pa.Array, outputs: pa.Array) -> None:
     found = evaluation(outputs, labels)
     assert found.classes is not None
     assert (found.rows, found.excluded_null_labels, found.classes.accuracy) == (2, 1, 0.5)
+
+
+def test_texts_that_look_like_bools_are_classes_of_their_own_beside_texts() -> None:
+    found = evaluation(["True", "true", "1"], ["true", "true", "true"]).classes
+    assert found is not None
+    assert (found.accuracy, [each.name for each in found.per_class]) == (1 / 3, ["1", "True", "true"])
 
 
 def test_rows_without_label_or_output_are_left_out_and_counted_once() -> None:
