@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 from uuid import UUID
 
@@ -54,7 +55,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.output.revisions import revision_uri
+from nightjar.inference.output.revisions import newest_revision, revision_uri
 from nightjar.inference.run import approving, reasons, steps
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
 from nightjar.inference.run.publishing import unanswered
@@ -71,6 +72,17 @@ _FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
 
 CANCELLED = "cancelled in Prefect, on its page or by its command"
 """The reason of a run that somebody cancelled; Prefect does not keep who it was."""
+
+
+@dataclass(frozen=True)
+class _News:
+    """What of a flow run's end is still to be told: to Prefect's automations, and to whom the job says."""
+
+    events: bool = True
+    message: bool = True
+
+
+_ALL_NEW = _News()
 
 
 @flow(name="nightly", flow_run_name=run_name, persist_result=False, task_runner=ClusterRunner())
@@ -107,7 +119,7 @@ def nightly(
     try:
         if deployment.id:
             request = due(flow_run.parameters)  # whoever must be told of an answer is told with its run
-            if (answered := _answered(request)) is not None:
+            if (answered := _answered(request, ray)) is not None:
                 return answered
         request = requested(flow_run.parameters)
         # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
@@ -137,11 +149,11 @@ def nightly(
     return _completed(finished)
 
 
-def _completed(finished: FinishedRun) -> State[Any]:
+def _completed(finished: FinishedRun, news: _News = _ALL_NEW) -> State[Any]:
     """The state of a flow run that came to its end."""
     note_ending(finished)
     artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication, finished.account)
-    _tell_published(finished)
+    _tell_published(finished, news)
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
         late = tables_behind(finished.request, behind)
@@ -149,29 +161,31 @@ def _completed(finished: FinishedRun) -> State[Any]:
     return Completed(message=finished.sentence)
 
 
-def _failed(request: RunRequest, error: NightjarError, ray: str | None) -> State[Any]:
+def _failed(request: RunRequest, error: NightjarError, ray: str | None, news: _News = _ALL_NEW) -> State[Any]:
     """The state of a flow run that ended with an error, once people have been told."""
     _keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
-        _tell_failed(request, error)
+        _tell_failed(request, error, news)
     if isinstance(error, Unanswered):
         return _ask(request, error, ray)
     # The run's page shows the message alone; calling the flow still raises the error.
     return Failed(message=str(error), data=error)
 
 
-def _tell_failed(request: RunRequest, error: NightjarError) -> None:
+def _tell_failed(request: RunRequest, error: NightjarError, news: _News) -> None:
     """Tell Prefect's automations, and whom the job says."""
-    events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
-    if problem := notifying.failed(request, error):
+    if news.events:
+        events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
+    if news.message and (problem := notifying.failed(request, error)):
         get_run_logger().warning("%s", problem)
 
 
-def _tell_published(finished: FinishedRun) -> None:
+def _tell_published(finished: FinishedRun, news: _News) -> None:
     """As above."""
-    events.published(finished)
-    if problem := notifying.published(finished):
+    if news.events:
+        events.published(finished)
+    if news.message and (problem := notifying.published(finished)):
         get_run_logger().warning("%s", problem)
 
 
@@ -183,37 +197,44 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
     question = approving.asked(request)
     try:
         if question is not None and replies.can_suspend():
-            if (answered := _answered(request)) is not None:
+            if (answered := _answered(request, ray)) is not None:
                 return answered  # by somebody who was told of the question, and was faster than this run
             replies.suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
-    except Rejected as no:
-        return _failed(request, no, ray)
     except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
         get_run_logger().warning("this run cannot be suspended (%s); `nightjar approve` answers it", fault)
     return Failed(name="Asks", message=str(error), data=error)
 
 
-def _answered(request: RunRequest) -> State[Any] | None:
+def _answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
-    question = approving.asked(request)
-    if question is None or question.flow_run != request.flow_run:
+    newest = newest_revision(request.storage, request.run_uri)
+    if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
         return None
-    done = approving.carried_out(request)
-    if done is None and (said := replies.reply(question)) is not None:
+    before, shown, said = newest.state.decision, newest.state.published, replies.reply(question)
+    approves = said is not None and said.decision == "approve"
+    if said is not None and (before is None or (approves and not before.approved)):
         done = approving.answer(
             request,
-            approved=said.decision == "approve",
+            approved=approves,
             by=said.name or "somebody on Prefect's page",
             note=said.note,
             name=question.name,
         )
-    if done is None:
+    elif (kept := approving.carried_out(request)) is not None:
+        done = kept
+    else:
         return None
     get_run_logger().info("%s", done.decision.words)
+    news = _ALL_NEW
+    if done.decision == before and (shown is not None or done.publication is None):
+        # A command did this. It tells of it, unless it has resumed this run, which tells then; a retry tells nothing.
+        first = not replies.ended_since_asked()
+        news = _News(events=first, message=first and replies.repeats(said, done.decision))
     if done.publication is None:
-        raise Rejected(question.no(done.decision))
-    finished = FinishedRun(request, done.scored, done.verdict, done.publication)
-    return _completed(finished)
+        no = Rejected(question.no(done.decision))
+        note_ending(no)
+        return _failed(request, no, ray, news)
+    return _completed(FinishedRun(request, done.scored, done.verdict, done.publication), news)
 
 
 def _stopped(signal: BaseException) -> Interrupted:

@@ -60,6 +60,29 @@ def reply(question: Question) -> Reply | None:
         return None  # it was resumed without the form
 
 
+def repeats(said: Reply | None, decision: Decision) -> bool:
+    """Whether this is what `resume` filled in for a decision: a command resumed the run, and no person on its page."""
+    return said is not None and said.model_dump(include={*_filled(decision)}) == _filled(decision)
+
+
+def ended_since_asked() -> bool:
+    """Whether this flow run had ended after it was suspended, if it was: somebody retries it in Prefect."""
+    try:
+        with get_client(sync_client=True) as client:
+            states = client.read_flow_run_states(UUID(flow_run.id))
+    except _UNUSABLE:
+        return False  # what is told twice is better than what nobody knows
+    ended = False
+    for state in sorted(states, key=lambda each: each.timestamp):
+        ended = state.is_final() or (ended and not state.is_paused())
+    return ended
+
+
+def _filled(decision: Decision) -> dict[str, str]:
+    """A decision as the form has it."""
+    return {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
+
+
 def resume(question: Question, decision: Decision) -> tuple[bool, str]:
     """Let the flow run that asked end, if it is suspended. Returns whether it will, and what a person should know if it
     should and cannot.
@@ -71,8 +94,7 @@ def resume(question: Question, decision: Decision) -> tuple[bool, str]:
             found = client.read_flow_run(UUID(question.flow_run))
         if found.state is None or not found.state.is_paused():
             return False, ""
-        given = {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
-        resume_flow_run(found.id, run_input=given)
+        resume_flow_run(found.id, run_input=_filled(decision))
     except ObjectNotFound:
         return False, ""  # it was started with another API, or with none
     except _UNUSABLE as error:

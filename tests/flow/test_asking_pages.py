@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
+from prefect.states import AwaitingRetry
 
 from forked import forked
+from nightjar import flows
 from nightjar.flows.pages import standing
-from nightjar.inference.run import approving
-from service import Service, client, deployments, ended, service, start_run, state_of
+from service import Service, client, deployments, ended, events, service, start_run, state_of
 from support import Lake, conforms, wait_until
 from webhooks import Webhook, webhook
 
@@ -34,6 +35,10 @@ class Asking:
     def said(self, night: str) -> list[str]:
         """What was sent of this night, kind after kind."""
         return [message["event"] for message in self.told.posted if message["run_id"] == night]
+
+    def emitted(self, name: str, night: str) -> int:
+        """How many events of this name are about this night."""
+        return sum(each.payload["run_id"] == night for each in events(self.api, name))
 
     @property
     def api(self) -> str:
@@ -103,11 +108,13 @@ def test_a_no_on_the_page_fails_the_run(asking: Asking) -> None:
 
 
 def test_whoever_answers_before_the_run_is_suspended_ends_it(asking: Asking) -> None:
-    """As an automation may that is told of the question: the run does not wait for a second answer."""
+    """As an automation may that is told of the question: the run does not wait for a second answer. It is told once, by
+    whoever answered.
+    """
 
     def answer(message: dict[str, Any]) -> None:
         if message["event"] == "asks":
-            approving.answer(asking.lake.request(date="2026-11-05"), approved=True, by="a robot")
+            flows.approve(asking.lake.job_path, date="2026-11-05", by="a robot")
 
     asking.told.on_message = answer
     try:
@@ -132,6 +139,40 @@ def test_a_yes_by_command_ends_the_suspended_run_too(asking: Asking) -> None:
     assert after.state is not None
     assert after.state.is_completed(), after.state.message
     assert asking.lake.snapshot().runs["2026-11-03"].revision == 1
+    assert asking.said("2026-11-03") == ["asks", "published"], "by the run"
+
+
+def test_a_yes_on_the_page_counts_after_a_no_by_command(asking: Asking) -> None:
+    """The command reached no Prefect, so the run still waits."""
+    run = asking.suspended("2026-11-06")
+    flows.reject(asking.lake.job_path, date="2026-11-06", by="ben")
+    done = asking.reply(run, decision="approve", name="anna")
+    assert done.state is not None
+    assert done.state.is_completed(), done.state.message
+    assert "2026-11-06" in asking.lake.snapshot().runs
+    assert any(note.startswith("approved by anna at ") for note in asking.status("2026-11-06").notes)
+    assert asking.said("2026-11-06") == ["asks", "failed", "published"]
+
+
+@pytest.mark.parametrize(("night", "answers"), [("2026-11-07", "approve"), ("2026-11-08", "reject")])
+def test_an_answer_by_command_is_told_once_whoever_resumes_and_retries_the_run(
+    asking: Asking, night: str, answers: str
+) -> None:
+    """The command reached no Prefect, and told of it itself. Automations learn of it from the run, and once, too."""
+    run = asking.suspended(night)
+    getattr(flows, answers)(asking.lake.job_path, date=night, by="cleo")
+    told = ["asks", "published" if answers == "approve" else "failed"]
+    assert asking.said(night) == told
+    name = f"nightjar.run.{told[1]}"
+    first = asking.reply(run, decision=answers, name="anna").state
+    assert first is not None
+    wait_until(lambda: asking.emitted(name, night), 30, "it is an event")
+    with client(asking.api) as asked:
+        asked.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+    wait_until(lambda: state_of(asking.api, run).type != first.type, 60, "it begins again")
+    assert ended(asking.api, run).state.type == first.type  # type: ignore[union-attr]
+    assert asking.said(night) == told
+    assert asking.emitted(name, night) == 1
 
 
 def test_an_answer_to_an_older_validation_is_refused_on_the_page(asking: Asking, api_env: dict[str, str]) -> None:
