@@ -121,12 +121,13 @@ def _tensor(field: pa.Field) -> pa.BaseExtensionType | None:
         name, shape, stored = told.get(_NAME, b"").decode(errors="replace"), told.get(_SHAPE, b""), field.type
     if name in _FIXED:
         try:
-            return pa.fixed_shape_tensor(stored.value_type, json.loads(shape))
+            sizes = json.loads(shape)
         except ValueError:
             raise ValueError(
-                f"the shape of the tensors in column {field.name!r} is a pickle, as Ray 2.49 to 2.54 wrote it, and pickles "
-                "of files are not loaded; write the file again with Ray 2.55 or later"
+                f"the shape of the tensors in column {field.name!r} is a pickle, as Ray 2.49 to 2.54 wrote it, and "
+                "pickles of files are not loaded; write the file again with Ray 2.55 or later"
             ) from None
+        return pa.fixed_shape_tensor(stored.value_type, sizes)
     return VariableShapedTensor(stored.field("data").type.value_type) if name == _VARIABLE else None
 
 

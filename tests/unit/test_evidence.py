@@ -40,6 +40,7 @@ def night(output: Path, run_id: str, rows: int, date: str = "", *, x: Sequence[f
     manifest.parent.mkdir(parents=True)
     content = {**FIRST_MANIFEST, "date": date or run_id, "totals": {**FIRST_MANIFEST["totals"], "rows_in": rows}}
     if x:
+        content["totals"]["rows_out"] = len(x)
         profile = profile_of(x).to_bytes()
         (manifest.parent / "profile-000001").write_bytes(profile)
         content["profile"] = {"file": "profile-000001", "checksum": checksum(profile), "size": len(profile)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,3 +174,42 @@ def test_a_file_whose_tensors_have_another_shape_fails_alone_and_names_the_colum
     said = r"other\.parquet: column 'rgb' is uint8\[2, 4, 3\], in most of the input it is uint8\[4, 2, 3\]"
     with pytest.raises(ShardsFailed, match=rf"^1 of 3 shards has no result.*{said}"):
         lake.run(engine="local")
+
+
+PICKLED = """
+import sys
+from pathlib import Path
+from nightjar.inference.input.described import described
+from nightjar.inference.job.file import load_job
+from nightjar.inference.storage.lake import LakeStorage
+
+storage, folder = LakeStorage(), Path(sys.argv[1])
+for entry, found in described(storage, load_job(folder / "job.yaml"), storage.list(str(folder / "data"))):
+    print(Path(entry.uri).name, getattr(found, "why", "described"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("", "column 'rgb' is a pickle, as Ray 2.49 to 2.54 wrote it, and pickles of files are not loaded; write the"),
+        ("import ray.data; from ray.data.extensions import ArrowTensorTypeV2\n", "written by Ray 2.49-2.54"),
+    ],
+    ids=["without Ray", "with Ray's types"],
+)
+def test_a_file_whose_shapes_are_pickles_is_bad_alone(lake: Lake, first: str, said: str) -> None:
+    """As Ray 2.49 to 2.54 wrote it. Where Ray's types are registered, Arrow raises what Ray does."""
+    lake.write_model()
+    lake.write_job(model__features=["rgb"])
+    table = ray_table().select(["rgb", "id"])
+    told = {**table.schema.field("rgb").metadata, b"ARROW:extension:metadata": pickle.dumps((4, 2, 3))}
+    table = table.set_column(0, table.schema.field("rgb").with_metadata(told), table["rgb"])
+    path = lake.folder / "data" / "pickled.parquet"
+    pq.write_table(table, path)
+    done = subprocess.run(
+        [sys.executable, "-c", first + PICKLED, str(lake.folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, bad = done.stdout.splitlines()
+    assert whole == "images.parquet described"
+    assert bad.startswith(f"pickled.parquet {path}: not a readable Parquet file: ") and said in bad

@@ -176,6 +176,10 @@ def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> No
             raise ValueError(f"its failures have {row!r}: {failure!r:.80}, in a table of {found.table.num_rows} rows")
 
 
+_OF_BYTES = (ValueError, TypeError, LookupError, ArithmeticError)
+"""What libraries raise of bytes that they cannot decode. Another error may pass, so the file is tried again."""
+
+
 @contextmanager
 def _decoding(source: Source, uri: str, own: str) -> Iterator[None]:
     """Makes the file's fault of what decoding it raises. own: the user's source."""
@@ -193,8 +197,9 @@ def _decoding(source: Source, uri: str, own: str) -> Iterator[None]:
     except NightjarError:
         raise
     except Exception as error:
-        # Libraries that decode raise of a bad file what they like, and one file must not end the night.
         said = f"{type(error).__name__}: {error}"
         if own:
             raise SourceFailed(f"{uri}: {own} failed with {said}") from error
-        raise InputCorrupt(f"{uri}: not a readable {source.name} file: {said}") from error
+        if isinstance(error, _OF_BYTES):
+            raise InputCorrupt(f"{uri}: not a readable {source.name} file: {said}") from error
+        raise
