@@ -266,18 +266,21 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
     assert serving.process.returncode == 0
 
 
+class Terminated(runner._PatientClient):
+    """A client whose process gets SIGTERM when it asks for work."""
+
+    async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
+        if path == runner._POLL:
+            signal.raise_signal(signal.SIGTERM)
+        return await super().request(method, path, *args, **kwargs)
+
+
 def test_sigterm_in_the_middle_of_a_request_ends_it_in_order(
     prefect_api: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Wherever the loop happens to be: no request is shown as failed, as it was when the handler raised an error."""
 
-    class Ended(runner._PatientClient):
-        async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
-            if path == runner._POLL:
-                signal.raise_signal(signal.SIGTERM)
-            return await super().request(method, path, *args, **kwargs)
-
-    monkeypatch.setattr(runner, "_PatientClient", Ended)
+    monkeypatch.setattr(runner, "_PatientClient", Terminated)
     before = signal.getsignal(signal.SIGTERM)
     try:
         with temporary_settings({PREFECT_API_URL: prefect_api}), pytest.raises(asyncio.CancelledError):
@@ -292,12 +295,6 @@ def test_another_sigterm_does_not_cut_off_the_end(
 ) -> None:
     """Neither while the runner stops, nor when its loop is closed and the servers are ended."""
 
-    class Ended(runner._PatientClient):
-        async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
-            if path == runner._POLL:
-                signal.raise_signal(signal.SIGTERM)
-            return await super().request(method, path, *args, **kwargs)
-
     class Hurried(runner.PatientRunner):
         async def __aexit__(self, *exc_info: Any) -> None:
             signal.raise_signal(signal.SIGTERM)
@@ -306,7 +303,7 @@ def test_another_sigterm_does_not_cut_off_the_end(
             await super().__aexit__(*exc_info)
 
     stopped: list[str] = []
-    monkeypatch.setattr(runner, "_PatientClient", Ended)
+    monkeypatch.setattr(runner, "_PatientClient", Terminated)
     before = signal.getsignal(signal.SIGTERM)
     try:
         with temporary_settings({PREFECT_API_URL: prefect_api}):
