@@ -274,7 +274,7 @@ def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterat
         found = Path(folder).stat()
         with os.scandir(folder) as items:
             # A folder is sorted by its name with the slash, as the URIs below it are.
-            names = sorted(item.name + "/" if item.is_dir() else item.name for item in items)
+            names = sorted(item.name + "/" if _is_folder(item) else item.name for item in items)
     except (FileNotFoundError, NotADirectoryError):
         return
     here = (found.st_dev, found.st_ino)
@@ -292,12 +292,23 @@ def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterat
                 yield entry
 
 
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:
+        return False  # whoever opens it is told of it by its own name
+
+
 def _entry(uri: str) -> Entry | None:
-    """The entry of a file; None if the file is gone, or is a dangling link, a pipe or a socket."""
+    """The entry of a file; None if the file is gone, or is a link to nothing or to itself, a pipe or a socket."""
     try:
         found = Path(uri).stat()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
     if not stat.S_ISREG(found.st_mode):
         return None
     return Entry(uri, found.st_size, local_version(found))

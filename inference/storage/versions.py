@@ -60,4 +60,6 @@ def _content(version: str) -> str:
 def _fields(version: str) -> list[str]:
     """The fields of an object's version; an etag is one field, whatever it contains."""
     stored = version.partition(" ")[0]
+    if stored.startswith('"'):  # Azure puts quotes around an etag in one answer, and none in another
+        return [stored.strip('"')]
     return stored.split("+") if stored[:1].isdecimal() else [stored]

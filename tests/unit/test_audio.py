@@ -151,7 +151,11 @@ def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(audio, "MOST_SAMPLES", 1000)
     (tmp_path / "long.wav").write_bytes(as_wave(LEFT))
     (failure,) = read(tmp_path / "long.wav").failures.values()
-    assert "8,000 frames of 1 channels, more than are decoded" in failure.message
+    assert f"8,000 frames of 1 channels at {RATE:,} Hz, more than are decoded" in failure.message
+    monkeypatch.setattr(audio, "MOST_SAMPLES", 10_000)
+    (failure,) = read(tmp_path / "long.wav", sample_rate=2 * RATE).failures.values()
+    assert f"at {RATE:,} Hz, more than are decoded" in failure.message, "16,000 samples, when they are resampled"
+    assert not read(tmp_path / "long.wav", sample_rate=RATE // 2).failures
 
 
 def test_options_that_cannot_be_are_told(tmp_path: Path) -> None:

@@ -154,6 +154,14 @@ def test_digits_that_a_number_does_not_keep_cost_their_row(tmp_path: Path, delim
     assert declared.table["n"].to_pylist()[5:] == [1234, 31, -7, 7, 0, None, 1]
 
 
+def test_digits_are_kept_where_blanks_separate_the_fields(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t n\n1 12345\n1 01234\n10 105\n")
+    source = SOURCE.with_options({"delimiter": " "})
+    found = source.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("n", pa.int64())]))
+    assert found.table["n"].to_pylist() == [12345, None, 105]
+    assert list(found.failures) == [1]
+
+
 def test_whole_numbers_that_a_float_does_not_hold_cost_their_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("f\n0.5\n9007199254740993\n9007199254740992\n72057594037927940\n1e300\n01\n+1\n")
     found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("f", pa.float64())]))

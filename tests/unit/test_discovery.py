@@ -395,3 +395,31 @@ def test_files_of_a_linked_folder_that_are_input_themselves_are_input_once(tmp_p
 def test_whether_an_input_would_take_a_file_in_is_known_without_looking(uri: str, file: str, taken: bool) -> None:
     """From this a job is refused that would score its own predictions the next night."""
     assert takes_in(uri, file) == taken
+
+
+REQUIRED = pa.field("item", pa.float32(), nullable=False)
+NESTED = [
+    (pa.list_(pa.float32()), pa.list_(REQUIRED), [[1.0], []]),
+    (pa.list_(pa.float32(), 2), pa.list_(REQUIRED, 2), [[1.0, 2.0], [3.0, 4.0]]),
+    (pa.struct({"item": pa.float32()}), pa.struct([REQUIRED]), [{"item": 1.0}, {"item": 2.0}]),
+    (pa.map_(pa.string(), pa.float32()), pa.map_(pa.string(), REQUIRED), [[("a", 1.0)], []]),
+]
+
+
+@pytest.mark.parametrize(("loose", "strict", "values"), NESTED)
+@pytest.mark.parametrize("first", ["loose", "strict"])
+def test_files_may_differ_in_whether_they_allow_nulls_inside_of_a_column(
+    tmp_path: Path, loose: pa.DataType, strict: pa.DataType, values: list[Any], first: str
+) -> None:
+    """As Spark writes `containsNull = false` where a file happens to have none."""
+    kinds = [loose, strict] if first == "loose" else [strict, loose]
+    for name, kind in zip("abc", [kinds[0], kinds[0], kinds[1]], strict=True):
+        table = pa.table({"v": pa.array(values if kind is strict else [*values, None], kind)})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    asked = job(tmp_path, str(tmp_path))
+    found = discover(STORAGE, asked)
+    for shard in make_plan(found, asked, "").shards():
+        for piece in shard.pieces:
+            read = read_piece(STORAGE, asked, piece, found.schema)
+            assert read.failures == {}
+            assert read.table["v"].to_pylist()[: len(values)] == values

@@ -129,6 +129,22 @@ def test_a_value_of_another_type_costs_its_row(shop: Path) -> None:
     assert read.table["price"].to_pylist()[:3] == [0, 0.125, None]
 
 
+def test_a_whole_number_that_a_float_does_not_hold_costs_its_row(tmp_path: Path) -> None:
+    """SQLite keeps it whole in a column without a type; where the job declares a float, it is rounded."""
+    with closing(sqlite3.connect(tmp_path / "mixed.db")) as made:
+        made.execute("CREATE TABLE sales (id INTEGER PRIMARY KEY, v)")
+        made.executemany("INSERT INTO sales (v) VALUES (?)", [(1.5,), (9007199254740993,), (9007199254740992,)])
+        made.commit()
+    for schema, values in ((None, [1.5, None, 2.0**53]), ({"v": "float64"}, [1.5, 2.0**53, 2.0**53])):
+        job = job_of(
+            str(tmp_path / "mixed.db"), tmp_path, {"schema": schema} if schema else None, table="sales", partitions=1
+        )
+        found = discover(STORAGE, job)
+        read = read_piece(STORAGE, job, pieces(job, found)[0], found.schema)
+        assert read.table["v"].to_pylist() == values
+        assert list(read.failures) == ([1] if schema is None else [])
+
+
 @pytest.mark.parametrize("kind", [None, "binary", "date32", "float32"])
 def test_a_text_that_is_not_utf8_costs_its_row(shop: Path, kind: str | None) -> None:
     write(shop, "UPDATE sales SET note = CAST(x'636166E9' AS TEXT) WHERE id = -886")

@@ -181,6 +181,14 @@ def test_an_etag_is_one_whatever_is_in_it() -> None:
     assert untouched('"a+b"', '"a+b"')
 
 
+def test_the_quotes_around_an_etag_do_not_count() -> None:
+    """Azure writes them in the answer about an object, and not in a list."""
+    for check in (untouched, same_version):
+        assert check("0x8DC4F3A2", '"0x8DC4F3A2"')
+        assert check('"0x8DC4F3A2"', "0x8DC4F3A2")
+        assert not check("0x8DC4F3A2", '"0x8DC4F3A3"')
+
+
 def _moved_over(path: Path) -> None:
     other = path.with_name("y")
     other.write_bytes(b"456")
@@ -262,11 +270,12 @@ def test_a_folder_without_objects_lists_nothing(storage: LakeStorage, folder: st
 
 
 def test_links_are_followed_once(storage: LakeStorage, folder: str, tmp_path: Path) -> None:
-    """A linked folder is listed under the link; a link back up ends there; a link to nothing is no object."""
+    """A linked folder is listed under the link; a link back up ends there; a link to nothing or itself is no object."""
     storage.write(join(folder, "a/x"), b"1")
     Path(folder, "a/up").symlink_to(folder)
     Path(folder, "b").symlink_to(Path(folder, "a"))
     Path(folder, "gone").symlink_to(tmp_path / "nowhere")
+    Path(folder, "itself").symlink_to(Path(folder, "itself"))
     assert listed(storage, folder) == ["a/x", "b/x"]
 
 

@@ -111,8 +111,10 @@ class Audio(FileSource):
                         f"{uri}: it does not say how long it is, as a stream that was written into a pipe, and "
                         "libsndfile does not decode that; write it as a file, for example: ffmpeg -i OLD.flac NEW.flac"
                     )
-                if said * channels > MOST_SAMPLES:
-                    raise InputCorrupt(f"{uri}: {said:,} frames of {channels} channels, more than are decoded")
+                if said * channels * max(1.0, (self.sample_rate or rate) / rate) > MOST_SAMPLES:
+                    raise InputCorrupt(
+                        f"{uri}: {said:,} frames of {channels} channels at {rate:,} Hz, more than are decoded"
+                    )
                 samples = file.read(MOST_SAMPLES // channels, dtype="float32", always_2d=True)
         except soundfile.SoundFileError as error:
             # What it says of itself begins with the name of the file, here an object in memory.

@@ -118,7 +118,7 @@ def _zeros(codes: NDArray[np.uint8], delimiter: int, plus: bool, room: _Room) ->
     # In 2026-01-02 03:04 the zeros stand behind a digit and something else that separates no fields.
     np.greater_equal(before, np.uint8(ord("-")), out=some)
     some |= before == np.uint8(ord(" "))
-    if delimiter >= ord("-"):
+    if delimiter >= ord("-") or delimiter == ord(" "):
         some &= before != np.uint8(delimiter)
     some &= digit[:-1]
     np.greater(found, some, out=found)

@@ -1,8 +1,8 @@
 """Schema normalisation: removes differences that come only from how a writer stored the values.
 
 Such differences are no reason to refuse a file. pandas, polars, DuckDB and Arrow write the same texts as `string`,
-`large_string` or `string_view`. They number a dictionary with as few bits as one file needs, and declare that a column
-excludes nulls if a file happens to have none.
+`large_string` or `string_view`. They number a dictionary with as few bits as one file needs, and declare that a column,
+or what is inside of it, excludes nulls if a file happens to have none.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ def normalised(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain_inside(kind: pa.DataType) -> pa.DataType:
-    """The type without view types in it, for which Arrow has no `take`. A view type itself stays: it can be cast."""
+    """The type without view types in it, for which Arrow has no `take`, and with items and fields that may be null. A
+    view type itself stays: it can be cast.
+    """
 
     def plain(field: pa.Field) -> pa.Field:
-        return field.with_type(PLAIN.get(field.type) or _plain_inside(field.type))
+        return field.with_type(PLAIN.get(field.type) or _plain_inside(field.type)).with_nullable(True)
 
     is_ = pa.types
     if is_.is_dictionary(kind):
@@ -52,7 +54,7 @@ def _plain_inside(kind: pa.DataType) -> pa.DataType:
     if is_.is_struct(kind):
         return pa.struct([plain(kind.field(index)) for index in range(kind.num_fields)])
     if is_.is_map(kind):
-        return pa.map_(plain(kind.key_field), plain(kind.item_field), kind.keys_sorted)
+        return pa.map_(plain(kind.key_field).with_nullable(False), plain(kind.item_field), kind.keys_sorted)
     return kind
 
 
@@ -70,12 +72,12 @@ def values(kind: pa.DataType) -> pa.DataType:
     if is_.is_struct(kind):
         return pa.struct([_field(kind.field(index)) for index in range(kind.num_fields)])
     if is_.is_map(kind):
-        return pa.map_(_field(kind.key_field), _field(kind.item_field))
+        return pa.map_(_field(kind.key_field).with_nullable(False), _field(kind.item_field))
     return _LARGE.get(kind, kind)
 
 
 def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(values(field.type))
+    return field.with_type(values(field.type)).with_nullable(True)
 
 
 def columns(schema: pa.Schema) -> pa.Schema:

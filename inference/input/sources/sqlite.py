@@ -15,7 +15,8 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, Transient
 from nightjar.inference.input.sources.databases import Key, Range
-from nightjar.inference.input.sources.fitting import cast_exactly, told
+from nightjar.inference.input.sources.digits import is_rounded
+from nightjar.inference.input.sources.fitting import cast_exactly, is_declared, told
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.records import RowFailure
@@ -193,9 +194,9 @@ def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tup
     Raises:
         SchemaMismatch: Values of SQLite cannot be read as this type at all.
     """
-    kind = column.type
+    kind, exact = column.type, not is_declared(column)
     try:
-        return _array(values, kind), {}
+        return _array(values, kind, exact), {}
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
         pass
     except pa.ArrowNotImplementedError:
@@ -203,7 +204,7 @@ def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tup
     kept, failures = list(values), dict[int, RowFailure]()
     for row, value in enumerate(values):
         try:
-            _array([value], kind)
+            _array([value], kind, exact)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
             kept[row] = None
             fault = SchemaMismatch(
@@ -211,11 +212,13 @@ def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tup
                 f"{told(column)}"
             )
             failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(value)[:2048])
-    return _array(kept, kind), failures
+    return _array(kept, kind, exact), failures
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The values as an array; a text in a column of numbers is an error, and so is a number in a column of texts."""
+def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
+    """The values as an array; a text in a column of numbers is an error, and so is a number in a column of texts.
+    exact: so is a whole number that a float would round.
+    """
     is_ = pa.types
     if is_.is_nested(kind):
         raise pa.ArrowNotImplementedError("no type of SQLite")
@@ -229,6 +232,8 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     if is_.is_floating(kind):
         if any(isinstance(value, str) for value in values):
             raise TypeError("another type")
+        if exact and any(type(value) is int and is_rounded(value) for value in values):
+            raise TypeError("a float would lose digits")
         values = [None if value is None else float(value) for value in values]
     if all(value is None for value in values):
         return pa.nulls(len(values), kind)
