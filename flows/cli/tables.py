@@ -106,13 +106,10 @@ def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
     for number, each in enumerate(found):
         at, latest = each.snapshot, each.snapshot.latest()
         seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
-        table.add_row(
-            f"{at.number}{' (now)' if not number else ''}",
-            at.at[:19],
-            Text(visible(at.note)),
-            Text(visible(seen)),
-            Text(visible(changed_runs(each.changes))),
-        )
+        told = (at.note, seen, changed_runs(each.changes))
+        if at.origin.act == "damaged":
+            told = ("damaged: it cannot be read", "unknown", "unknown")
+        table.add_row(f"{at.number}{' (now)' if not number else ''}", at.at[:19], *(Text(visible(one)) for one in told))
     return table
 
 

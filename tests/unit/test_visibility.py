@@ -222,6 +222,8 @@ def test_a_rollback_says_that_it_does_not_know_what_a_damaged_publication_showed
     )
     assert said(capsys, "rollback", lake.job_path).endswith(f"Nothing changed. {unknown}\n")
     assert "not a publication that this version can read" in said(capsys, "publications", lake.job_path, "--json")
+    (line,) = (line for line in said(capsys, "publications", lake.job_path).splitlines() if "damaged" in line)
+    assert line.split() == ["3", "damaged:", "it", "cannot", "be", "read", "unknown", "unknown"]
 
 
 def test_a_rollback_says_what_readers_would_lose_before_it_does_so(
