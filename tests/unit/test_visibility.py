@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.cli.options import out
 from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -212,8 +213,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 
 
 def test_a_rollback_says_that_it_does_not_know_what_a_damaged_publication_showed(
-    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(out, "_width", 200)  # else a narrow terminal breaks the lines of the table
     Path(output, "publications", "00000003.json").write_text("{")
     unknown = "What publication 3 showed is not known, because it cannot be read."
     assert said(capsys, "rollback", lake.job_path, "--dry-run") == (
