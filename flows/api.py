@@ -62,16 +62,12 @@ def run(
         TablesBehind: it is published, but a table of the job does not show it.
         Interrupted: a person or a signal stopped it.
     """
-    from rich.console import Console
-
     from nightjar.flows.pages.advice import check_tables
     from nightjar.flows.pages.finished import run_result
 
-    with as_found():
-        request = requested(
-            job, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
-        )
-        done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
+    done, total_s = _silently(
+        job, ray, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
+    )
     check_tables(done.run.request, done.run.publication.tables_behind)
     return run_result(done, total_s)
 
@@ -89,17 +85,11 @@ def baseline(
     inputs: the training set: files, folders or patterns. date: its logical date; default: today in the job's time
     zone. The rest is as in `run`. Repeat the call to continue it, or to replace it.
     """
-    from rich.console import Console
-
     from nightjar.flows.pages.finished import run_result
     from nightjar.inference.job.checks import BASELINE
 
-    with as_found():
-        request = requested(
-            job, date=_date(date), run_id=BASELINE, publish=False, engine=engine, inputs=_listed(inputs)
-        )
-        done, total_s = launched(request, ray, Console(quiet=True), verbose=False, quiet=True)
-    return run_result(done, total_s)
+    given = {"date": _date(date), "run_id": BASELINE, "publish": False, "engine": engine, "inputs": _listed(inputs)}
+    return run_result(*_silently(job, ray, **given))
 
 
 def backfill(
@@ -277,6 +267,14 @@ def _warn(notes: Sequence[str]) -> None:
 
 def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _silently(job: str | Path, ray: str | None, **given: Any) -> tuple[Launched, float]:
+    """`launched`, without a word on the terminal. given: as `make_request` takes it."""
+    from rich.console import Console
+
+    with as_found():
+        return launched(requested(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)
 
 
 def requested(job: str | Path, **given: Any) -> RunRequest:

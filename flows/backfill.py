@@ -208,7 +208,7 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
         if (seen := _seen(request)) is not None:
             totals = read_manifest(request.storage, request.output, seen).totals
             return Night(night, "published", totals.rows_out, said)
-        if approving.waits(request) and (question := approving.asked(request)) is not None:
+        if (question := approving.waits(request)) is not None:
             yes = shlex.join(["nightjar", "approve", job, *request.words, "--question", question.name])
             return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
     except NightjarError as error:

@@ -77,8 +77,7 @@ def rollback(
         if not dry_run:
             then = visibility.rollback(request.storage, request.output, then.number)
     changed = visibility.changes(now, then)
-    damaged = now.origin.act == "damaged"
-    behind = f" What publication {now.number} showed is not known, because it cannot be read." if damaged else ""
+    behind = f" What publication {now.number} showed is not known, because it cannot be read." if now.damaged else ""
     if as_json:
         from nightjar.flows.reports import RolledBack
         from nightjar.inference.records import as_line

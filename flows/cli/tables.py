@@ -107,7 +107,7 @@ def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
         at, latest = each.snapshot, each.snapshot.latest()
         seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
         told = (at.note, seen, changed_runs(each.changes))
-        if at.origin.act == "damaged":
+        if at.damaged:
             told = ("damaged: it cannot be read", "unknown", "unknown")
         table.add_row(f"{at.number}{' (now)' if not number else ''}", at.at[:19], *(Text(visible(one)) for one in told))
     return table

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
-from nightjar.inference.errors import StorageError, TablesBehind
+from nightjar.inference.errors import NightjarError, StorageError, TablesBehind, Unanswered
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -142,6 +142,11 @@ def remedies(
             answers = {word: _answer(word, request, job, question) for word in ("approve", "reject")}
             return {"look": shlex.join(["show", *words]), **answers}
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
+
+
+def question_of(error: NightjarError) -> str:
+    """The name of the question that a run ends with; '' if it asks nothing."""
+    return error.question if isinstance(error, Unanswered) else ""
 
 
 def _answer(word: str, request: RunRequest, job: str, question: str) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nightjar.flows.pages.addresses import shown_at
-from nightjar.flows.pages.advice import aftermath, near, remedies, typed
+from nightjar.flows.pages.advice import aftermath, near, question_of, remedies, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
 from nightjar.flows.pages.report.writing import written
@@ -65,9 +65,7 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
         seen=after.seen,
         so_far=so_far,
         remarks=remarks,
-        commands=remedies(
-            request, state, job, fresh=after.fresh, ray=ray, question=(ended.question or "") if ended else ""
-        ),
+        commands=remedies(request, state, job, fresh=after.fresh, ray=ray, question=question_of(error)),
         continues=not after.fresh,
         report=written(request) if report is None else report,
     )

@@ -47,8 +47,7 @@ class Ended:
     person must say yes before it is published; `limited` or `validated`: done, and not to be published. step: where it
     ended: start, discover, score, validate or publish. error: the class of the exception; empty if the run was done.
     gates: those that failed, or that ask. publish: whether the run was to be published. at: in UTC, as ISO 8601.
-    engine: where it was to be scored, if it ended before it had a ledger. question: the name of the question that it
-    asks.
+    engine: where it was to be scored, if it ended before it had a ledger.
     """
 
     outcome: str
@@ -59,7 +58,6 @@ class Ended:
     gates: tuple[FailedGate, ...] = ()
     publish: bool = True
     engine: str | None = field(default=None, metadata=SELDOM)
-    question: str | None = field(default=None, metadata=SELDOM)
 
     @property
     def where(self) -> str:
@@ -82,8 +80,7 @@ def of_error(error: BaseException, step: str, *, publish: bool = True, engine: s
     gates = error.gates if isinstance(error, GateFailed) else ()
     failed = tuple(failed_gate(gate) for gate in gates if gate.verdict == ("ask" if asks else "block"))
     outcome = REJECTED if isinstance(error, JobError) else ASKS if asks else FAILED
-    question = error.question if isinstance(error, Unanswered) else None
-    return Ended(outcome, step, utc(), type(error).__name__, clip(str(error)), failed, publish, engine, question)
+    return Ended(outcome, step, utc(), type(error).__name__, clip(str(error)), failed, publish, engine)
 
 
 def failed_gate(gate: Any) -> FailedGate:
@@ -112,10 +109,9 @@ def done(step: str, *, limited: bool) -> Ended:
     return Ended(LIMITED if limited else VALIDATED, step, utc(), publish=False)
 
 
-def asks(step: str, gates: tuple[FailedGate, ...], at: str, until: str, question: str) -> Ended:
+def asks(step: str, gates: tuple[FailedGate, ...], at: str, until: str) -> Ended:
     """The ending of a run that waits for a person's answer, with everything else done."""
-    said = f"No answer until {until} counts as a no."
-    return Ended(ASKS, step, at, Unanswered.__name__, said, gates, question=question)
+    return Ended(ASKS, step, at, Unanswered.__name__, f"No answer until {until} counts as a no.", gates)
 
 
 def utc(hours: float = 0.0) -> str:

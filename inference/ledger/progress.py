@@ -122,33 +122,19 @@ class Progress:
             self.spent, self.failed_s = NOTHING_SPENT, 0.0
 
     def _plan(self, line: Planned) -> None:
-        now = Progress(
-            shards=line.shards,
-            rows=line.rows,
-            done_shards=line.done_shards,
-            rows_out=line.rows_out,
-            rows_quarantined=line.rows_quarantined,
-            rows_partial=line.rows_partial,
-            cuts=self.cuts if line.cuts is None else line.cuts,
-            backoffs=self.backoffs,
-            ceilings=self.ceilings,
-            usage=self.usage,
-            usage_before=self.usage_before,
-            uncounted=line.uncounted,
-            rows_left_out=line.rows_left_out,
-            # Failures under an earlier plan count, too.
-            failed_attempts=self.failed_attempts,
-            deaths=self.deaths,
-            step=self.step,
-            writer=self.writer,
-            flow_run=self.flow_run,
-            earlier_rows=self.earlier_rows,
-            earlier_s=self.earlier_s,
+        """The plan says how much there is and is done. Failures under an earlier plan count, too."""
+        self.shards, self.rows, self.uncounted = line.shards, line.rows, line.uncounted
+        self.done_shards, self.rows_left_out = line.done_shards, line.rows_left_out
+        self.rows_out, self.rows_quarantined, self.rows_partial = (
+            line.rows_out,
+            line.rows_quarantined,
+            line.rows_partial,
         )
-        self.__dict__.update(vars(now))
+        self.cuts = self.cuts if line.cuts is None else line.cuts
         self._count()
-        self.reused_shards = self.done_shards
-        self.reused_rows = self.rows_out + self.rows_quarantined
+        self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
+        self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
+        self.memory, self.spent, self.failed_s = {}, NOTHING_SPENT, 0.0
 
     def _receipt(self, line: Receipt) -> None:
         self.done_shards += 1

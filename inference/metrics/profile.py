@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -140,34 +139,6 @@ class ColumnProfile:
             found.spread = None
         return found
 
-    def thinned(self, share: float) -> ColumnProfile:
-        """The counts of this share of the rows, for `drift`; a value that was counted is still one that occurs. Sums,
-        extreme values and distinct values are those of all rows.
-        """
-        if share >= 1:
-            return self
-
-        def fewer(count: int) -> int:
-            return round(count * share)
-
-        old = self.numbers
-        numbers = replace(
-            old,
-            nan=fewer(old.nan),
-            plus_inf=fewer(old.plus_inf),
-            minus_inf=fewer(old.minus_inf),
-            counts=np.rint(old.counts * share).astype(np.int64),
-        )
-        counts = Counter({value: max(1, fewer(count)) for value, count in self.categories.counts.items()})
-        return replace(
-            self,
-            rows=fewer(self.rows),
-            nulls=fewer(self.nulls),
-            numbers=numbers,
-            categories=replace(self.categories, counts=counts),
-            spread=None if self.spread is None else np.rint(self.spread * share).astype(np.int64),
-        )
-
     def by_hash(self) -> np.ndarray | None:
         """The spread of texts, whether or not they are counted one by one."""
         if self.categories.cut:
@@ -290,22 +261,6 @@ class Described:
         elif other:
             self._held = self.profile()
             self._held.merge(other.profile())
-
-
-def merged(nights: Iterable[tuple[Profile, int]]) -> Profile:
-    """Several nights taken together, each with its number of rows, of which a part may be described. A column that only
-    some of them have is that of these nights.
-
-    Each night has the weight of its rows: exactly where all are described, and else to the nearest row. The night of
-    which the smallest part is described keeps its counts, so that no more rows are claimed than were seen.
-    """
-    found = list(nights)
-    shares = [min(1.0, profile.rows / rows) if rows and profile.rows else 1.0 for profile, rows in found]
-    columns: dict[str, ColumnProfile] = {}
-    for (profile, _), share in zip(found, shares, strict=True):
-        for name, column in profile.columns.items():
-            columns.setdefault(name, ColumnProfile()).merge(column.thinned(min(shares) / share))
-    return Profile(columns)
 
 
 def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:

@@ -32,6 +32,9 @@ would be taken for up to date.
 """
 
 
+_DAMAGED = "damaged"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known, and
@@ -60,6 +63,11 @@ class Snapshot:
     at: str = ""
     note: str = ""
     origin: Origin = Origin("other")
+
+    @property
+    def damaged(self) -> bool:
+        """Whether it cannot be read, as `readable` says."""
+        return self.origin.act == _DAMAGED
 
     def latest(self) -> str | None:
         """The run of the highest logical date."""
@@ -95,7 +103,7 @@ def readable(storage: Storage, output: str, number: int) -> Snapshot:
     try:
         return snapshot(storage, output, number)
     except Damaged as error:
-        return Snapshot(number, note=str(error), origin=Origin("damaged"))
+        return Snapshot(number, note=str(error), origin=Origin(_DAMAGED))
 
 
 def _decode(raw: bytes) -> Snapshot:

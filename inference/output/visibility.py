@@ -59,9 +59,9 @@ def publications(storage: Storage, output: str, limit: int) -> list[Listed]:
     before, *after = found if len(found) > limit else [Snapshot(0), *found]
     listed = []
     for each in after:
-        compared = not any(_damaged(one) for one in (before, each))
+        compared = not (before.damaged or each.damaged)
         listed.append(Listed(each, changes(before, each) if compared else ()))
-        before = before if _damaged(each) else each
+        before = before if each.damaged else each
     return listed[::-1]
 
 
@@ -183,11 +183,7 @@ def _change(
 def _present(storage: Storage, output: str) -> Snapshot:
     there = publish.numbers(storage, output)
     now = publish.readable(storage, output, there[-1]) if there else Snapshot(0)
-    return replace(now, runs=publish.newest_below(storage, output, now.number).runs) if _damaged(now) else now
-
-
-def _damaged(snapshot: Snapshot) -> bool:
-    return snapshot.origin.act == "damaged"
+    return replace(now, runs=publish.newest_below(storage, output, now.number).runs) if now.damaged else now
 
 
 def _before(storage: Storage, output: str, now: Snapshot) -> int | None:

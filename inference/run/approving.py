@@ -35,12 +35,12 @@ def asked(request: RunRequest) -> Question | None:
     return newest.state.question if newest else None
 
 
-def waits(request: RunRequest) -> bool:
-    """Whether a run waits for an answer."""
+def waits(request: RunRequest) -> Question | None:
+    """The question for whose answer a run waits; None if it waits for none."""
     newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest is None or newest.state.question is None:
-        return False
-    return newest.state.decision is None and not newest.state.question.lapsed
+    if newest is None or (question := newest.state.question) is None:
+        return None
+    return None if newest.state.decision is not None or question.lapsed else question
 
 
 def answer(

@@ -43,7 +43,7 @@ def leased(
         asked = writer.state.question if task == "validate" and not writer.state.decision else None
         released = not keep or asked is not None
         if asked is not None:
-            ending = endings.asks(task, asked.gates, asked.at, asked.until, asked.name)
+            ending = endings.asks(task, asked.gates, asked.at, asked.until)
         elif task == "validate" and released:
             ending = endings.done(task, limited=bool(request.limit))
     except NoSuchShard as error:

@@ -83,7 +83,7 @@ def plan_in(
     planned_by = before.fingerprint if before else ""
     planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
     made, _ = planned.with_splits(writer.state.splits, fingerprint)
-    wanted = limited(made, request)
+    wanted, limit = limited(made, request), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
         try:
@@ -108,11 +108,11 @@ def plan_in(
             again=again,
             snapshot=discovery.snapshot,
             described=_described(request.job, fingerprint, wanted, before),
-            limit=request.limit or 0,
+            limit=limit,
         )
         writer.append([_counted(line, writer, wanted, request.job)])
-    elif writer.state.planned is not None and writer.state.planned.limit != (request.limit or 0):
-        line = replace(writer.state.planned, limit=request.limit or 0, again=())
+    elif writer.state.planned is not None and writer.state.planned.limit != limit:
+        line = replace(writer.state.planned, limit=limit, again=())
         writer.append([_counted(line, writer, wanted, request.job)])
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan, request.job.companions)

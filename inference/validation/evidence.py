@@ -11,7 +11,7 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.profile import merged
+from nightjar.inference.metrics.windows import merged
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import (

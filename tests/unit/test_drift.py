@@ -12,7 +12,8 @@ from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
 from nightjar.inference.metrics.drift import SURE, Drift, Incomparable, _chi_squared, drift
-from nightjar.inference.metrics.profile import ColumnProfile, Profile, merged
+from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.metrics.windows import merged
 
 
 def profile(values: Any, kind: pa.DataType | None = None) -> ColumnProfile:

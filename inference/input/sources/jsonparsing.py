@@ -12,10 +12,10 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.json as pj
 
-from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources.digits import DigitsLost, has_large, is_rounded
 from nightjar.inference.input.sources.fitting import is_declared, told
+from nightjar.inference.input.sources.jsonkeys import KeyUnknown, has_struct, unknown_key
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
@@ -26,16 +26,6 @@ _KINDS = 20
 
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
-
-
-class KeyUnknown(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
-    """An object inside a record has a key that its column's type lacks. key: as `meta.size`."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"no record of those that told the type has the key {key!r}: declare the column's type in input.schema, "
-            "where keys that it does not name are left out"
-        )
 
 
 _WHOLE = {pa.int64(): range(-(1 << 63), 1 << 63), pa.uint64(): range(1 << 64)}
@@ -142,7 +132,7 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
     if schema is None:
         return _arrow_read(block, None, "infer")
     inferred = [each for each in schema if not is_declared(each)]
-    if nested := [each for each in inferred if _has_struct(each.type)]:
+    if nested := [each for each in inferred if has_struct(each.type)]:
         _check_keys(block, asked, nested)
     table = _arrow_read(block, asked, "ignore")
     if large := [each for each in inferred if has_large(table[each.name])]:
@@ -175,27 +165,8 @@ def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> N
             return
     for record in filter(None, map(_object, block.split(b"\n"))):
         for field in nested:
-            if key := _unknown_key(record.get(field.name), field.type, field.name):
+            if key := unknown_key(record.get(field.name), field.type, field.name):
                 raise KeyUnknown(key)
-
-
-def _has_struct(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) or (is_list(kind) and _has_struct(kind.value_type))
-
-
-def _unknown_key(value: object, kind: pa.DataType, name: str) -> str:
-    """The first key with a value that the type lacks; '' if it lacks none. name: of the value itself."""
-    if isinstance(value, list) and is_list(kind):
-        return next(filter(None, (_unknown_key(each, kind.value_type, name) for each in value)), "")
-    if not isinstance(value, dict) or not pa.types.is_struct(kind):
-        return ""
-    for key, held in value.items():
-        if kind.get_field_index(key) >= 0:
-            if found := _unknown_key(held, kind.field(key).type, f"{name}.{key}"):
-                return found
-        elif held is not None:
-            return f"{name}.{key}"
-    return ""
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:

@@ -44,6 +44,11 @@ class _Drifting(ABC):
     limits: tuple[tuple[str, float], ...]
 
     @property
+    def figures(self) -> set[str]:
+        """Those that have a limit."""
+        return {name for name, _ in self.limits}
+
+    @property
     @abstractmethod
     def name(self) -> str:
         """The gate's name."""
@@ -118,7 +123,7 @@ class ColumnDrift(_Drifting):
             sentence = f"{night} has no profile of {self.column!r}, so {self.key}.drift passes."
             return self._result(True, "nothing to compare with", sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
-        if isinstance(found, Incomparable) or (found.why and [*dict(self.limits)] != ["nulls"]):
+        if isinstance(found, Incomparable) or (found.why and self.figures - {"nulls"}):
             sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}."
             return self._result(False, "cannot be compared", sentence)
         figures = ((name, getattr(found, name)) for name, _ in self.limits)
@@ -145,7 +150,7 @@ class AnyDrift(_Drifting):
         compared, said = 0, []
         for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):
-                compared += not each.why or "nulls" in dict(self.limits)
+                compared += not each.why or "nulls" in self.figures
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
             elif each.changed:
                 compared += 1
