@@ -14,22 +14,24 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectException
+from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
 from nightjar.flows.cluster import ClusterRunner, check_reports
-from nightjar.flows.nightly import nightly
+from nightjar.flows.nightly import keep_reason, nightly
 from nightjar.flows.pages.advice import reaching
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import code, markdown
+from nightjar.flows.parameters import noting
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
@@ -44,6 +46,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.held import held
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run import approving
@@ -160,6 +163,7 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
     if parallel == 1:
         return [_night(asked, date) for date in dates]
     found: dict[dt.date, Night] = {}
+    going: dict[dt.date, RunRequest] = {}
     waiting = queue.SimpleQueue[dt.date]()
     for date in dates:
         waiting.put(date)
@@ -170,7 +174,9 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
         with suppress(queue.Empty):
             while not interrupted.is_set():
                 date = waiting.get_nowait()
-                found[date] = _night(asked, date)
+                with noting(partial(going.__setitem__, date)):
+                    found[date] = _night(asked, date)
+                going.pop(date, None)
 
     # Each thread knows the backfill's flow run, so that Prefect shows the night's run below it. The threads are
     # daemons, and are waited for in steps, so that an interruption need not wait for the nights that are being
@@ -184,6 +190,11 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
         for thread in threads:
             while thread.is_alive():
                 thread.join(0.2)
+    except (KeyboardInterrupt, TerminationSignal) as signal:
+        # Their own threads do not learn of it.
+        for request in list(going.values()):
+            keep_reason(request, stopped_by(signal))
+        raise
     finally:
         # No further night begins, because the cluster is about to be stopped.
         interrupted.set()

@@ -144,7 +144,7 @@ def nightly(
         stopped = _stopped(signal)
         note_ending(stopped)
         if request is not None:
-            _keep_reason(request, stopped)
+            keep_reason(request, stopped)
         raise
     return _completed(finished)
 
@@ -163,7 +163,7 @@ def _completed(finished: FinishedRun, news: _News = _ALL_NEW) -> State[Any]:
 
 def _failed(request: RunRequest, error: NightjarError, ray: str | None, news: _News = _ALL_NEW) -> State[Any]:
     """The state of a flow run that ended with an error, once people have been told."""
-    _keep_reason(request, error)
+    keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
         _tell_failed(request, error, news)
@@ -244,8 +244,8 @@ def _stopped(signal: BaseException) -> Interrupted:
     return stopped_by(signal)
 
 
-def _keep_reason(request: RunRequest, error: NightjarError) -> None:
-    """For whoever asks once the terminal is closed. Storage that hangs must not hold up the end of the run."""
+def keep_reason(request: RunRequest, error: NightjarError) -> None:
+    """Keep why a run ends, for whoever asks once the terminal is closed. Storage that hangs holds up nothing."""
     step = "start" if isinstance(error, ClusterError) else "discover"
     thread = threading.Thread(target=reasons.keep, args=(request, error, step), daemon=True, name="nightjar-reason")
     thread.start()

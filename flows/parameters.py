@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,6 +18,7 @@ from nightjar.inference.held import held
 from nightjar.inference.run.request import RunRequest, fixed, make_request
 
 _handed: ContextVar[tuple[RunRequest, float] | None] = ContextVar("handed", default=None)
+_noted: ContextVar[Callable[[RunRequest], None]] = ContextVar("noted", default=lambda _: None)
 _named: dict[str, RunRequest] = {}
 """The request that the running flow run was named for, by its id, until the flow itself takes it."""
 
@@ -29,13 +31,20 @@ def handing(request: RunRequest, since: float | None = None) -> AbstractContextM
     return held(_handed, (request, time.monotonic() if since is None else since))
 
 
+def noting(note: Callable[[RunRequest], None]) -> AbstractContextManager[None]:
+    """For a flow called within: it gives its request to `note` as it begins."""
+    return held(_noted, note)
+
+
 def requested(given: dict[str, Any]) -> RunRequest:
     """The run that these parameters of the flow ask for, with the code it is scored with."""
     if (handed := _handed.get()) is not None:
-        return replace(handed[0], flow_run=str(flow_run.id))
-    request = due(given)
-    _named.clear()
-    return fixed(request)
+        request = replace(handed[0], flow_run=str(flow_run.id))
+    else:
+        request = fixed(due(given))
+        _named.clear()
+    _noted.get()(request)
+    return request
 
 
 def begun() -> float:

@@ -23,7 +23,7 @@ from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
-"""The state of a run whose writer, on another machine, gives no sign of life: gone, hanging, or between two steps."""
+"""The state of a run whose process, on another machine, gives no sign of life: gone, hanging, or between two steps."""
 
 WAITING = "waiting"
 """The state of a run that has no ledger yet, because it waits for its input or for its turn."""
@@ -173,7 +173,7 @@ def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | Non
     """How a run stands that has no ledger: what it waits for, or why it could not begin; None if nothing was kept."""
     note = reasons.note_of(storage, run_uri, job)
     if found := waits(storage, run_uri, job, note.at if note else ""):
-        return Standing(WAITING, problem=str(found), opened=found.holder.engine)
+        return Standing(SILENT if found.silent else WAITING, problem=str(found), opened=found.holder.engine)
     return Standing(note.outcome, note) if note else None
 
 

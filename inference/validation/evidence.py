@@ -13,7 +13,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.windows import merged
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,
@@ -123,15 +125,16 @@ def last_night(storage: Storage, output: str, date: str) -> LastNight | None:
 
 
 def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
-    """The last night, as above, for the user's own checks.
+    """The last night, as above, for the user's own checks; with the figures of labels that came later.
 
     Raises:
         JobError: Its manifest is not the one that was published.
+        Damaged: Its newest evaluation cannot be read.
     """
     if (found := _last_manifest(storage, job.output.uri, date)) is None:
         return None
     run, day, manifest = found
-    totals = manifest.totals
+    totals, revision = manifest.totals, revision_in(job.output.uri, run, manifest.revision)
     return NightEvidence(
         job=job.name,
         run_id=run,
@@ -141,7 +144,7 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
         rows_out=totals.rows_out,
         rows_quarantined=totals.rows_quarantined,
         rows_partial=totals.rows_partial,
-        metrics=manifest.metrics,
+        metrics=by_latest(storage, revision, manifest.metrics),
     )
 
 

@@ -28,7 +28,7 @@ from nightjar.inference.run.standing import list_runs
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations, keep
-from nightjar.inference.validation.evidence import run_manifest
+from nightjar.inference.validation.evidence import night_before, run_manifest
 from s3 import S3Server, weed
 from support import NIGHT, Lake, conforms
 
@@ -187,6 +187,9 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     (line,) = list_runs(request.storage, request.output, "lake")
     assert line.metric is not None
     assert (line.metric.name, line.metric.value) == ("auc_roc", second.evaluation.auc_roc)
+    last = night_before(request.storage, request.job, "2026-11-20")
+    assert last is not None
+    assert last.metrics.evaluation == second.evaluation, "the user's own checks compare with it, too"
 
 
 def test_an_evaluation_stays_with_its_revision(tmp_path: Path) -> None:

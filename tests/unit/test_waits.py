@@ -19,7 +19,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.run.standing import list_runs
 from nightjar.inference.run.waits import Waits, keeping, waits
 from nightjar.inference.storage.lake import LakeStorage
-from support import NIGHT, Lake
+from support import NIGHT, Lake, wait_until
 
 SLOT = "waiting for a slot of the concurrency limit gpu"
 
@@ -71,6 +71,48 @@ def test_a_run_that_waits_between_its_steps_says_so_and_what_lay_there_before_co
     left.write_text(json.dumps(to_json(Waits("lake", SLOT, replace(elsewhere, at=utc(1))))))
     assert status(request).notes[0].startswith(SLOT)
     assert waits(request.storage, request.run_uri, "other") is None
+
+
+def test_a_process_elsewhere_that_gives_no_sign_of_life_is_silent_and_does_not_wait_for_ever(lake: Lake) -> None:
+    """Before a run begins and between its steps. Clocks may differ, so minutes of silence are none. One that does give
+    signs comes first."""
+    request = lake.ready().request()
+    elsewhere = replace(this_holder("waits"), host="elsewhere", at="2026-11-19T00:00:00+00:00")
+    folder = lake.out / "runs" / NIGHT / "waits"
+    folder.mkdir(parents=True)
+
+    def left(name: str, hours: float, **given: Any) -> None:
+        told = Waits("lake", SLOT, replace(elsewhere, **given), utc(-hours))
+        (folder / f"{name}.json").write_text(json.dumps(to_json(told)))
+
+    left("a", 0.05)
+    assert (status(request).state, state_of(lake)) == ("waiting", "waiting")
+    left("a", 1)
+    found = status(request)
+    assert (found.state, state_of(lake)) == ("silent", "silent")
+    assert found.cause.startswith(f"{SLOT} (waits of ")
+    assert f"; no sign of life of it since {utc(-1)[:13]}" in found.cause
+    assert set(found.commands) == {"look", "repeat"}
+    left("b", 0, at="2026-11-18T00:00:00+00:00")
+    assert status(request).state == "waiting"
+    (folder / "b.json").unlink()
+    lake.run(engine="local")
+    left("a", 1, at=utc(1))
+    assert "no sign of life of it since" in status(request).notes[0]
+
+
+def test_a_process_that_waits_gives_signs_of_life_until_it_waits_no_more(lake: Lake) -> None:
+    request = lake.ready().request()
+    folder = lake.out / "runs" / NIGHT / "waits"
+    with keeping(request, sign_s=0.01) as keep:
+        keep(SLOT)
+        (file,) = folder.iterdir()
+        for _ in range(2):
+            file.unlink()
+            wait_until(file.exists, 10, "a sign of life")
+        assert waits(request.storage, request.run_uri, "lake") is not None
+        keep("waiting for data/")
+    assert not any(folder.iterdir())
 
 
 class Away(LakeStorage):
