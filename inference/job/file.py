@@ -7,83 +7,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import (
-    CHECKS,
-    AnswerLimits,
-    Approval,
-    DriftCheck,
-    Limits,
-    RowLimits,
-    RowsCheck,
-    Window,
-)
-from nightjar.inference.job.cost import Cost
-from nightjar.inference.job.evaluating import Evaluating
-from nightjar.inference.job.input import Input, Wait
+from nightjar.inference.job.checks import DriftCheck, RowsCheck
+from nightjar.inference.job.input import Input
 from nightjar.inference.job.latelabels import LateLabels
 from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.notify import Notify
-from nightjar.inference.job.preprocess import Preprocess
-from nightjar.inference.job.schedule import Schedule
-from nightjar.inference.job.sections import (
-    ActorRange,
-    IdentityRules,
-    Model,
-    Output,
-    Profiling,
-    Rescoring,
-    Resources,
-    Retry,
-    RuntimeEnv,
-)
+from nightjar.inference.job.sections import Model
 from nightjar.inference.job.sentences import sentences
-from nightjar.inference.job.several import NamedModel
 from nightjar.inference.job.yamlfile import read_yaml
 from nightjar.inference.storage.registries import check_registered, is_registered
 
-_SECTIONS: dict[str, tuple[type[BaseModel], ...]] = {
-    "": (Job,),
-    "input": (Input,),
-    "input.wait": (Wait,),
-    "model": (Model,),
-    "models": (NamedModel,),
-    "models.preprocess": (Preprocess,),
-    "preprocess": (Preprocess,),
-    "preprocess.workers": (ActorRange,),
-    "output": (Output,),
-    "resources": (Resources,),
-    "resources.actors": (ActorRange,),
-    "resources.runtime_env": (RuntimeEnv,),
-    "retry": (Retry,),
-    "rescore": (Rescoring,),
-    "identity": (IdentityRules,),
-    "evaluation": (Evaluating,),
-    "late_labels": (LateLabels,),
-    "late_labels.input": (Input,),
-    "checks": tuple(CHECKS.values()),
-    "checks.rows": (RowLimits,),
-    "checks.files": (Limits,),
-    "checks.answers": (AnswerLimits,),
-    "checks.against": (Window,),
-    "schedule": (Schedule,),
-    "notify": (Notify,),
-    "approval": (Approval,),
-    "cost": (Cost,),
-    "profile": (Profiling,),
-}
+_WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
+_UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
     "models[].batch_size": "auto or a number of rows, 1 or more",
     "model.batch_bytes": "a number of bytes, 1 or more, as 67108864 for 64 MiB",
     "models[].batch_bytes": "a number of bytes, 1 or more, as 67108864 for 64 MiB",
     "identity": "strict, or {strict: true, packages: [numpy]}",
-    "preprocess.workers": "a number of workers, 1 or more, or {min: 1, max: 8}",
+    "preprocess.workers": _WORKERS,
+    "models[].preprocess.workers": _WORKERS,
     "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
-    "input.wait.until": "the name of a marker, as _SUCCESS, or a number of files, 1 or more",
+    "input.wait.until": _UNTIL,
+    "late_labels.input.wait.until": _UNTIL,
     "notify.on": "a list of failed, asks, published",
     "notify.webhook_env": "the name of an environment variable",
     "checks[].against": "last, baseline, the id of a run, or {last: 7} for the last 7 nights",
@@ -119,7 +68,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
-        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, _SECTIONS, _CHOICES))) from None
+        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job, _CHOICES))) from None
     sections: dict[str, Any] = {"": job, "preprocess.": job.preprocess}
     for key, model in job.models_by_key().items():
         sections |= {f"{key}.": model, f"{key}.preprocess.": getattr(model, "preprocess", None)}

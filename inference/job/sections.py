@@ -159,8 +159,8 @@ class TableTarget(Section):
     kind: a key of `TARGETS`. uri: the table's own place.
     """
 
-    kind: str
-    uri: str
+    kind: str = Field(exclude=True)
+    uri: str = Field(exclude=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -54,16 +54,35 @@ _SHOWN_CHARS = 60
 
 
 Sections = Mapping[str, tuple[type[BaseModel], ...]]
+"""The model or models of each key that has keys of its own, without indexes; '' for the file itself."""
 
 
-def sentences(error: ValidationError, sections: Sections, choices: Mapping[str, str]) -> list[str]:
+def sentences(error: ValidationError, file: type[BaseModel], choices: Mapping[str, str]) -> list[str]:
     """One sentence per fault.
 
-    sections: the model or models of each key that has keys of its own; '' for the file itself. choices: what may be
-    written for a key that takes several forms; `[]` stands for any index.
+    file: the model of the whole file. choices: what may be written for a key that takes several forms; `[]` stands for
+    any index.
     """
-    found = _faults(error, choices)
-    return [_sentence(where, fault, sections, choices) for where, fault in found.items()]
+    sections = sections_of(file)
+    return [_sentence(where, fault, sections, choices) for where, fault in _faults(error, choices).items()]
+
+
+def sections_of(model: type[BaseModel], key: str = "") -> dict[str, tuple[type[BaseModel], ...]]:
+    """The sections of a key whose model this is, and the key itself; those of fewer levels come first."""
+    found: dict[str, tuple[type[BaseModel], ...]] = {key: (model,)}
+    for name, field in model.model_fields.items():
+        below = f"{key}.{field.alias or name}" if key else field.alias or name
+        for each in _models(field.annotation):
+            for section, models in sections_of(each, below).items():
+                found[section] = (*found.get(section, ()), *models)
+    return dict(sorted(found.items(), key=lambda item: item[0].count(".")))
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    """The models in an annotation, as `tuple[Check, ...] | None`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [model for inner in get_args(kind) for model in _models(inner)]
 
 
 def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any]:
@@ -119,9 +138,9 @@ def _meant(where: str, sections: Sections) -> str:
         return f"; write {other}"
     if close := nearest(key, known, prefix=f"{section}." if section else ""):
         return close
-    # What one model has, each of several has: only `model` is named.
-    others = [other for other in sections if other not in {"", "models"}]
-    elsewhere = [f"{other}.{key}" for other in others if key in _keys(other, sections)]
+    # What one model has, each of several has: only `model` is named. Of sections that are alike the first one is, too.
+    unlike = {models: other for other, models in reversed(sections.items()) if other not in {"", "models"}}
+    elsewhere = [f"{other}.{key}" for other in unlike.values() if key in _keys(other, sections)]
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
 

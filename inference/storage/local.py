@@ -106,12 +106,10 @@ class LocalStorage:
             _sync_folder(Path(uri).parent)
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
-        with _as_ours(folder):
-            yield from _walk(folder.rstrip("/") + "/", after, ())
+        return _walk(folder.rstrip("/") + "/", after, ())
 
     def stat(self, uri: str) -> Entry:
-        with _as_ours(uri):
-            entry = _entry(uri)
+        entry = _entry(uri)
         if entry is None:
             raise Missing(f"{uri}: no such file")
         return entry
@@ -277,6 +275,8 @@ def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterat
             names = sorted(item.name + "/" if _is_folder(item) else item.name for item in items)
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise storage_error(error, folder) from error  # which of many folders it is
     here = (found.st_dev, found.st_ino)
     if here in above:
         return
@@ -300,15 +300,19 @@ def _is_folder(item: os.DirEntry[str]) -> bool:
 
 
 def _entry(uri: str) -> Entry | None:
-    """The entry of a file; None if the file is gone, or is a link to nothing or to itself, a pipe or a socket."""
+    """The entry of a file; None if the file is gone, or is a link to nothing or to itself, a pipe or a socket.
+
+    Raises:
+        StorageError: It cannot be looked at.
+    """
     try:
         found = Path(uri).stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:
             return None
-        raise
+        raise storage_error(error, uri) from error
     if not stat.S_ISREG(found.st_mode):
         return None
     return Entry(uri, found.st_size, local_version(found))

@@ -85,6 +85,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 9}, "unknown key 'batch_size'; did you mean 'model.batch_size'?"),
     ({"uri": "x"}, "unknown key 'uri'; known: name, input, model"),
     ({"resources__actors": {"min": 1, "max": 2, "mix": 1}}, "unknown key 'resources.actors.mix'; did you mean"),
+    (
+        {"models": [{**NET, "preprocess": {"uses": "m:f", "workers": {"min": 1, "max": 2, "mix": 1}}}], "model": None},
+        "unknown key 'models[0].preprocess.workers.mix'; did you mean",
+    ),
+    ({"kind": "delta"}, "unknown key 'kind'; known: name, input, model"),
+    ({"anonymous": True}, "unknown key 'anonymous'; did you mean 'input.anonymous'?"),
     ({"checks": [{"column": "score", "mim": 0}]}, "unknown key 'checks[0].mim'; did you mean 'checks[0].min'?"),
     ({"name": None}, "name: is required"),
     ({"model": None}, "model: is required"),

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -329,6 +330,33 @@ def test_a_forbidden_folder_is_denied(storage: LakeStorage, tmp_path: Path) -> N
     tmp_path.chmod(0o500)
     with pytest.raises(Denied):
         storage.create(join(str(tmp_path), "x"), b"1")
+
+
+def test_of_many_folders_the_forbidden_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of many files the one that cannot be looked at. Root may do everything, so here the system is told to."""
+    for name in ("a/x", "b/c/x"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    scandir, stat = os.scandir, Path.stat
+
+    def refuse(path: Any, wanted: str) -> None:
+        if str(path).rstrip("/") == f"{tmp_path}/{wanted}":
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    def asked(folder: Any) -> Any:
+        refuse(folder, "b/c")
+        return scandir(folder)
+
+    def looked_at(path: Path, **given: Any) -> os.stat_result:
+        refuse(path, "b/c/x")
+        return stat(path, **given)
+
+    with monkeypatch.context() as here, pytest.raises(Denied, match=f"^{tmp_path}/b/c/: Permission denied; allow it"):
+        here.setattr(os, "scandir", asked)
+        list(LakeStorage().list(str(tmp_path)))
+    with monkeypatch.context() as here, pytest.raises(Denied, match=f"^{tmp_path}/b/c/x: Permission denied; allow it"):
+        here.setattr(Path, "stat", looked_at)
+        list(LakeStorage().list(str(tmp_path)))
 
 
 @pytest.mark.parametrize(
