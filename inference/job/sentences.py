@@ -92,18 +92,24 @@ def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any
     fault of the intended form is deeper, or comes from that form's own validator.
     """
     named = [(_where(fault["loc"], choices), fault) for fault in error.errors()]
-    meant = {
-        key for where, fault in named for key in choices if where.startswith(f"{key}.") or _is_meant(where, key, fault)
-    }
+    meant = {above for where, fault in named for above in _chosen(where, choices) if above != where or _is_own(fault)}
     found: dict[str, Any] = {}
     for where, fault in named:
-        if where not in meant or _is_meant(where, where, fault):
+        if where not in meant or _is_own(fault):
             found.setdefault(where, fault)
     return found
 
 
-def _is_meant(where: str, key: str, fault: Any) -> bool:
-    return where == key and fault["type"] == "value_error"
+def _chosen(where: str, choices: Mapping[str, str]) -> list[str]:
+    """This key and those above it, as far as they take several forms."""
+    parts = where.split(".")
+    above = [".".join(parts[: count + 1]) for count in range(len(parts))]
+    return [each for each in above if _any_index(each) in choices]
+
+
+def _is_own(fault: Any) -> bool:
+    """Whether it comes from the validator of a form."""
+    return bool(fault["type"] == "value_error")
 
 
 def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
@@ -139,7 +145,10 @@ def _meant(where: str, sections: Sections) -> str:
     if close := nearest(key, known, prefix=f"{section}." if section else ""):
         return close
     # What one model has, each of several has: only `model` is named. Of sections that are alike the first one is, too.
-    unlike = {models: other for other, models in reversed(sections.items()) if other not in {"", "models"}}
+    unlike: dict[Any, str] = {}
+    for other, models in sections.items():
+        if other not in {"", "models"}:
+            unlike.setdefault(models, other)
     elsewhere = [f"{other}.{key}" for other in unlike.values() if key in _keys(other, sections)]
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
