@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, texts
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, WithoutDevices, check_cpu, needed
-from nightjar.inference.predictors.arrays import is_frame, to_array
-from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.arrays import Array, is_frame, to_array
+from nightjar.inference.predictors.batches import BATCH_FORMAT, to_batch
 from nightjar.inference.predictors.installed import missing, versions
 
 _METHODS = ("predict", "predict_proba", "decision_function")
@@ -50,7 +51,7 @@ class Sklearn(WithoutDevices):
     libraries: tuple[str, ...] = _NEEDS
     extra = "sklearn"
     options: tuple[Option, ...] | None = _OPTIONS
-    reads_arrow = False
+    reads_arrow = True
     scratch: tuple[str, ...] = ()
 
     def check_keys(self, job: Job) -> None:
@@ -191,12 +192,15 @@ class _Estimator:
         return features.matrix({name: to_array(column) for name, column in held.items()}, self._width)
 
     def _framed(self, batch: Any, held: Mapping[str, Any]) -> Any:
+        """The features as a DataFrame that shares no memory with the batch, because the model may write into it."""
         import pandas as pd
 
         ordered = features.in_order(held, self._names)
         if is_frame(batch):
             return batch[self._names]
-        return pd.DataFrame({name: to_array(column) for name, column in ordered.items()})
+        if isinstance(batch, pa.Table):
+            return to_batch(batch.select(self._names), "pandas").copy()
+        return pd.DataFrame({name: _column(to_array(column)) for name, column in ordered.items()})
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
@@ -206,6 +210,20 @@ class _Estimator:
         if self._positive:
             raw = raw[:, 1]
         return outputs.by_column(raw, self._outputs, self._method)
+
+
+def _column(values: Array) -> Any:
+    """A preprocess's array as a column of a DataFrame. Text is text, also if each of these rows has none: pandas would
+    infer another type, whose nulls are None, and the model would score the row otherwise than beside others.
+    """
+    if values.dtype != object or values.ndim != 1:
+        return values
+    try:
+        found = pa.array(values, from_pandas=True)
+    except pa.ArrowException:  # objects of several types
+        return values
+    found = found.cast(pa.string()) if pa.types.is_null(found.type) else found
+    return found.to_pandas() if is_text(found.type) else values
 
 
 def _method(job: Job, model: Any) -> str:

@@ -41,7 +41,7 @@ TWO = NUMBERS[:, 0] > 0.5
 THREE = np.array(["high", "low", "mid"])[(NUMBERS[:, 0] * 3).astype(int)]
 
 
-def saved(folder: Path, model: Any, **section: Any) -> Job:
+def saved(folder: Path, model: Any, preprocess: str | None = None, **section: Any) -> Job:
     """A job with this model."""
     skops.io.dump(model, folder / "model.skops")
     content = {
@@ -49,6 +49,7 @@ def saved(folder: Path, model: Any, **section: Any) -> Job:
         "input": {"uri": "in/"},
         "model": {"uses": "sklearn", "path": "model.skops", "outputs": {"score": "float64"}, **section},
         "output": {"uri": "out"},
+        **({"preprocess": preprocess} if preprocess else {}),
     }
     return parse_job(content, folder / "job.yaml")
 
@@ -152,6 +153,24 @@ def test_the_order_is_the_models_in_any_batch_format(tmp_path: Path, form: str) 
     model = LinearRegression().fit(frame, frame["a"] - frame["b"])
     job = saved(tmp_path, model, features=["b", "a"], **options(batch_format=form))
     np.testing.assert_allclose(scored(job)["score"], frame["a"] - frame["b"])
+
+
+@pytest.mark.parametrize("form", ["", "numpy", "pandas", "pyarrow"])
+def test_a_row_without_a_text_is_scored_alone_as_among_others(tmp_path: Path, form: str) -> None:
+    """A null is a category of its own here. Where no row of a batch had a text, it was an unknown one."""
+    frame = pd.DataFrame({"c": ["a", "b", None, "a"], "x": [1.0, 2.0, 3.0, 4.0]})
+    encoded = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["c"]), ("passthrough", ["x"]))
+    model = make_pipeline(encoded, LinearRegression()).fit(frame, [1, 2, 30, 1])
+    if form:
+        (tmp_path / "same.py").write_text("def prep(batch):\n    return batch\n")
+    own = ("same:prep", options(batch_format=form)) if form else (None, {})
+    job = saved(tmp_path, model, own[0], features=["c", "x"], **own[1])
+    table = pa.table({"c": ["b", None, None, "a"], "x": [1.0, 3.0, 3.0, 4.0]})
+    together = scored(job, table)["score"]
+    np.testing.assert_allclose(together, model.predict(table.to_pandas()))
+    assert together[1] == pytest.approx(30)
+    alone = [scored(job, table.slice(row, 1))["score"][0] for row in range(4)]
+    np.testing.assert_allclose(alone, together)
 
 
 def test_names_that_do_not_agree_are_said(tmp_path: Path) -> None:
