@@ -19,6 +19,9 @@ NUMERIC = "biuf"
 
 Array = npt.NDArray[Any]
 
+_EXACT = 2**53
+"""float64 holds each integer up to this one."""
+
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     """Convert n values to a numpy array of n rows, without a copy if the type allows.
@@ -42,13 +45,27 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     return plain
 
 
+def exact(column: pa.Array | pa.ChunkedArray) -> Array | None:
+    """Integers beside nulls as an object array with None, if a float cannot hold one of them; else None.
+
+    As floats they would be other numbers, and which ones would depend on whether a null is in the same batch.
+    """
+    if not (pa.types.is_integer(column.type) and column.null_count):
+        return None
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is None or (ends["min"] >= -_EXACT and ends["max"] <= _EXACT):
+        return None
+    return np.array(column.to_pylist(), dtype=object)
+
+
 def to_array(column: Any) -> Array:
     """A column of any kind of batch as an array; masked values become NaN, or None beside objects."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return to_numpy(column)
-    if np.ma.is_masked(column):
+    if isinstance(column, np.ma.MaskedArray) and np.ma.is_masked(column):
         numbers = column.dtype.kind in NUMERIC
-        filled: Array = column.astype(float if numbers else object).filled(np.nan if numbers else None)
+        masked: Any = column.astype(float if numbers else object)
+        filled: Array = masked.filled(np.nan if numbers else None)
         return filled
     return np.asarray(column)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.job.options import choice
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.arrays import columns, is_frame, to_numpy
+from nightjar.inference.predictors.arrays import columns, exact, is_frame, to_numpy
 from nightjar.inference.tensors import is_tensor_type
 
 FORMATS = ("numpy", "default", "pandas", "pyarrow", "torch")
@@ -44,20 +44,24 @@ def batch_format(options: Mapping[str, Any]) -> str:
 
 
 def to_batch(table: pa.Table, form: str) -> Any:
-    """The table as a batch of format `form`, columns in the same order."""
+    """The table as a batch of format `form`, columns in the same order.
+
+    In arrays and DataFrames integers beside nulls are floats, as in Ray Data. They are objects with None if a float
+    cannot hold one of them.
+    """
     if form == "pyarrow":
         return table
+    if form == "torch":
+        from nightjar.inference.predictors.exported import to_tensor  # imports torch, only for those who ask for it
+
+        return {name: to_tensor(to_numpy(table.column(name))) for name in table.column_names}
+    kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}
     if form == "pandas":
-        return _framed(table)
-    arrays = {name: to_numpy(table.column(name)) for name in table.column_names}
-    if form != "torch":
-        return arrays
-    from nightjar.inference.predictors.exported import to_tensor  # imports torch, only for those who ask for tensors
-
-    return {name: to_tensor(values) for name, values in arrays.items()}
+        return framed(table).assign(**kept) if kept else framed(table)
+    return {name: kept.get(name, to_numpy(table.column(name))) for name in table.column_names}
 
 
-def _framed(table: pa.Table) -> Any:
+def framed(table: pa.Table) -> Any:
     """The table as a DataFrame. Each value of a tensor column is an array of its shape; pandas would flatten it."""
     tensors = [name for name in table.column_names if is_tensor_type(table.schema.field(name).type)]
     frame = table.drop_columns(tensors).to_pandas(ignore_metadata=True)

@@ -1,11 +1,17 @@
 """Converts the values of one output to an Arrow array of exactly the declared type.
 
-Floats may lose precision. Integers must fit. A float becomes an integer only if it is a whole number. Numbers and text
-are never converted into each other. None and values that numpy masks become null; NaN stays NaN in a float output.
+Floats may lose precision; one beyond the largest becomes infinite, as in numpy. Integers must fit. A float becomes an
+integer only if it is a whole number, a moment a date only if it is midnight. Numbers and text are never converted into
+each other. None and values that numpy masks become null; NaN stays NaN in a float output.
+
+Whether a value fits never depends on the other rows: they are another batch when the row is scored alone.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,9 @@ from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.predictors.arrays import Array, is_series, is_tensor, joined
 
+_LIKE = 0.8
+"""How alike two keys are of which one is taken for a misspelling of the other, as `difflib` counts."""
+
 
 def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = None) -> pa.Array:
     """Convert one output's values to an array of exactly the declared type. rows: the expected number of values.
@@ -25,9 +34,13 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
         OutputInvalid: The values do not fit the type.
     """
     if isinstance(declared, pa.FixedShapeTensorType):
+        if isinstance(value, pa.Array | pa.ChunkedArray) and value.type == declared:
+            held = joined(value) if isinstance(value, pa.ChunkedArray) else value
+            _check_no_null(name, held.null_count + held.storage.flatten().null_count)
+            return held
         return _tensors(name, to_arrow(name, value, _nested(declared), rows), declared)
     try:
-        array = _array(value, declared, rows)
+        array = _array(_own_keys(value, declared), declared, rows)
         fits = _fits(array.type, declared)
         cast = _cast(array, declared) if fits else None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -53,17 +66,85 @@ def _tensors(name: str, lists: pa.Array, declared: pa.DataType) -> pa.Array:
     for _ in declared.shape:
         values = values.flatten()
         nulls += values.null_count
-    if nulls:
-        raise OutputInvalid(f"output {name!r} is a tensor, which has no nulls; a row is None, or has a None inside")
+    _check_no_null(name, nulls)
     storage = pa.FixedSizeListArray.from_arrays(values, type=declared.storage_type)
     return pa.ExtensionArray.from_storage(declared, storage)
+
+
+def _check_no_null(name: str, nulls: int) -> None:
+    if nulls:
+        raise OutputInvalid(f"output {name!r} is a tensor, which has no nulls; a row is None, or has a None inside")
+
+
+def _own_keys(value: Any, declared: pa.DataType) -> Any:
+    """Values that may be dicts with the declared keys alone; a key that a dict lacks is None. Arrow would know only the
+    keys that some row has, and refuse a row alone that it takes among others.
+
+    Raises:
+        ValueError: A dict lacks a key and has one of nearly the same name.
+    """
+    if not pa.types.is_struct(_leaf(declared)):
+        return value
+    if is_series(value):
+        value = value.to_numpy()
+    if _is_of_objects(value):
+        value = value.tolist()
+    return [_item(each, declared) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _item(value: Any, declared: pa.DataType) -> Any:
+    """A value of a row, or one inside it, as above."""
+    if pa.types.is_struct(declared) and isinstance(value, Mapping):
+        names = tuple(field.name for field in declared)
+        if value.keys() != set(names):
+            _check_spelling(names, frozenset(value))
+        return {field.name: _item(value.get(field.name), field.type) for field in declared}
+    if is_list(declared) and (isinstance(value, list | tuple) or _is_of_objects(value)):
+        return [_item(each, declared.value_type) for each in value]
+    return value
+
+
+def _is_of_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "O"
+
+
+@lru_cache(maxsize=256)
+def _check_spelling(declared: tuple[str, ...], given: frozenset[Any]) -> None:
+    """Raise a ValueError if a key of a dict is probably a declared one that it lacks."""
+    others = [str(key) for key in given.difference(declared)]
+    for name in declared:
+        if name not in given and (close := difflib.get_close_matches(name, others, 1, _LIKE)):
+            raise ValueError(f"a dict has {close[0]!r}, which is not declared, and no {name!r}")
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    """The type of what lies in lists, of any depth."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _holds_view(kind: pa.DataType) -> bool:
+    """Whether the type is, or holds, list views: Arrow 26 casts them to lists of other values, or ends the process."""
+    return is_list(kind) and (
+        pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or _holds_view(kind.value_type)
+    )
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if not is_list(kind):
+        return kind
+    inner = _without_views(kind.value_type)
+    return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.large_list(inner)
 
 
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     """The values as an Arrow array of their own type."""
     if isinstance(value, pa.ChunkedArray):
-        return joined(value)
+        return _array(joined(value), declared, rows)
     if isinstance(value, pa.Array):
+        if _holds_view(value.type):
+            return pa.array(value.to_pylist(), _without_views(value.type))
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):
         # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
@@ -152,21 +233,31 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
         held = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         fields = [_cast(held[field.name], field.type) for field in declared]
         return pa.StructArray.from_arrays(fields, fields=list(declared), mask=array.is_null())
-    if is_list(declared) and _holds_struct(declared.value_type) and not pa.types.is_null(array.type):
+    if is_list(declared) and pa.types.is_struct(_leaf(declared)) and not pa.types.is_null(array.type):
         return _lists(array, _cast(array.flatten(), declared.value_type), declared)
     cast = array.cast(declared)
-    # Arrow converts any number but 0 to true; here only 1 is true.
-    if pa.types.is_boolean(declared) and not pa.types.is_null(array.type):
-        back = cast.cast(array.type)
-        if pc.all(pc.equal(back, array), min_count=0).as_py() is False:
-            raise ValueError("it holds numbers other than 0 and 1")
+    _check_values(array, cast)
     return cast
 
 
-def _holds_struct(kind: pa.DataType) -> bool:
-    while is_list(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_struct(kind))
+def _check_values(array: pa.Array, cast: pa.Array) -> None:
+    """Raise a ValueError if Arrow made other values of some, which it does not tell of."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_null(array.type) or array.type == cast.type:
+        return
+    if is_list(cast.type):
+        _check_values(array.flatten(), cast.flatten())
+    elif pa.types.is_boolean(cast.type):
+        # Arrow converts any number but 0 to true; here only 1 is true.
+        _check_same(array, cast, "numbers other than 0 and 1")
+    elif pa.types.is_date(cast.type) and pa.types.is_timestamp(array.type) and array.type.tz is None:
+        _check_same(array, cast, "times of day, which a date drops")
+
+
+def _check_same(array: pa.Array, cast: pa.Array, held: str) -> None:
+    if pc.all(pc.equal(cast.cast(array.type), array), min_count=0).as_py() is False:
+        raise ValueError(f"it holds {held}")
 
 
 def _lists(lists: pa.Array, values: pa.Array, declared: pa.DataType) -> pa.Array:

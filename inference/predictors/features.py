@@ -139,11 +139,15 @@ def numbers(name: str, column: Any) -> Array:
         JobError: It is a column of text or categories.
         ValueError: It holds anything else, or lists of several lengths.
     """
+    if is_series(column) and str(column.dtype) == "boolean":
+        column = pa.array(column)
     if isinstance(column, pa.Array | pa.ChunkedArray) and pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())  # numpy's bool has no NaN for a null
     values = to_array(column)
     if values.dtype.kind in NUMERIC:
         return values
+    if values.dtype.kind in "mMc":  # numpy would take their ticks for numbers, and a missing one for a number, too
+        raise ValueError(f"feature {name!r} holds {values.dtype}; make it a number of known units in the preprocess")
     if is_category(column):
         raise JobError(
             f"model.features: {name!r} holds text or categories, and the model has none for it; list the columns that "

@@ -28,7 +28,7 @@ from nightjar.inference.job.options import Option, choice, texts
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, WithoutDevices, check_cpu, needed
 from nightjar.inference.predictors.arrays import Array, is_frame, to_array
-from nightjar.inference.predictors.batches import BATCH_FORMAT, to_batch
+from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
 from nightjar.inference.predictors.installed import missing, versions
 
 _METHODS = ("predict", "predict_proba", "decision_function")
@@ -199,7 +199,7 @@ class _Estimator:
         if is_frame(batch):
             return batch[self._names]
         if isinstance(batch, pa.Table):
-            return to_batch(batch.select(self._names), "pandas").copy()
+            return framed(batch.select(self._names)).copy()
         return pd.DataFrame({name: _column(to_array(column)) for name, column in ordered.items()})
 
     def predict(self, prepared: Any) -> dict[str, Any]:

@@ -48,6 +48,19 @@ def test_tensors_are_copies_so_that_code_may_write_into_them() -> None:
     assert isinstance(batch["t"], np.ndarray)
 
 
+@pytest.mark.parametrize("form", ["numpy", "pandas"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_integers_that_a_float_cannot_hold_stay_what_they_are_beside_a_null(form: str, kind: pa.DataType) -> None:
+    """Ids of 64 bits, say. Others become floats, as in Ray Data."""
+    ids = [2**53 + 1, None, 2**53 + 3]
+    table = pa.table({"id": pa.array(ids, kind), "n": pa.array([1, None, 2**53], kind)})
+    held = to_batch(table, form)
+    assert list(held["id"]) == ids
+    assert held["n"].dtype == np.float64
+    assert list(held["n"])[::2] == [1.0, 2.0**53]
+    assert to_batch(table.slice(2), form)["id"].dtype == kind.to_pandas_dtype()
+
+
 def test_a_null_inside_a_tensor_is_no_number() -> None:
     """Arrow gives whatever lies there."""
     storage = pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), 2))

@@ -26,6 +26,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.features import numbers
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from support import Lake
@@ -530,3 +531,33 @@ def test_a_night_is_published(lake: Lake, library: Library) -> None:
     name = "lightgbm" if library is LIGHTGBM else "xgboost-cpu"
     assert manifest["packages"] == {name: version(name)}
     assert manifest["libraries"][name] == version(name)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(["2024-01-01", "NaT"], "M8[us]"),
+        np.array([1, 2], "m8[h]"),
+        np.array([1j, 2]),
+        pd.Series(pd.to_datetime(["2024-01-01", None])),
+    ],
+    ids=["dates", "durations", "complex", "series"],
+)
+def test_what_is_no_number_is_not_taken_for_one(values: Any) -> None:
+    """numpy would take the ticks of a duration for it: another number for each unit, and for a missing one, too."""
+    with pytest.raises(ValueError, match=r"feature 'x' holds .*; make it a number of known units in the preprocess"):
+        numbers("x", values)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (pd.Series([True, None, False], dtype="boolean"), [1.0, np.nan, 0.0]),
+        (pd.Series([1, None, 3], dtype="Int64"), [1.0, np.nan, 3.0]),
+        (pd.Series([1, None, 3], dtype="Int64").array, [1.0, np.nan, 3.0]),
+        (np.ma.masked_array([1, 2, 3], [False, True, False]), [1.0, np.nan, 3.0]),
+    ],
+    ids=["booleans", "integers", "array", "masked"],
+)
+def test_a_missing_number_is_nan_in_every_kind_of_column(given: Any, expected: list[float]) -> None:
+    np.testing.assert_array_equal(numbers("x", given).astype(float), expected)

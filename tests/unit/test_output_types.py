@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,52 @@ def test_lists_of_structs_keep_their_lengths_and_nulls() -> None:
 
 def test_a_struct_of_other_keys_or_types_is_refused_with_both() -> None:
     with pytest.raises(OutputInvalid, match=r"'best' is declared struct<label: .*, but the predictor returned struct<"):
-        to_arrow("best", [{"label": "cat"}], SCORED, 1)
+        to_arrow("best", pa.array([{"label": "cat"}]), SCORED, 1)
     with pytest.raises(OutputInvalid, match="'best' is declared struct"):
         to_arrow("best", [{"label": 3, "score": 0.5}], SCORED, 1)
+
+
+def test_a_key_that_a_dict_lacks_is_null_alone_as_among_others() -> None:
+    """Also inside lists; but a dict with a misspelled key is refused, and no row beside it changes that."""
+    for rows in (DICTS[2:], [*DICTS[:1], *DICTS[2:]]):
+        assert repr(to_arrow("best", rows, SCORED).to_pylist()[-1]) == repr(AS_SCORED[2])
+    assert to_arrow("best", [{}], SCORED).to_pylist() == [{"label": None, "score": None}]
+    declared = arrow_type("list<struct<label: string, box: struct<x: int32>>>")
+    assert to_arrow("found", [[{"label": "a", "box": {}}, {}]], declared).to_pylist() == [
+        [{"label": "a", "box": {"x": None}}, {"label": None, "box": None}]
+    ]
+    for others in ([], [{"label": "a", "score": 1.0}]):
+        with pytest.raises(OutputInvalid, match="a dict has 'scroe', which is not declared, and no 'score'"):
+            to_arrow("best", [*others, {"label": "cat", "scroe": 0.5}], SCORED)
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "said"),
+    [
+        ([[0, 2]], "list<bool>", "numbers other than 0 and 1"),
+        (np.array([[0.3, 1.0]]), "bool[2]", "numbers other than 0 and 1"),
+        (np.array(["2024-01-01T13:00"], "M8[us]"), "date32", "times of day"),
+        (np.array(["2024-01-01T13:00"], "M8[ns]"), "date32", "times of day"),
+        (pa.array([0, 2]).dictionary_encode(), "bool", "numbers other than 0 and 1"),
+    ],
+)
+def test_a_value_that_arrow_would_change_is_refused(value: Any, declared: str, said: str) -> None:
+    with pytest.raises(OutputInvalid, match=f"does not fit .*: it holds {said}"):
+        to_arrow("score", value, arrow_type(declared))
+
+
+def test_what_fits_exactly_is_taken() -> None:
+    def arrow(value: Any, declared: str) -> list[Any]:
+        return list(to_arrow("score", value, arrow_type(declared)).to_pylist())
+
+    assert arrow([[0, 1], None, []], "list<bool>") == [[False, True], None, []]
+    assert arrow(np.array(["2024-01-01", "NaT"], "M8[s]"), "date32") == [dt.date(2024, 1, 1), None]
+    for inner in (pa.list_view(pa.int64()), pa.large_list_view(pa.int64())):
+        views = pa.array([[1, 2], None, [3], [4, 5, 6]], inner)
+        assert arrow(views, "list<int32>") == [[1, 2], None, [3], [4, 5, 6]]
+        assert arrow(views.slice(2), "list<int32>") == [[3], [4, 5, 6]]
+        nested = pa.array([[[1, 2], [3]], []], pa.list_(inner))
+        assert arrow(nested, "list<list<int64>>") == [[[1, 2], [3]], []]
 
 
 TENSOR = arrow_type("float32[2, 3]")
@@ -110,8 +154,11 @@ VALUES = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
         list(VALUES),
         VALUES.tolist(),
         np.asfortranarray(VALUES),
+        pa.FixedShapeTensorArray.from_numpy_ndarray(VALUES),
+        pa.chunked_array([pa.FixedShapeTensorArray.from_numpy_ndarray(VALUES[at : at + 1]) for at in (0, 1)]),
+        pa.FixedShapeTensorArray.from_numpy_ndarray(np.concatenate([VALUES, VALUES])).slice(2),
     ],
-    ids=["array", "float64", "torch", "arrays", "lists", "fortran"],
+    ids=["array", "float64", "torch", "arrays", "lists", "fortran", "arrow", "chunks", "slice"],
 )
 def test_a_tensor_keeps_its_shape(value: Any) -> None:
     found = to_arrow("map", value, TENSOR, 2)
