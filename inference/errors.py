@@ -12,7 +12,7 @@ NightjarError                 * marks errors that are worth repeating
 │   │   └── Unanswered    … it asks a person first                                                      (exit 5)
 │   ├── Rejected          a person, or the deadline, said no to what a gate asked: nothing was published
 │   ├── AuditFailed       the files written do not prove the cover
-│   └── TakenBack         nothing was left to score, and a person took the run's publication back from readers
+│   └── TakenBack         a person took the run's publication back, and it would be shown again
 ├── TablesBehind          the run stays published; a table of the job does not show it yet              (exit 4)
 ├── Interrupted           a person or a signal stopped the run; committed work is kept                (exit 130)
 ├── Held                  another writer holds the revision                                             (exit 3)
@@ -151,7 +151,7 @@ class AuditFailed(RunFailed):
 
 
 class TakenBack(RunFailed):
-    """The run was published, and rolled back or unpublished since. Repeating it does not show it again."""
+    """The run was published, and rolled back or unpublished since. Repeating it shows no result of it again."""
 
 
 class TablesBehind(NightjarError):

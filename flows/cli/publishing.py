@@ -75,7 +75,7 @@ def rollback(
         request = make_request(job, date=date, scores=False)
         now, then = visibility.back(request.storage, request.output, to)
         if not dry_run:
-            then = visibility.rollback(request.storage, request.output, then.number)
+            then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
     changed = visibility.changes(now, then)
     behind = f" What publication {now.number} showed is not known, because it cannot be read." if now.damaged else ""
     if as_json:

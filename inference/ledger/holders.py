@@ -21,7 +21,8 @@ RETIRE = "retire"
 class Holder:
     """The holder of an epoch: enough to name it to people, and to check whether its process is alive.
 
-    engine: where its command scores; empty if it does not, or in earlier versions.
+    engine: where its command scores; empty if it does not, or in earlier versions. fresh: whether its command was told
+    to score everything again.
     """
 
     task: str
@@ -33,13 +34,14 @@ class Holder:
     at: str
     booted: float = 0.0
     engine: str = field(default="", metadata=SELDOM)
+    fresh: bool = field(default=False, metadata=SELDOM)
 
     def __str__(self) -> str:
         run = f"flow run {self.flow_run}, " if self.flow_run else ""
         return f"{self.task} of {run}process {self.pid} on {self.host.split('/')[0]}, since {self.at}"
 
 
-def this_holder(task: str, flow_run: str = "", engine: str = "") -> Holder:
+def this_holder(task: str, flow_run: str = "", engine: str = "", fresh: bool = False) -> Holder:
     """This process as a holder, with a new nonce."""
     return Holder(
         task=task,
@@ -51,6 +53,7 @@ def this_holder(task: str, flow_run: str = "", engine: str = "") -> Holder:
         at=utc(),
         booted=psutil.boot_time(),
         engine=engine,
+        fresh=fresh,
     )
 
 

@@ -82,9 +82,15 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
 
 
 def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
-    """The snapshot that the folders show; None if this is not known. now: the newest."""
+    """The snapshot that the folders show; None if this is not known. now: the newest.
+
+    Of an output that was moved or copied nothing is known: the folders name files where it was.
+    """
     try:
-        number = int(json.loads(storage.read(join(output, "latest", FILES)))["publication"])
+        found = json.loads(storage.read(join(output, "latest", FILES)))
+        if not str(found["manifest"] or join(output, "")).startswith(join(output, "")):
+            return None
+        number = int(found["publication"])
         return now if number == now.number else publish.snapshot(storage, output, number)
     except (Missing, Damaged, JobError, ValueError, TypeError, LookupError):
         return None

@@ -86,13 +86,14 @@ def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snaps
     return now, earlier
 
 
-def rollback(storage: Storage, output: str, to: int | None) -> Snapshot:
-    """Show readers an earlier publication again, as a new snapshot. to: as in `back`.
+def rollback(storage: Storage, output: str, to: int | None, seen: tuple[Snapshot, Snapshot] | None = None) -> Snapshot:
+    """Show readers an earlier publication again, as a new snapshot. to: as in `back`. seen: what `back` has found for
+    it, so that nothing is undone that was published since.
 
     Raises:
         JobError: there is nothing to go back to, or something was published meanwhile.
     """
-    now, earlier = back(storage, output, to)
+    now, earlier = seen or back(storage, output, to)
     origin = Origin("rollback", to=earlier.number)
     there = publish.add(storage, output, now.number + 1, earlier.runs, origin)
     if (there.origin, there.runs) != (origin, earlier.runs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nightjar.inference.errors import Missing
+from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications
 from nightjar.inference.run.request import RunRequest
@@ -15,9 +15,6 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
 
     0, or nothing for all, if none had too little memory, or if that night was scored under another fingerprint: another
     model or code needs other memory. `--fresh` finds out again.
-
-    Raises:
-        JobError: The latest night's manifest is not the one that was published.
     """
     if all(not each.model.finds_size for each in request.job.each) or request.fresh:
         return ()
@@ -29,7 +26,7 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     latest = max(runs, key=lambda run: (runs[run].date, run == runs[run].date, run))
     try:
         manifest = read_manifest(request.storage, request.output, runs[latest])
-    except Missing:  # its files were removed
+    except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
         return ()
     totals = manifest.totals
     return totals.ceilings or (totals.batch_rows,) if manifest.fingerprint == fingerprint else ()

@@ -31,7 +31,7 @@ def leased(
     writer = open_epoch(
         request.storage,
         uri,
-        this_holder(task, request.flow_run, request.engine),
+        this_holder(task, request.flow_run, request.engine, request.fresh and task == "score"),
         lease_s=request.lease_s,
         seen=(seen.ledger, seen.state) if seen else None,
         # Before it opens an epoch: the epoch alone would end the step of whoever has followed.

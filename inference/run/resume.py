@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from nightjar.inference.errors import AlreadyExists, Damaged, JobError
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError, TakenBack
 from nightjar.inference.identity.description import cure, differences, summed
 from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.discovery import Discovery
@@ -190,16 +190,40 @@ def _scored_again(what: str, shards: int, of: int) -> str:
 
 
 def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
-    """The published revision whose results may be taken over. It is chosen when a revision begins, and then stays."""
+    """The published revision whose results may be taken over. It is chosen when a revision begins, and then stays.
+
+    One that was begun with `--fresh` takes over none, whoever continues it.
+    """
     if state.planned is not None:
         adopts = state.planned.adopts
         return revs.read_revision(request.storage, request.run_uri, adopts) if adopts else None
-    if newest is None or request.fresh:
+    if newest is None or request.fresh or any(writer.fresh for _, writer in state.openers):
         return None
     if not newest.sealed and newest.number > 1:
         # It was begun before, and killed before it had a plan.
         newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
     return newest if newest.sealed else None
+
+
+def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, number: int, fingerprint: str) -> None:
+    """Check that the revision of this number would not publish results again that a person took back.
+
+    Raises:
+        TakenBack: It would.
+    """
+    if request.limit:  # never published
+        return
+    state = newest.state if newest is not None and newest.number == number else State()
+    source = _source(request, state, newest)
+    if source is None or source.state.planned is None or source.state.planned.fingerprint != fingerprint:
+        return
+    shown = publish.shown(request.storage, request.output, request.run_id)
+    if shown is None or shown.revision != source.number:
+        raise TakenBack(
+            f"r{source.number} of the run {request.run_id!r} was published before and rolled back or unpublished "
+            "since, and this run would publish its results again: nothing was scored, and readers do not see them. "
+            f"`nightjar republish` shows r{source.number} again, --fresh scores everything anew"
+        )
 
 
 def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Planned:

@@ -38,6 +38,7 @@ from nightjar.inference.run.request import (
 )
 from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
+    check_not_taken_back,
     claim,
     limited,
     number_for,
@@ -73,6 +74,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         return _in_all(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
     number = number_for(newest, request, now)
+    check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
         retire(request, newest)
     uri = revs.revision_uri(request.run_uri, number)

@@ -64,6 +64,14 @@ def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> N
     assert [manifest.totals.batch_rows for manifest in manifests] == [875, 875]
 
 
+def test_a_damaged_manifest_of_the_last_night_costs_no_night(growing: Lake) -> None:
+    """Without it the size is found out again."""
+    growing.run(date="2026-11-18")
+    (manifest,) = growing.revision(run_id="2026-11-18").glob("manifest-*.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b"2026-11-18", b"2026-11-17"))
+    assert growing.run(date="2026-11-19").publication.number == 2
+
+
 def test_a_continued_run_does_not_search_again(growing: Lake) -> None:
     (growing.folder / "data" / "part-3.parquet").write_bytes(b"not a table")
     with pytest.raises(ShardsFailed, match="1 of 4 shards"):

@@ -235,6 +235,36 @@ def test_publishing_again_leaves_earlier_publications_readable(lake: Lake) -> No
     pd.testing.assert_frame_equal(lake.published(), before)
 
 
+@pytest.mark.parametrize("how", ["rolled back", "unpublished", "limited"])
+def test_what_was_taken_back_does_not_come_again_with_a_file_that_is_late(lake: Lake, how: str) -> None:
+    """All but the late file would be the results that a person took back; with another model none of them is."""
+    lake.ready().run(date="2026-11-18")
+    lake.run()
+    if how == "rolled back":
+        visibility.rollback(LakeStorage(), str(lake.out), None)
+    else:
+        visibility.unpublish(LakeStorage(), str(lake.out), "2026-11-19")
+    if how == "limited":
+        lake.run(run_id="2026-11-19", limit=1000)
+    else:
+        lake.write_file("part-04.parquet", 8000, 2000)
+    with pytest.raises(TakenBack, match=r"^r1 of the run '2026-11-19' was published before and rolled back or unpub"):
+        lake.run()
+    assert set(lake.snapshot().runs) == {"2026-11-18"}
+    lake.write_model(HALVES)
+    again = lake.run()
+    assert (again.scored.revision, again.scored.progress.reused_shards) == (2, 0)
+    assert lake.published()["score"].max() == (7999 if how == "limited" else 9999) / 2
+
+
+def test_a_fresh_run_that_was_killed_before_its_plan_is_continued_afresh(lake: Lake, tmp_path: Path) -> None:
+    """Whoever is told to repeat the command need not know that it had --fresh."""
+    lake.ready().run()
+    die_at(lake.request(fresh=True), BEFORE_PLAN, tmp_path)
+    again = lake.run()
+    assert (again.scored.revision, again.scored.progress.reused_shards) == (2, 0)
+
+
 def _content(folder: Path) -> dict[str, bytes]:
     """Every file of a closed revision."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

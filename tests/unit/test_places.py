@@ -46,6 +46,18 @@ def read_view(place: Path, name: str = JOB) -> list[tuple[Any, ...]]:
         return duck.execute(f'select * from "{name}"').fetchall()
 
 
+def test_every_date_names_the_files_where_they_are_after_the_output_was_moved(output: Placed, tmp_path: Path) -> None:
+    """Dates that no later publication changes, too."""
+    for night in ("2026-11-17", "2026-11-18"):
+        output.publish(night)
+        assert output.refresh() == ""
+    moved = Placed(str(Path(output.uri).rename(tmp_path / "moved")))
+    moved.publish(NIGHT)
+    assert moved.refresh() == ""
+    for date in ("2026-11-17", "2026-11-18", NIGHT):
+        assert len(read_view(Path(moved.uri, "dates", date), f"{JOB}-{date}")) == PARTS * ROWS
+
+
 def test_a_place_names_the_exact_files_of_the_night(output: Placed) -> None:
     """With rows and bytes, in the order of the input; the same for the latest night and for its date."""
     output.publish("2026-11-18")

@@ -6,6 +6,7 @@ import functools
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,6 +246,23 @@ def test_a_rollback_says_what_readers_would_lose_before_it_does_so(
         "publication 4: rollback to publication 2. Readers now see 2 runs, the latest 2026-11-18 r1. "
         "Lost: 2026-11-19 r1.\n"
     )
+
+
+def test_a_rollback_undoes_only_what_was_there_when_it_was_decided(
+    lake: Lake, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A night that is published while the command looks at the revisions it would show is neither hidden nor named."""
+    looked = visibility.back
+
+    def slowly(*given: Any) -> Any:
+        found = looked(*given)
+        finished(output, "2026-11-20")
+        return found
+
+    monkeypatch.setattr(visibility, "back", slowly)
+    with pytest.raises(JobError, match="appeared meanwhile and nothing was rolled back"):
+        app(["rollback", str(lake.job_path)], standalone_mode=False)
+    assert seen(output) == dict.fromkeys([*NIGHTS, "2026-11-20"], 1)
 
 
 def test_commands_list_take_away_and_show_again(lake: Lake, output: str, capsys: pytest.CaptureFixture[str]) -> None:
