@@ -20,6 +20,10 @@ from nightjar.inference.predictors.outofmemory import is_memory
 from nightjar.inference.predictors.outputs import in_order
 
 _OF_SCRIPTS = (RuntimeError, torch.jit.Error)
+_TYPES_BY_WORDS: dict[str, type[RuntimeError]] = {
+    "CUDA out of memory. Tried to allocate": torch.OutOfMemoryError,
+    "CUDA error: ": torch.AcceleratorError,
+}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -97,10 +101,10 @@ class Module:
         with torch.inference_mode(), torch.autocast(kind, dtype=dtype, enabled=bool(self._autocast)), self._turn:
             try:
                 return self._module(**given)
-            except RuntimeError as error:
+            except _OF_SCRIPTS as error:
                 # Types of their own say that memory or the device failed.
                 if isinstance(self._module, torch.jit.ScriptModule) and type(error) in _OF_SCRIPTS:
-                    raise RuntimeError(_last_line(error)) from error
+                    raise _of_script(error) from error
                 raise
 
     def _check_shapes(self, prepared: Prepared, error: RuntimeError) -> None:
@@ -182,10 +186,17 @@ def _check_compiler(error: RuntimeError) -> None:
         ) from error
 
 
-def _last_line(error: RuntimeError) -> str:
-    """What TorchScript says after two tracebacks of its own, which stay with the error as its cause."""
-    *_, last = str(error).strip().splitlines() or [type(error).__name__]
-    return last.removeprefix("RuntimeError: ")
+def _of_script(error: Exception) -> RuntimeError:
+    """The error that the script met, in its last words: TorchScript says them after two tracebacks of its own, which
+    stay with the error as its cause. Of the error's type it keeps nothing, so torch's own words tell the two that
+    matter (c10/cuda/CUDACachingAllocator.cpp, CUDAException.cpp).
+    """
+    said = str(error).strip()
+    for words, kind in _TYPES_BY_WORDS.items():
+        if (at := said.rfind(f"Error: {words}")) >= 0:
+            return kind(said[at:].splitlines()[0].removeprefix("Error: "))
+    *_, last = said.splitlines() or [type(error).__name__]
+    return RuntimeError(last.removeprefix("RuntimeError: "))
 
 
 def _fillable(dtype: torch.dtype) -> torch.dtype:
