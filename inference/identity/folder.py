@@ -1,6 +1,7 @@
 """Decides which files of a job's folder score: exactly these are part of the identity, and are sent to the cluster.
 
-These are left out: input, output and model (each counts in its own way), job files and what belongs to other jobs,
+These are left out: input, output and model (each counts in its own way; by whatever path a link or a mount leads to
+them), job files and what belongs to other jobs,
 version control, caches and virtual environments, and what `.gitignore` and `.rayignore` name by git's rules. With
 `model.code` its patterns decide instead, and a file that it names by its whole path counts wherever it is. The files
 that this command prints into or keeps for itself never count, because they differ for each command.
@@ -20,6 +21,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.identity.aliases import Aliases, upward
 from nightjar.inference.identity.ignores import (
     BUILT_IN,
     Rules,
@@ -203,6 +205,7 @@ class _Walk:
         self, prefix: str, above: tuple[FileId, ...], rules: tuple[Rules, ...]
     ) -> Iterator[tuple[str, str, str]]:
         here = self.folder / prefix
+        names = self._aliases.of(str(here))
         try:
             found = here.stat()
             with os.scandir(here) as items:
@@ -216,21 +219,25 @@ class _Walk:
         rules += tuple(read_rules(here / name, prefix) for name in _IGNORE_FILES if (here / name).is_file())
         for entry in entries:
             name = prefix + entry.name
-            if entry.name in _NEVER or entry.path in self.job.paths or (environment and entry.name in _IN_PLACE):
+            if entry.name in _NEVER or (environment and entry.name in _IN_PLACE):
                 continue
             if entry.name.startswith(".."):  # a mount of Kubernetes has copies there, under new names at each mount
                 continue
+            other = entry.is_dir() or entry.is_symlink()
+            paths = self._aliases.of(entry.path) if other else tuple(f"{each}/{entry.name}" for each in names)
+            if not self._own.isdisjoint(paths):
+                continue
             if entry.is_dir():
-                if entry.path in self._own or any(each.is_place(entry.path) for each in self._dated):
+                if any(each.is_place(path) for each in self._dated for path in paths):
                     continue
-                never = _WRITTEN if self._state.has(file_id(found), entry) else self._results(name)
+                never = _WRITTEN if self._state.has(file_id(found), entry) else self._results(paths)
                 ignored = never or ignored_by(name + "/", rules)
                 if not ignored or (self._chosen is not None and not never):
                     yield from self._below(name + "/", above, rules)
                 else:
                     yield name + "/", entry.path, ignored
-            elif entry.is_file() and not self._is_tonights(name, entry.path):
-                never = _PRINTED if self._is_printed(entry.path) else self._results(name) or self._data(entry.path)
+            elif entry.is_file() and not any(self._is_tonights(name, path) for path in paths):
+                never = _PRINTED if self._is_printed(entry.path) else self._results(paths) or self._data(paths)
                 yield name, entry.path, never or ignored_by(name, rules)
 
     def _is_tonights(self, name: str, path: str) -> bool:
@@ -241,7 +248,7 @@ class _Walk:
             kind = self.job.input.format
             of_input = tells_input(path, {kind} if kind else ())
         else:
-            of_input = bool(self._data(path))
+            of_input = bool(self._data((path,)))
         return of_input and self._tonight.takes(path) and not hidden(name)
 
     @cached_property
@@ -255,13 +262,15 @@ class _Walk:
         """The ends of the files that belong to an input file beside them."""
         return beside(self.job.input.format)
 
-    def _data(self, path: str) -> str:
-        """The reason why a file is not code, if it is input or output of any date; '' if it is not."""
-        return _INPUT if any(each.takes(path) for each in self._dated) else ""
+    def _data(self, paths: tuple[str, ...]) -> str:
+        """The reason why a file is not code, if one of its paths is input or output of any date; '' if none is."""
+        return _INPUT if any(each.takes(path) for each in self._dated for path in paths) else ""
 
-    def _results(self, name: str) -> str:
-        """The same for the parts of the output, if the job's folder itself is the output."""
-        return _OUTPUT if name in _RESULTS and self._is_output else ""
+    def _results(self, paths: tuple[str, ...]) -> str:
+        """The same for what a link leads to in the output or in a table, and for the parts of an output that is the
+        job's folder itself or above it.
+        """
+        return _OUTPUT if any(above in self._written for path in paths for above in upward(path)) else ""
 
     @cached_property
     def _dated(self) -> list[EveryDate | EveryList]:
@@ -274,9 +283,14 @@ class _Walk:
         return [*own, *lists, *([EveryDate(target)] if is_dated(target) else [])]
 
     @cached_property
-    def _is_output(self) -> bool:
-        """Whether the job's folder is the output itself."""
-        return os.path.normpath(self.job.output.uri) == os.path.normpath(self.folder)
+    def _written(self) -> set[str]:
+        """Where tonight's run writes: the output, or the parts of an output that has the job's folder in it, and
+        tables.
+        """
+        output = os.path.normpath(self.job.output.uri)
+        tables = {os.path.normpath(table.uri) for table in self.job.output.tables}
+        written = {output, *tables, *(f"{output}/{name}" for name in _RESULTS)}
+        return written - self._aliases.above(str(self.folder))
 
     @cached_property
     def _own_places(self) -> set[str]:
@@ -284,9 +298,13 @@ class _Walk:
         return {os.path.normpath(place) for place in places if place}
 
     @cached_property
+    def _aliases(self) -> Aliases:
+        return Aliases(self._own_places)
+
+    @cached_property
     def _own(self) -> set[str]:
         """The job's own places that are not code, except the folder itself and those above it."""
-        return {place for place in self._own_places if not f"{self.folder}/".startswith(f"{place}/")}
+        return self._own_places - self._aliases.above(str(self.folder))
 
     def _above(self) -> tuple[Rules, ...]:
         """The rules of the folders above, up to the repository's; none if these rules leave out the job's folder

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.identity.aliases import Aliases, upward
 from nightjar.inference.input.everydate import EveryDate, EveryList, beside
 from nightjar.inference.job.locations import absolute, fixed, is_dated
 from nightjar.inference.job.yamlfile import MAX_BYTES
@@ -37,30 +38,53 @@ class Neighbours:
     """
 
     def __init__(self, folder: Path, jobs: Iterable[Path], with_models: bool) -> None:
+        self._folder = str(folder)
         self._places: dict[str, str] = {}
+        self._results: set[str] = set()
         self._among: list[tuple[Callable[[str], bool], str]] = []
-        for job in jobs:
-            for named in _named(job):
-                if with_models or named.section != "model":
-                    self._add(folder, named, job)
+        found = [(job, each) for job in jobs for each in _named(job) if with_models or each.section != "model"]
+        self._aliases = Aliases(fixed(each.uri, job.parent) for job, each in found)
+        self._above = self._aliases.above(self._folder)
+        self._linked: dict[str, tuple[tuple[str, ...], Owned | None]] = {}
+        for job, each in found:
+            self._add(each, job)
 
     def owner(self, path: str) -> Owned | None:
         """The other job that a file or folder belongs to; None if no other job names it."""
         for place, job in self._places.items():
             if f"{path}/".startswith(f"{place}/"):
                 return Owned(place, job)
-        return next((Owned(path, job) for takes, job in self._among if takes(path)), None)
+        folder, _, name = path.rpartition("/")
+        paths, linked = self._of(folder)
+        if linked or (linked := self._of(path)[1] if os.path.islink(path) else None):  # noqa: PTH114 (for each file)
+            return linked
+        names = [f"{each}/{name}" for each in paths]
+        return next((Owned(path, job) for takes, job in self._among if any(map(takes, names))), None)
 
-    def _add(self, folder: Path, named: _Named, job: Path) -> None:
+    def _of(self, path: str) -> tuple[tuple[str, ...], Owned | None]:
+        """The paths of a file or folder, and the other job to whose place a link or a mount leads on the way there."""
+        if path not in self._linked:
+            above = self._of(path.rpartition("/")[0])[1] if path.startswith(f"{self._folder}/") else None
+            paths = self._aliases.of(path)
+            self._linked[path] = paths, above or self._reached(path, paths)
+        return self._linked[path]
+
+    def _reached(self, path: str, paths: tuple[str, ...]) -> Owned | None:
+        jobs = [self._places.get(each) for each in paths]
+        jobs += [self._places[above] for each in paths for above in upward(each) if above in self._results]
+        return next((Owned(path, job) for job in jobs if job), None)
+
+    def _add(self, named: _Named, job: Path) -> None:
         place = fixed(named.uri, job.parent)
         with suppress(JobError, ValueError, RuntimeError):  # an error of the other job, reported when that job is used
-            if f"{folder}/".startswith(f"{place}/"):
+            if place in self._above:
                 # Data and results that lie among the code are known by the patterns of their names.
                 if (named.section == "input" and _OPEN.search(named.uri)) or is_dated(named.uri):
                     every = EveryDate(absolute(named.uri, job.parent, pattern=True), ends=named.ends)
                     self._among.append((every.takes, str(job)))
             elif named.section != "output" or not os.path.isfile(place):  # noqa: PTH113 (text, as a location is)
                 self._places |= dict.fromkeys((place, *(f"{place}{end}" for end in named.ends)), str(job))
+                self._results |= {place} if named.section == "output" else set()
             if named.is_list:
                 every_list = EveryList(absolute(named.uri, job.parent, pattern=True), named.kind, job.parent)
                 self._among.append((every_list.takes, str(job)))

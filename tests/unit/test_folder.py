@@ -394,3 +394,105 @@ def test_too_many_files_are_told_how_to_be_named(tmp_path: Path, monkeypatch: py
         list_code(job_in(tmp_path))
     monkeypatch.undo()
     assert names(job_in(tmp_path, model={"code": ["predict.py"]})) == {"predict.py"}
+
+
+DATES = ("2026-11-18", "2026-11-19")
+
+
+@pytest.mark.parametrize("keys", [{}, {"code": ["**"]}])
+@pytest.mark.parametrize("date", ["", "/{date}"])
+def test_a_link_to_input_or_output_is_no_code(tmp_path: Path, date: str, keys: dict[str, Any]) -> None:
+    """Or each night would score everything again, because the results of the one before would be code of its own."""
+    lay(tmp_path, *(f"big/{place}/{day}/a.parquet" for place in ("in", "out", "table") for day in DATES))
+    lay(tmp_path, "job/predict.py", "shared/lookup.parquet", "shared/more/x", "out/runs/x")
+    job = tmp_path / "job"
+    links = {
+        "data": "in",
+        "results": "out",
+        "lib/results": "out",
+        "today": f"out/{DATES[1]}",
+        "before": "out/2026-11-18",
+    }
+    for name, place in {**links, "one.parquet": "out/2026-11-18/a.parquet"}.items():
+        (job / name).parent.mkdir(exist_ok=True)
+        (job / name).symlink_to(tmp_path / "big" / place)
+    (job / "shared").symlink_to(tmp_path / "shared")
+    output: dict[str, Any] = {"uri": f"{tmp_path}/big/out{date}"}
+    if not date:
+        (job / "table").symlink_to(tmp_path / "big" / "table" / DATES[0])
+        output["tables"] = [{"delta": f"{tmp_path}/big/table"}]
+    given = job_in(job, input={"uri": f"{tmp_path}/big/in{date}/"}, output=output, model=keys)
+    assert names(given.at(dt.date(2026, 11, 19))) == {"predict.py", "shared/lookup.parquet", "shared/more/x"}
+
+
+@pytest.mark.parametrize("through", ["job", "place"])
+@pytest.mark.parametrize("uri", ["{}/in", "{}/in/{{date}}", "{}/{{date}}", "{}/a-{{date}}.parquet", "{}/*.parquet"])
+def test_a_job_in_a_linked_folder_knows_its_places_by_either_path(tmp_path: Path, uri: str, through: str) -> None:
+    """Whether the job is opened by the link, or the job names its places by it."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    link.symlink_to(real)
+    data = {name for day in DATES for name in (f"in/{day}/a.parquet", f"{day}/a.parquet", f"a-{day}.parquet")}
+    lay(real, "predict.py", "out/runs/r/x", "models/m.bin", "one.bin", "lib/b.txt", *data)
+    opened, named = (link, real) if through == "job" else (real, link)
+    fixed_uri = uri.format(named)
+    model = {"path": f"{named}/models"}
+    given = job_in(opened, input={"uri": fixed_uri}, output={"uri": f"{named}/out"}, model=model)
+    before = job_in(opened, input={"uri": uri.format(opened)}, output={"uri": "out"}, model={"path": "models"})
+    night = dt.date(2026, 11, 19)
+    assert names(given.at(night)) == names(before.at(night)) >= {"predict.py", "one.bin", "lib/b.txt"}
+    single = job_in(opened, model={"path": f"{named}/one.bin"}, output={"uri": f"{named}"})
+    assert not names(single) & {"one.bin", "runs/x"}
+
+
+def test_a_job_whose_folder_is_the_output_by_another_path_has_results_in_it(tmp_path: Path) -> None:
+    lay(tmp_path / "job", "predict.py", "runs/n/plan.json", "job.json", "dates/runs/x.py")
+    (tmp_path / "link").symlink_to("job")
+    listing = list_code(job_in(tmp_path / "link", output={"uri": str(tmp_path / "job")}))
+    assert set(listing.files) == {"predict.py"}
+    assert listing.left_out == dict.fromkeys(("dates/", "job.json", "runs/"), "output.uri")
+    lay(tmp_path / "job", "dates/job/predict.py")
+    assert names(job_in(tmp_path / "job" / "dates" / "job", output={"uri": "../../"})) == {"predict.py"}
+
+
+@pytest.mark.parametrize("keys", [{}, {"code": ["**"]}])
+def test_a_link_to_what_belongs_to_another_job_is_no_code(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """What is named is the link, not where it leads."""
+    lay(tmp_path, "big/out/runs/x", "big/in/a.json", "m/weights", "job/predict.py", "job/2026-11-18.txt")
+    job = tmp_path / "job"
+    theirs = {"input": f"{tmp_path}/big/in/*", "output": f"{tmp_path}/big/out", "model": f"{tmp_path}/m"}
+    (job / "other.yaml").write_text(JOB.format(name="o", **theirs))
+    night = {"input": f"'{tmp_path}/link/{{date}}.txt'", "output": "x", "model": "y"}
+    (job / "night.yaml").write_text(JOB.format(name="n", **night))
+    (tmp_path / "link").symlink_to(job)
+    links = {"lib/results": "big/out", "latest": "big/out/runs", "x": "big/out/runs/x", "feed": "big/in", "model": "m"}
+    for name, place in links.items():
+        (job / name).parent.mkdir(exist_ok=True)
+        (job / name).symlink_to(tmp_path / place)
+    listing = list_code(job_in(job, model=keys))
+    assert set(listing.files) == {"predict.py", *({"model/weights"} if keys else ())}
+    left = dict.fromkeys(("lib/results/", "latest/", "feed/", "x"), str(job / "other.yaml"))
+    left |= {"2026-11-18.txt": str(job / "night.yaml")}
+    assert listing.left_out == (left if keys else {**left, "model/": str(job / "other.yaml")})
+
+
+MOUNTED = """
+import sys
+from pathlib import Path
+from nightjar.inference.identity.folder import list_code
+from nightjar.inference.job.file import parse_job
+root = Path(sys.argv[1])
+model = {"uses": "predict:f", "outputs": {"s": "float32"}}
+job = {"name": "j", "input": {"uri": f"{root}/in/"}, "model": model, "output": {"uri": f"{root}/out/"}}
+print(*list_code(parse_job(job, root / "job" / "job.yaml")).files)
+"""
+
+
+def test_a_mount_of_the_output_is_no_code(tmp_path: Path) -> None:
+    """As in a container in which a folder of the host has two paths."""
+    lay(tmp_path, "out/runs/x", "in/a.parquet", "job/predict.py", "job/results/.keep", "job/data/.keep")
+    mount = f"mount --bind {tmp_path}/out {tmp_path}/job/results && mount --bind {tmp_path}/in {tmp_path}/job/data"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], check=False).returncode:
+        pytest.skip("this user may not mount anything")
+    script = f"{mount} && exec {sys.executable} -c '{MOUNTED}' {tmp_path}"
+    found = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["predict.py"]
