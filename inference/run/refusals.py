@@ -11,6 +11,7 @@ from pyarrow.parquet import ParquetWriter
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.identity.aliases import Aliases
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.listing import input_folder, takes_in
@@ -60,7 +61,8 @@ def check_without_input(request: RunRequest) -> None:
 
     Raises:
         JobError: the model's adapter does not take what the job says of it; the output is another job's or inside the
-            input; or the model cannot be read or would run code when loaded.
+            input; input, output or a table is inside a model; or the model cannot be read or would run code when
+            loaded.
     """
     check_keys(request.job)
     if request.engine == LOCAL and (installs := request.job.resources.runtime_env.installs):
@@ -166,9 +168,28 @@ def _check_places(request: RunRequest) -> None:
             raise JobError(f"{job.input.key}: {source} lies inside output.uri {target}; keep them apart")
     for index, table in enumerate(job.output.tables):
         _check_table(job, table.uri, f"output.tables[{index}].{table.kind}", index)
+    _check_models_places(job, target)
     with suppress(Missing):
         request.storage.stat(target)
         raise JobError(f"output.uri: {target} is a file; write a folder")
+
+
+def _check_models_places(job: Job, target: str) -> None:
+    """Check that no model's folder holds input, output or a table, which would count as files of the model."""
+    tables = {table.uri: f"output.tables[{index}].{table.kind}" for index, table in enumerate(job.output.tables)}
+    places = {target: "output.uri"} | tables | {input_folder(source): job.input.key for source in job.input.uris}
+    for key, model in job.models_by_key().items():
+        folder = (model.path or "").rstrip("/")
+        aliases = Aliases([folder])
+        for place, name in places.items() if folder else ():
+            # An object store has no links.
+            paths = aliases.of(place) if is_local(place) else (place,)
+            if any(f"{path}/".startswith(f"{folder}/") for path in paths):
+                raise JobError(
+                    f"{key}.path: {folder} holds {name} {place}: each new file there would make the model another one, "
+                    "and everything would be scored again; move the model's files to a folder of their own, and name "
+                    f"that in {key}.path"
+                )
 
 
 def _check_table(job: Job, uri: str, key: str, index: int) -> None:
