@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import xxhash
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.identity.ownstate import FileId, file_id
 from nightjar.inference.messages import nearest
 
 _READ_BYTES = 8 << 20
@@ -226,9 +227,19 @@ def _files(top: str, outside: str) -> Iterator[tuple[str, Path]]:
 
 
 def _below(root: Path) -> Iterator[tuple[str, Path]]:
-    """All files of a package's folder."""
-    for folder, folders, files in os.walk(root):
+    """All files of a package's folder, also those that links lead to."""
+    above: dict[str, frozenset[FileId]] = {}
+    for folder, folders, files in os.walk(root, followlinks=True):
+        around = above.pop(folder, frozenset())
+        try:
+            here = file_id(os.stat(folder))  # noqa: PTH116 (for each folder)
+        except OSError:  # it is gone
+            continue
+        if here in around:  # a link leads back to it
+            folders.clear()
+            continue
         folders[:] = sorted(each for each in folders if each != "__pycache__")
+        above |= {f"{folder}/{each}": around | {here} for each in folders}
         for file in files:
             path = Path(folder, file)
             if path.is_file():
