@@ -81,11 +81,22 @@ ROOMS = {
         unit("publish", "ledger_versions", "evidence"),
     ),
     "audit": Room(
-        ("validation/*.py", "metrics/keyhash.py"),
+        (
+            *("metrics/keyhash.py", "validation/audit.py", "validation/contradictions.py", "validation/evidence.py"),
+            *("validation/manifest.py", "validation/offenders.py", "validation/partly.py", "validation/rescore.py"),
+            "validation/unique.py",
+        ),
         unit(
             *("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest", "keys", "keyhash"),
-            "slices",
+            *("slices", "unique_gates", "collecting", "ranking"),
         ),
+    ),
+    "labels": Room(
+        (
+            *("validation/dividing.py", "validation/joining.py", "validation/joinkeys.py", "validation/movement.py"),
+            "validation/pairing.py",
+        ),
+        unit("joining", "pairing", "movement", "keys"),
     ),
     "gates": Room(
         ("validation/gates/*.py",),

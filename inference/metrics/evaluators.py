@@ -19,9 +19,9 @@ TASKS: Mapping[str, type[Evaluator]] = {kind.TASK: kind for kind in _KINDS}
 `job.evaluating`."""
 
 
-def evaluator_of(job: Job) -> Evaluator | None:
+def evaluator_of(job: Job, key: str = "label") -> Evaluator | None:
     """An empty state for the job's label; None if the job has no label. The label is compared with the output that
-    the job names, else with the first one that fits.
+    the job names, else with the first one that fits. key: that of the label in the job file, for messages.
 
     Raises:
         JobError: No output fits.
@@ -39,6 +39,6 @@ def evaluator_of(job: Job) -> Evaluator | None:
         if name == named or (named is None and kind.takes_score(type_)):
             return kind.of_section(job.label, name, job.evaluation)
     raise JobError(
-        f"label: {job.label!r} needs a score to be compared with, but no output of the model is {kind.SCORES}; "
-        f"declare one in model.outputs, such as `{kind.EXAMPLE}`, or drop label"
+        f"{key}: {job.label!r} needs a score to be compared with, but no output of the model is {kind.SCORES}; "
+        f"declare one in model.outputs, such as `{kind.EXAMPLE}`, or drop {key}"
     )

@@ -36,9 +36,9 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
     """
     outputs = job.output_types()
     types = {**dict(zip(schema.names, schema.types, strict=True)), **outputs}
-    late = [job.model_copy(update={"label": job.late_labels.label})] if job.late_labels else []
-    for each in (job, *late):
-        if (evaluator := evaluator_of(each)) is not None:
+    labels = {"label": job.label, "late_labels.label": job.late_labels.label if job.late_labels else None}
+    for key, label in labels.items():
+        if (evaluator := evaluator_of(job.model_copy(update={"label": label}), key)) is not None:
             evaluator.check_columns(types)
     check_slices(job, types)
     for index, check in enumerate(job.checks):

@@ -101,3 +101,11 @@ def test_a_label_needs_an_output_that_is_a_float() -> None:
             ),
             SCHEMA,
         )
+
+
+def test_a_label_that_comes_later_needs_an_output_that_is_a_float_too() -> None:
+    klass = {"uses": "model:score", "outputs": {"klass": "int64"}}
+    with pytest.raises(JobError, match=r"^late_labels\.label: 'late' needs a score to be compared with"):
+        check_label_and_gates(
+            job({"column": "klass", "nulls": 0}, model=klass, late_labels={"key": ["number"], "label": "late"}), SCHEMA
+        )

@@ -192,3 +192,13 @@ def test_hashes_are_spread_over_all_ranges() -> None:
     high = np.bincount((found >> np.uint64(56)).astype(np.int64), minlength=256)
     assert high.min() > 20_000 / 256 / 2
     assert len(set(found.tolist())) == 20_000
+
+
+def test_bytes_that_are_no_text_are_keys_too() -> None:
+    values = [b"\xff\x00", b"a", None, b""]
+    assert hashed(column(values, "binary")) == [
+        *(of_row(of_bytes(each)) for each in values[:2]),
+        of_row(NULL),
+        of_row(of_bytes(b"")),
+    ]
+    assert hashed(column([], "binary")) == []
