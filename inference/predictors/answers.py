@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
-from nightjar.inference.errors import AnswerInvalid, JobError
+from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.conversion import to_arrow
 
 COUNTED = ("prompt_tokens", "output_tokens", "cached_tokens")
 """Outputs that are numbers of tokens."""
@@ -32,6 +34,14 @@ STOPPED, CUT = "stop", "length"
 
 PROBABILITIES = "probabilities"
 """The output that has the probability of each choice, in their order."""
+
+_ALIKE: Mapping[type, Callable[[pa.DataType], bool]] = {
+    str: is_text,
+    int: lambda kind: pa.types.is_integer(kind) and kind != pa.uint64(),
+    float: pa.types.is_floating,
+}
+"""Values that a type holds as they are, unless they are too large. Arrow takes them several times as fast as they are
+converted, and each answer is looked at alone. Of uint64 the conversion takes fewer numbers than Arrow."""
 
 _CHOSEN = "choice"
 """The property of the answer that has the choice, where a schema is all that can be asked for."""
@@ -107,17 +117,22 @@ class Reader:
             each = dict(zip(self._choices or (), answer.probabilities, strict=True))
             likely = {**each, PROBABILITIES: answer.probabilities}
             chosen = {name: likely[name] for name in self._types if name in likely}
-            return chosen | known | dict.fromkeys(self._read, answer.text)
+            return chosen | known | self._fitting(dict.fromkeys(self._read, answer.text))
         if self._regex is not None:
             self._check_form(self._regex, answer)
         if self.schema is None:
-            return known | dict.fromkeys(self._read, answer.text)
-        found = self._parsed(answer)
+            return known | self._fitting(dict.fromkeys(self._read, answer.text))
+        try:
+            found = self._parsed(answer)
+        except RecursionError:  # brackets in brackets, as of a model that repeats itself
+            _check_whole(answer, "its JSON was complete")
+            raise AnswerInvalid(f"the answer is nested too deeply to be read: {answer.text[:200]!r}") from None
         if self._choices is not None:
             return known | dict.fromkeys(self._read, found[_CHOSEN])
-        return known | {
-            name: fitting(name, found.get(name), self._types[name], "the answer has") for name in self._read
-        }
+        return known | self._fitting({name: found.get(name) for name in self._read})
+
+    def _fitting(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: fitting(name, value, self._types[name], "the answer has") for name, value in values.items()}
 
     def _check_form(self, regex: re.Pattern[str], answer: Answer) -> None:
         if not regex.fullmatch(answer.text):
@@ -144,16 +159,35 @@ class Reader:
 
 
 def fitting(name: str, value: Any, kind: pa.DataType, said: str) -> Any:
-    """The value of an output, if its type can hold it. said: where it comes from, for messages.
+    """The value of an output as the type holds it, in Python's form: 1 is 1.0 in float32, and a struct has each of its
+    fields, None for one that the value lacks. said: where it comes from, for messages.
+
+    The conversion that makes columns decides, for this value alone. Values in this form fit together, because those of
+    one type are all of the same form.
 
     Raises:
-        AnswerInvalid: It cannot.
+        AnswerInvalid: The type cannot hold it.
     """
+    alike = _ALIKE.get(type(value))
     try:
-        pa.array([value], kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        raise AnswerInvalid(f"{said} {repr(value)[:200]} as {name!r}, which is no {kind}") from None
-    return value
+        return _held(pa.array([value], kind) if alike and alike(kind) else to_arrow(name, [value], kind))
+    except (OutputInvalid, pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise AnswerInvalid(f"{said} {_shown(value)} as {name!r}, which is no {kind}") from None
+
+
+def _held(one: pa.Array) -> Any:
+    """The only value of an array."""
+    if isinstance(one.type, pa.FixedShapeTensorType):
+        return np.reshape(one.storage[0].as_py(), one.type.shape).tolist()
+    return one[0].as_py()
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, for messages."""
+    try:
+        return repr(value)[:200]
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply to be shown"
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:

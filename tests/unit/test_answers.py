@@ -9,6 +9,8 @@ import pytest
 
 from nightjar.inference.errors import AnswerInvalid, JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.predictors import outputs as product
 from nightjar.inference.predictors.answers import Answer, Reader, check_schema
 
 SCHEMA = {
@@ -75,6 +77,68 @@ def test_an_answer_that_does_not_follow_the_schema_costs_the_row(text: str, reas
     read = reader({"label": "string", "score": "int32"}, json_schema=SCHEMA)
     with pytest.raises(AnswerInvalid, match=said):
         read.row(Answer(text, reason, 3, 9))
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "lost"),
+    [
+        ("int32", {"1": 1, "2.5": None, "3.0": 3, "true": 1}, ["2.5"]),
+        ("float32", {"1": 1.0, "true": 1.0, "2.5": 2.5, "null": None}, []),
+        ("int64", {"3.0": 3, str(2**53 + 1): 2**53 + 1}, []),
+        ("uint64", {"1": 1, str(2**64 - 1): None, "-1": None}, [str(2**64 - 1), "-1"]),
+        ("date32", {"5": None, "null": None}, ["5"]),
+        ("timestamp[us]", {"5": None, "null": None}, ["5"]),
+        ("list<string>", {'""': None, '["a"]': ["a"], "[]": []}, ["''"]),
+        ("binary", {'"a"': None, "null": None}, ["'a'"]),
+        ("string", {'"a"': "a", r'"\ud800"': None, "1": None}, [r"'\ud800'", "1"]),
+        ("float32[2, 2]", {"[[1, 2], [3, 4]]": [1.0, 2.0, 3.0, 4.0], "[[1, 2]]": None}, [r"[[1, 2]]"]),
+        ("struct<a: string, note: string>", {'{"a": "x"}': {"a": "x", "note": None}}, []),
+        (
+            "struct<a: float32, note: string>",
+            {
+                '{"a": 1}': {"a": 1.0, "note": None},
+                '{"a": 2.5, "note": "n"}': {"a": 2.5, "note": "n"},
+                '{"a": ""}': None,
+            },
+            ["{'a': ''}"],
+        ),
+    ],
+)
+def test_an_answer_that_does_not_fit_its_type_costs_its_own_row_alone(
+    kind: str, answers: dict[str, Any], lost: list[str]
+) -> None:
+    """Whatever the others are. answers: as JSON, with what becomes of them, None for a row that is lost."""
+    read = reader({"score": kind}, json_schema={"type": "object", "properties": {"score": {}}})
+    held, said = [], []
+    for answer in answers:
+        try:
+            held.append(read.row(Answer(f'{{"score": {answer}}}', "stop"))["score"])
+        except AnswerInvalid as error:
+            said.append(str(error))
+    declared = arrow_type(kind)
+    assert said == [f"the answer has {each} as 'score', which is no {declared}" for each in lost]
+    for some in (held, held[::-1], *([each] for each in held)):
+        column = product.normalise({"score": some}, {"score": declared}, len(some))["score"]
+        assert len(column) == len(some)
+    kept = [wanted for answer, wanted in answers.items() if wanted is not None or answer == "null"]
+    assert product.normalise({"score": held}, {"score": declared}, len(held))["score"].to_pylist() == kept
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, "[" * 100_000 + "]" * 100_000, '{"score": ' * 3000])
+def test_an_answer_that_is_nested_too_deeply_costs_the_row(text: str) -> None:
+    read = reader({"score": "float32"}, json_schema=SCHEMA)
+    with pytest.raises(AnswerInvalid, match=r"^the answer is nested too deeply to be read: "):
+        read.row(Answer(text, "stop"))
+    with pytest.raises(AnswerInvalid, match="the answer was cut after 9 tokens, before its JSON was complete"):
+        read.row(Answer(text, "length", 3, 9))
+
+
+def test_an_answer_that_is_nested_too_deeply_for_its_schema_costs_the_row() -> None:
+    """The schema names itself, so that it goes as deep as the answer."""
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}}}
+    read = reader({"left": "string"}, json_schema=tree)
+    with pytest.raises(AnswerInvalid, match=r"^the answer is nested too deeply to be read: "):
+        read.row(Answer('{"left": ' * 400 + "{}" + "}" * 400, "stop"))
 
 
 def test_a_cut_answer_whose_json_is_complete_is_whole() -> None:
