@@ -10,7 +10,7 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -41,6 +41,11 @@ class Answered:
 
     outputs: dict[str, list[Any]]
     usage: Usage
+
+    def part(self, rows: Iterable[int]) -> Answered:
+        """What became of some rows of the batch; the usage is that of all."""
+        rows = list(rows)
+        return replace(self, outputs={name: [found[row] for row in rows] for name, found in self.outputs.items()})
 
 
 @runtime_checkable

@@ -3,6 +3,9 @@
 The rows of the next shard take the places that the slowest rows of this one leave free, so the model never waits for
 the end of a shard. A shard is written when its own rows are done. All shards that are begun are charged if the process
 dies; suspects are scored alone, as by `ShardWorker`.
+
+What reads, prepares and puts together is watched, as in `ShardWorker`; each of these is one step for a whole shard, and
+may take `retry.stall_s`. Waiting for answers is no step: it has its own limit, see `_Stream._signs`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from nightjar.inference.errors import (
     EndpointFailed,
     NightjarError,
@@ -23,6 +29,7 @@ from nightjar.inference.errors import (
     ShardTooSlow,
     StorageError,
 )
+from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.output.keptanswers import KeptAnswers
@@ -36,6 +43,7 @@ from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.sharedwatchdog import ByForce, SharedWatchdog
 from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -53,6 +61,9 @@ one."""
 
 _FREE_S = 0.05
 """Seconds between two looks whether there is room for a shard."""
+
+_PLACE = "place"
+"""The column that says which of the rows that were asked a row is, from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,14 @@ class StreamingWorker(ShardWorker):
         """As `ShardWorker`."""
         super().__init__(spec, *scorers, turn_to=turn_to)
         self._turn = Lock()
+        behind = self.watchdog.behind
+        self._by_force = ByForce(spec.job.retry.stall_s / 20)
+        self.watchdog = self.another_watchdog()  # of the thread that has its turn
+        self.watchdog.behind = behind
+
+    def another_watchdog(self) -> SharedWatchdog:
+        """A watchdog for the steps of one thread."""
+        return SharedWatchdog(self.spec.job.retry.stall_s, self._by_force)
 
     @property
     def scorer(self) -> StreamingScorer:
@@ -130,6 +149,7 @@ class _Stream:
     def __init__(self, worker: StreamingWorker) -> None:
         self._worker = worker
         self._spec: WorkerSpec = worker.spec
+        self._watchdog = worker.another_watchdog()
         self._open: list[_Open] = []
         self._writing: list[Future[Event]] = []
         self._moved_at = self._said_at = time.monotonic()
@@ -165,10 +185,13 @@ class _Stream:
         deadline = time.monotonic() + self._spec.job.retry.shard_s
         pieces, kept = assignment.shard.pieces, None
         try:
-            reads = [each.result() for each in worker.read(running.storage, pieces)]
-            stretch = Stretch(pieces, reads)
-            kept = worker.kept(assignment)
-            asked, rows = self._ask(stretch, kept)
+            with self._watchdog:
+                stretch = Stretch(pieces, self._read(running))
+                self._watchdog.calling()
+                kept = worker.kept(assignment)
+                asked, rows = self._ask(stretch, kept)
+        except ProcessSpoilt as spoilt:
+            yield from self._end(spoilt, At(running.started, pieces[0].uri))
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield from self._told(worker.failed(running, error))
             return
@@ -179,6 +202,14 @@ class _Stream:
             # Reading and preprocessing a whole shard may take long, and no row of it could be answered meanwhile.
             self._moved_at = time.monotonic()
 
+    def _read(self, running: Running) -> list[RowsRead]:
+        """Wait until the pieces of a shard are read."""
+        found = []
+        for each in self._worker.read(running.storage, running.assignment.shard.pieces):
+            self._watchdog.calling()
+            found.append(each.result())
+        return found
+
     def _ask(self, stretch: Stretch, kept: KeptAnswers | None) -> tuple[Future[Answered] | None, int | None]:
         """Begin the requests for the rows that could be read. Returns how many there are; None if the user's preprocess
         raised, so that the rows that it raised for must be found.
@@ -186,12 +217,14 @@ class _Stream:
         (model,), scorer = self._worker.models, self._worker.scorer
         table = stretch.table.select(list(model.columns))
         for rows in micro_batches(table, _whole(table.num_rows), sorted(stretch.failures)):
+            self._watchdog.calling()
             try:
                 prepared = scorer.prepare(rows.table)
             except Exception as error:
                 if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                     raise
                 return None, None
+            self._watchdog.calling()
             return scorer.submit(prepared, kept), len(rows.rows)
         return None, 0
 
@@ -215,9 +248,15 @@ class _Stream:
         assembly = Assembly(self._spec, running.assignment.shard)
         try:
             answered = each.asked.result() if each.asked is not None else None
-            scored = self._scored(each, answered)
-            for piece, read, part in each.stretch.parts(scored):
-                assembly.add(piece, read, part)
+            with self._watchdog:
+                self._watchdog.calling()
+                scored = self._scored(each, answered)
+                for piece, read, part in each.stretch.parts(scored):
+                    self._watchdog.calling()
+                    assembly.add(piece, read, part)
+        except ProcessSpoilt as spoilt:
+            self._open.append(each)
+            yield from self._end(spoilt)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             if is_device_lost(error):
                 self._open.append(each)
@@ -242,15 +281,20 @@ class _Stream:
     def _scored(self, each: _Open, answered: Answered | None) -> ScoredRows:
         """What became of the rows, in the form in which every other model's come."""
         worker, (model,) = self._worker, self._worker.models
-
-        def collected(_: Any) -> Any:
-            assert answered is not None
-            return worker.scorer.collected(answered, each.rows)
-
-        known = LoadedModel(model.name, model.prefix, model.columns, model.types, collected, _whole(each.rows))
         budget, stretch = self._spec.budget, each.stretch
+        read = np.ones(stretch.table.num_rows, dtype=bool)
+        read[list(stretch.failures)] = False
+        places = pa.table({_PLACE: np.cumsum(read) - 1})
+
+        def collected(asked: pa.Table) -> Any:
+            # If an output of theirs does not fit, halves of the rows are asked for, down to the row that is at fault.
+            assert answered is not None
+            part = answered.part(asked[_PLACE].to_numpy())
+            return worker.scorer.collected(part, asked.num_rows)
+
+        known = LoadedModel(model.name, model.prefix, (_PLACE,), model.types, collected, _whole(each.rows))
         steps = score_models(
-            stretch.table, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index
+            places, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index
         )
         return drained(steps)
 
@@ -282,12 +326,18 @@ class _Stream:
             self._said_at = now
             yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
 
-    def _end(self, spoilt: ProcessSpoilt) -> Iterator[Event]:
-        """This process must end: all shards that are underway are charged.
+    def _end(self, spoilt: ProcessSpoilt, at: At | None = None) -> Iterator[Event]:
+        """This process must end: all shards whose rows are underway are charged. at: the one that is just begun.
 
         Raises:
             ProcessSpoilt: Always.
         """
+        # One that is not written by then is charged, as one that was started and has no receipt.
+        wait(self._writing, self._spec.job.retry.stall_s)
+        for future in self._writing:
+            if future.done():
+                yield future.result()
+        yield from self._worker.last_words(spoilt, at)
         for each in self._open:
             self._keep_all(each)
             yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))

@@ -21,15 +21,17 @@ from nightjar.flows.pages import estimate
 from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference import engine
-from nightjar.inference.errors import Damaged, GateFailed, JobError, RunFailed, ShardsFailed
+from nightjar.inference.errors import Damaged, GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output.keptanswers import KeptAnswers, discard
+from nightjar.inference.predictors import answers as reading
 from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
 from nightjar.inference.run import steps
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.replay import measure_shard
+from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.suspects import Attempt
@@ -48,6 +50,16 @@ def prep(batch):
     if "text 45" in batch["text"].tolist() and not died.exists():
         died.touch()
         os.kill(os.getpid(), 9)
+    return batch
+"""
+
+HANGS = """
+import time
+
+def prep(batch):
+    until = time.monotonic() + 20 * ("text 25" in batch["text"].tolist())
+    while time.monotonic() < until:
+        time.sleep(0.05)
     return batch
 """
 
@@ -466,11 +478,11 @@ def test_a_shard_that_keeps_an_unreadable_row_alone_costs_that_row(lake: Lake, s
 
 
 def test_the_time_in_which_rows_are_prepared_is_not_that_in_which_none_is_answered(lake: Lake, server: Server) -> None:
-    """A whole shard is prepared at once, which may take longer than an answer may."""
-    lake.write_model("import time\n\ndef prep(batch):\n    time.sleep(5.2)\n    return batch\n")
+    """A whole shard is prepared at once; with the answers that takes longer than either may."""
+    lake.write_model("import time\n\ndef prep(batch):\n    time.sleep(3.5)\n    return batch\n")
 
     def slowly(asked: Asked) -> Reply:
-        time.sleep(1)
+        time.sleep(3)
         return upper(asked)
 
     server.behave = slowly
@@ -479,6 +491,99 @@ def test_the_time_in_which_rows_are_prepared_is_not_that_in_which_none_is_answer
     shard, *_ = lake.planned().shards()
     events = list(StreamingWorker(lake.worker_spec()).process([Assignment(shard)]))
     assert isinstance(events[-1], Receipt), events[-1]
+
+
+@pytest.mark.parametrize("where", ["prep", "read_piece"])
+def test_a_hang_before_any_row_is_asked_ends_the_process_and_is_named(
+    lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """In the user's preprocess, and in reading. The shard that hangs is charged."""
+    lake.write_model(HANGS)
+    step = {"uses": "model:prep", "placement": "fused"}
+    ready(lake, server, **({"preprocess": step} if where == "prep" else {}), retry__stall_s=2)
+    first, second, third, *_ = lake.planned().shards()
+    if where == "read_piece":
+        real, over = attempts.read_piece, threading.Event()
+
+        def read_piece(storage: Any, job: Any, piece: Any, *others: Any) -> Any:
+            if piece in third.pieces:
+                over.wait(20)
+            return real(storage, job, piece, *others)
+
+        monkeypatch.setattr(attempts, "read_piece", read_piece)
+    events: list[Event] = []
+    said = r"no progress for retry.stall_s = 2 s, in " + ("prep " if where == "prep" else "wait ")
+    began = time.monotonic()
+    worker = StreamingWorker(lake.worker_spec())
+    with pytest.raises(ProcessSpoilt, match=said):
+        events.extend(worker.process([Assignment(first), Assignment(second)]))
+        for event in worker.process([Assignment(third)]):
+            events.append(event)
+    if where == "read_piece":
+        over.set()
+    assert time.monotonic() - began < 10
+    assert {each.shard for each in events if isinstance(each, Receipt)} == {first.id, second.id}
+    (failed,) = (each for each in events if isinstance(each, Failed))
+    assert (failed.shard, failed.died, failed.cause) == (third.id, True, "Stalled")
+    assert failed.message.endswith(f"its process was ended while {third.pieces[0].uri} was read or written")
+
+
+def test_a_hang_in_the_preprocess_ends_a_run_in_this_process(lake: Lake, server: Server) -> None:
+    lake.write_model(HANGS)
+    ready(lake, server, preprocess={"uses": "model:prep", "placement": "fused"}, retry__stall_s=3)
+    with pytest.raises(
+        RunFailed, match=r"this process can score no more: Stalled: no progress for retry.stall_s = 3 s, in prep"
+    ):
+        lake.run(engine="local")
+
+
+def test_an_answer_that_does_not_fit_costs_its_row_and_no_other_of_its_shard(lake: Lake, server: Server) -> None:
+    """Each row says what was wrong with it. A key that the schema does not require is null where no row has it."""
+
+    def behave(asked: Asked) -> Reply:
+        row = int(asked.text.rsplit(" ", 1)[1])
+        return said(json.dumps({"rating": 2.5 if row == 5 else row, "seen": {"a": "x"}}))
+
+    server.behave = behave
+    seen = {"type": "object", "properties": {"a": {"type": "string"}, "note": {"type": "string"}}, "required": ["a"]}
+    ready(
+        lake,
+        server,
+        model__json_schema={"type": "object", "properties": {"rating": {"type": "number"}, "seen": seen}},
+        model__outputs={"rating": "int32", "seen": "struct<a: string, note: string>"},
+        retry__max_quarantined=0.1,
+    ).run()
+    rows, lost = lake.published(), lake.quarantined()
+    assert rows["rating"].tolist() == [row for row in range(ROWS) if row != 5]
+    assert rows["seen"].tolist() == [{"a": "x", "note": None}] * (ROWS - 1)
+    assert lost["_row"].tolist() == [5]
+    assert lost["message"].tolist() == ["the answer has 2.5 as 'rating', which is no int32"]
+
+
+def test_an_output_that_fits_none_of_its_rows_together_costs_the_row_that_is_at_fault(
+    lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody looked at it before: halves of the rows are tried, and nothing is asked again. The file has a row
+    that cannot be read, too.
+    """
+    monkeypatch.setattr(reading, "fitting", lambda _name, value, *_: value)
+    server.behave = lambda asked: said(json.dumps({"rating": 2.5 if asked.text.endswith(" 5") else 1}))
+    ready(
+        lake,
+        server,
+        input__format="jsonl",
+        model__json_schema={"type": "object", "properties": {"rating": {"type": "number"}}},
+        model__outputs={"rating": "int32"},
+        retry__max_quarantined=0.1,
+    )
+    lake.to_json_lines()
+    (path,) = (lake.folder / "data").iterdir()
+    path.write_text(path.read_text().replace('"text": "text 3"', '"text": {}'))
+    (shard, *_) = lake.planned().shards()
+    *_, receipt = StreamingWorker(lake.worker_spec()).process([Assignment(shard)])
+    assert isinstance(receipt, Receipt), receipt
+    assert (receipt.rows_out, receipt.rows_quarantined) == (shard.rows - 2, 2)
+    assert len(server.asked()) == shard.rows - 1
 
 
 def test_preflight_asks_for_its_sample_alone(lake: Lake, server: Server) -> None:

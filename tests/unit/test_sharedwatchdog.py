@@ -1,0 +1,56 @@
+"""Watchdogs of several threads share the one timer that ends their process by force."""
+
+from __future__ import annotations
+
+import faulthandler
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nightjar.inference.scoring.sharedwatchdog import ByForce, SharedWatchdog
+
+ONE_HANGS = """
+import threading, time
+from nightjar.inference.scoring.sharedwatchdog import ByForce, SharedWatchdog
+
+by_force = ByForce(0.05)
+
+def hangs():
+    with SharedWatchdog(0.5, by_force) as watchdog:
+        watchdog.calling()
+        threading.Event().wait()
+
+threading.Thread(target=hangs).start()
+until = time.monotonic() + 20
+watchdog = SharedWatchdog(0.5, by_force)
+while time.monotonic() < until:
+    with watchdog:
+        watchdog.calling()
+        time.sleep(0.05)
+"""
+
+
+def test_a_thread_that_hangs_ends_the_process_though_another_goes_on() -> None:
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", ONE_HANGS], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "in hangs" in ended.stderr
+    assert time.monotonic() - began < 15
+
+
+def test_the_timer_is_set_for_the_step_that_is_over_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is stopped with the last step."""
+    set_to: list[float] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda left, **_: set_to.append(left))
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: set_to.append(0))
+    by_force = ByForce(0.5)
+    long, short = SharedWatchdog(100, by_force), SharedWatchdog(10, by_force)
+    with long:
+        long.calling()
+        with short:
+            short.calling()
+            short.calling()
+        assert [round(each) for each in set_to] == [121, 13, 121]
+    assert set_to[3:] == [0]
