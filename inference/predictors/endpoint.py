@@ -1,8 +1,8 @@
 """Asks an endpoint that speaks OpenAI's API, with OpenAI's own client. Imports openai.
 
 The client's own retries are off: here all requests share one policy. A busy endpoint (429) is left alone by all of them
-for as long as it says. A request that fails while others are answered costs its row; if none is answered, the endpoint
-is gone, and the shard is tried again later.
+for as long as it says, or until one is answered. A request that fails, or is refused as too much, while others are
+answered costs its row; if none is answered, the endpoint is gone, and the shard is tried again later.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ import openai
 
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import clip, hide
+from nightjar.inference.messages import clip, counted, hide
 from nightjar.inference.predictors.answers import CUT, Answer
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
 from nightjar.inference.predictors.pace import Pace
@@ -32,6 +33,13 @@ TIMEOUT_S = 600.0
 LONGEST_PAUSE_S = 60.0
 """The longest pause between two tries of a request, unless the endpoint asks for a longer one."""
 
+LOOK_S = 0.25
+"""Seconds between two looks whether the endpoint must still be left alone."""
+
+BY_CHANCE = 1e-6
+"""A row is lost to 429 if a row is refused so often by chance in fewer cases than this. A busy endpoint that answers
+every second request refuses one of a thousand rows ten times."""
+
 CHARS_PER_TOKEN = 4
 """For `tokens_per_minute` a prompt counts with as many tokens as it has characters, divided by this, until the endpoint
 says how many it had."""
@@ -40,6 +48,9 @@ _OF_THE_ROW = (openai.BadRequestError, openai.UnprocessableEntityError)
 """Answers (400, 422) that blame the request."""
 
 _TOO_LARGE = 413
+
+_SOONER = 0.95
+"""The part of `retry.stall_s` after which an endpoint that is too busy for all is given up."""
 
 _OF_THE_JOB = {
     openai.AuthenticationError: "the endpoint does not accept the key in {key}",
@@ -51,6 +62,37 @@ _OF_THE_JOB = {
 
 class NoAnswer(Exception):
     """The endpoint says that all is well, and gives no answer: gateways report a fault like this."""
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """How often a row was refused as too much (429), beside what became of the other rows meanwhile.
+
+    answered, refused: as those of the endpoint when the row was first asked. last: as `answered`, when it was last
+    refused. own: how often it was refused. in_turn: how often since others were answered.
+    """
+
+    answered: int
+    refused: int
+    last: int
+    own: int = 0
+    in_turn: int = 0
+
+    def count(self, answered: int) -> bool:
+        """The row was refused once more. Returns whether others were answered since it was refused before, or asked."""
+        meanwhile = answered > self.last
+        self.own += 1
+        self.in_turn = 1 if meanwhile else self.in_turn + 1
+        self.last = answered
+        return meanwhile
+
+    def by_chance(self, answered: int, refused: int) -> float:
+        """How probable it is that a row is refused so often, if each request is refused as often as those of the other
+        rows are. 1 if none of them was answered.
+        """
+        others = answered - self.answered
+        again = refused - self.refused - self.own
+        return (again / (again + others)) ** self.own if others else 1.0
 
 
 class Endpoint(Requests):
@@ -75,8 +117,10 @@ class Endpoint(Requests):
         self._tokens = Pace(options.get("tokens_per_minute", 0) / actors)
         self._tries, self._backoff_s = job.retry.attempts, job.retry.backoff_s
         self._patience_s = job.retry.stall_s
-        self._answered = 0
-        self._pause_until = 0.0
+        self._answered = self._refused = 0
+        self._answered_at = 0.0
+        self._told_until = 0.0
+        self._pause_until, self._pause_from = 0.0, 0
         self._client = self.call(self._connected(options)).result()
         self.at_end(self._client.close)
 
@@ -105,22 +149,15 @@ class Endpoint(Requests):
 
     async def answer(self, request: Any) -> tuple[Answer, Usage]:
         """Ask until there is an answer, or it is clear that there is none."""
-        tried, busy, answered, began = 0, 0, self._answered, time.monotonic()
+        tried, began, answered = 0, time.monotonic(), self._answered
+        refusals = _Refusals(answered, self._refused, answered)
         while True:
             spent = await self._permitted(request)
             sent = time.monotonic()
             try:
                 found = await self._ask(request)
             except openai.RateLimitError as error:
-                busy += 1
-                self._pause(error, busy)
-                if self._answered != answered:
-                    answered, began = self._answered, time.monotonic()  # the row waits for its turn
-                elif time.monotonic() - began > self._patience_s:
-                    raise EndpointFailed(
-                        f"model.url: {self._url} has been too busy for any request for retry.stall_s = "
-                        f"{self._patience_s:g} s: {_said(error)}"
-                    ) from None
+                await asyncio.sleep(self._busy(error, refusals, began))
                 continue
             except (openai.APIError, ValueError, NoAnswer) as error:  # a time-out is one of the first
                 # A ValueError is what the client makes of an answer that is no JSON, or has no vector.
@@ -129,8 +166,9 @@ class Endpoint(Requests):
                 last = error
             else:
                 self._answered += 1
+                self._answered_at = time.monotonic()
                 self._tokens.correct(found.prompt_tokens + found.output_tokens - spent)
-                return found, usage_of(found, time.monotonic() - sent, retries=tried + busy)
+                return found, usage_of(found, time.monotonic() - sent, retries=tried + refusals.own)
             tried += 1
             if tried >= self._tries:
                 raise self._given_up(last, answered, tried)
@@ -159,19 +197,54 @@ class Endpoint(Requests):
 
     async def _permitted(self, request: Mapping[str, Any]) -> int:
         """Wait until a request may begin. Returns the tokens that it counts with."""
-        while (wait := self._pause_until - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
+        while (wait := self._left_alone()) > 0:
+            await asyncio.sleep(min(wait, LOOK_S))
         await self._requests.spend(1)
         tokens = len(str(request.get("messages") or request.get("prompt") or request.get("input")))
         await self._tokens.spend(count := tokens // CHARS_PER_TOKEN + self._max_tokens)
         return count
 
-    def _pause(self, error: openai.RateLimitError, busy: int) -> None:
-        """Leave the endpoint alone for as long as it says, or longer each time."""
-        pause = _retry_after(error)
+    def _busy(self, error: openai.RateLimitError, refusals: _Refusals, began: float) -> float:
+        """Count a request that is refused as too much (429). Returns the seconds until it may be sent again; the others
+        wait, too, if none was answered meanwhile, or if the endpoint says how long.
+
+        began: when the row was first asked, on the monotonic clock.
+
+        Raises:
+            PromptInvalid: The endpoint answers others, and never this one.
+            EndpointFailed: It has answered none for too long.
+        """
+        self._refused += 1
+        meanwhile = refusals.count(self._answered)
+        if refusals.own >= self._tries and refusals.by_chance(self._answered, self._refused) < BY_CHANCE:
+            raise PromptInvalid(
+                f"while other rows were answered, the endpoint refused the request as too much (429), "
+                f"{counted(refusals.own, 'time')}: {_said(error)}"
+            ) from None
+        now = time.monotonic()
+        # A little sooner than whoever watches the rows: only here it is known what the endpoint says.
+        end = max(began, self._answered_at) + _SOONER * self._patience_s
+        if now >= end:
+            raise EndpointFailed(
+                f"model.url: {self._url} has been too busy for any request for retry.stall_s = "
+                f"{self._patience_s:g} s: {_said(error)}"
+            ) from None
+        pause = wanted = _retry_after(error)
         if pause is None:
-            pause = min(LONGEST_PAUSE_S, self._backoff_s * 2 ** (busy - 1)) * random.uniform(0.5, 1.0)
-        self._pause_until = max(self._pause_until, time.monotonic() + pause)
+            pause = min(LONGEST_PAUSE_S, self._backoff_s * 2 ** (refusals.in_turn - 1)) * random.uniform(0.5, 1.0)
+            pause = min(pause, end - now)
+        if wanted is not None and (not meanwhile or refusals.own == 1):
+            self._told_until = max(self._told_until, now + pause)
+        elif not meanwhile:
+            self._pause_until, self._pause_from = max(self._pause_until, now + pause), self._answered
+        return pause
+
+    def _left_alone(self) -> float:
+        """Seconds for which no request is sent. A pause that the endpoint did not ask for ends when one is answered."""
+        until = self._told_until
+        if self._answered == self._pause_from:
+            until = max(until, self._pause_until)
+        return until - time.monotonic()
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         if self._api == EMBEDDINGS:

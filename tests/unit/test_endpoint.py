@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -13,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from endpoints import Asked, Endpoint, Half, Hang, Reply, endpoint, fault, said, upper, vector
-from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError
+from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
@@ -202,6 +204,65 @@ def test_an_endpoint_that_is_too_busy_for_all_is_given_up() -> None:
         pytest.raises(EndpointFailed, match=r"too busy for any request for retry.stall_s = 0.3 s: .*quota"),
     ):
         ask(model, "a")
+
+
+def test_a_row_that_is_always_refused_as_too_much_costs_itself_and_no_time_of_the_others() -> None:
+    """As of a prompt that is longer than all that may be asked for in a minute."""
+    too_large = "Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000."
+    others = [f"text {row}" for row in range(80)]
+
+    def behave(asked: Asked) -> Reply:
+        time.sleep(0 if asked.text == "long" else 0.05)
+        return fault(429, too_large) if asked.text == "long" else upper(asked)
+
+    with asking(behave, requests_in_flight=4, retry={"backoff_s": 0.5, "stall_s": 10}) as (server, model):
+        found = begun(model, "long", *others).result(timeout=30)
+        assert found.outputs["answer"][1:] == [text.upper() for text in others]
+        lost = found.outputs["answer"][0]
+        assert isinstance(lost, PromptInvalid)
+        said = "while other rows were answered, the endpoint refused the request as too much (429), 3 times: "
+        assert str(lost).startswith(said)
+        assert too_large in str(lost)
+        assert server.texts().count("long") == 3
+        times = sorted(each.at for each in server.asked if each.text != "long")
+        assert max(after - before for before, after in itertools.pairwise(times)) < 0.5, "the others went on"
+
+
+def test_a_row_is_not_lost_to_a_busy_endpoint_that_refuses_others_as_often() -> None:
+    """It answers few requests at a time, whichever comes first, and refuses the rest. Rows are refused again and
+    again, and all are answered in the end.
+    """
+    free = threading.Semaphore(2)
+
+    def behave(asked: Asked) -> Reply:
+        if asked.again < 6 or not free.acquire(blocking=False):
+            return fault(429, "slow down")
+        try:
+            time.sleep(0.01)
+            return upper(asked)
+        finally:
+            free.release()
+
+    with asking(behave, requests_in_flight=8, retry={"backoff_s": 0.01}) as (server, model):
+        texts = [f"text {row}" for row in range(40)]
+        found = ask(model, *texts)
+        assert found.outputs["answer"] == [text.upper() for text in texts]
+        assert len(server.asked) >= 7 * len(texts)
+
+
+def test_the_pause_of_all_is_short_again_when_one_was_answered() -> None:
+    """The endpoint stands still for some tries, then refuses one request now and then."""
+
+    def behave(asked: Asked) -> Reply:
+        if asked.text == "a" and asked.again < 4:
+            return fault(429, "slow down")
+        return fault(429, "slow down") if asked.text == "b" and not asked.again else upper(asked)
+
+    with asking(behave, requests_in_flight=1, retry={"backoff_s": 0.2}) as (server, model):
+        ask(model, "a", "b")
+        times = {text: [each.at for each in server.asked if each.text == text] for text in "ab"}
+        assert times["a"][4] - times["a"][3] >= 0.8, "the fourth pause is 8 × 0.2 s, or half of it"
+        assert times["b"][1] - times["b"][0] < 0.4, "the first is 0.2 s at most"
 
 
 @pytest.mark.parametrize(("per_minute", "actors", "seconds"), [(1200, 1, 0.45), (1200, 2, 0.9)])
