@@ -239,12 +239,15 @@ def mutate(place: Path, processes: int) -> None:
     subprocess.run(command, cwd=place, env={**os.environ, "NIGHTJAR_SKIP_FLIGHTS": "1"}, check=True)
 
 
-def judged(place: Path) -> Iterator[tuple[str, dict[str, int | None]]]:
-    """Each module that has mutants, as `ledger/holders.py`, and by mutmut's name of each the exit code of its tests."""
+def judged(place: Path, room: Room) -> Iterator[tuple[str, dict[str, int | None]]]:
+    """Each module of the room that has mutants, as `ledger/holders.py`, and by mutmut's name of each the exit code of
+    its tests.
+    """
     inference = place / "mutants" / "src" / "nightjar" / "inference"
-    for path in sorted(inference.rglob("*.meta")):
-        if codes := json.loads(path.read_text())["exit_code_by_key"]:
-            yield str(path.relative_to(inference).with_suffix("")), codes
+    for module in room.files():
+        path = inference / f"{module}.meta"
+        if path.exists() and (codes := json.loads(path.read_text())["exit_code_by_key"]):
+            yield module, codes
 
 
 def described(place: Path, module: str, name: str) -> Mutant:
@@ -279,7 +282,7 @@ def try_room(name: str, *, again: bool, processes: int) -> tuple[Counter[str], l
     total: Counter[str] = Counter()
     survivors: list[Mutant] = []
     print(f"{name}:")
-    for module, codes in judged(place):
+    for module, codes in judged(place, ROOMS[name]):
         counts = Counter(KILLED.get(code, "alive") if code is not None else "alive" for code in codes.values())
         print(f"  {module:36} {figure(counts)}")
         total += counts

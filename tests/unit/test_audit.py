@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from nightjar.inference.engine import blocks as cuts
 from nightjar.inference.errors import AuditFailed
+from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output import parts as sink
@@ -64,7 +65,7 @@ class Scored:
         self.lake.write_file("small-1.parquet", 2000, 100)
         self.lake.write_file("small-2.parquet", 2100, 100)
         self.lake.write_model()
-        self.lake.write_job(checks=[{"column": "score", "min": 3}], **changes)
+        self.lake.write_job(**{"checks": [{"column": "score", "min": 3}], **changes})
         plan, spec = self.lake.planned(), self.lake.worker_spec()
         self.storage, self.job, self.revision = spec.storage, spec.job, spec.revision
         events = ShardWorker(spec, Scorer(bad)).process([Assignment(shard) for shard in plan.shards()])
@@ -154,6 +155,26 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
     before = replace(apart)
     apart.merge(Audited())
     assert apart == before, "a block without a whole shard has no metrics"
+
+
+def test_a_block_has_the_hashes_of_its_keys_unless_it_is_damaged_or_nobody_wants_them(tmp_path: Path) -> None:
+    scored = Scored(tmp_path, checks=[{"unique": ["id"]}])
+    whole = scored.audit(*scored.lines)
+    assert sum(np.frombuffer(spill.counts, np.int32).sum() for spill in whole.spills) == whole.rows_out
+    assert all(Path(scored.revision, spill.name).is_file() for spill in whole.spills)
+    assert not audit_block(scored.storage, scored.revision, scored.job, scored.lines, keys=False).spills
+    damaged = {**scored.lines[0], "data": {**scored.lines[0]["data"], "checksum": "0"}}
+    assert not scored.audit(damaged, *scored.lines[1:]).spills
+
+
+def test_a_block_has_the_slices_of_all_its_shards(tmp_path: Path) -> None:
+    scored = Scored(tmp_path, label="x", evaluation={"task": "regression", "slices": ["name"]}, carry=["id", "name"])
+    whole = Slices.from_bytes(scored.audit(*scored.lines).slices)
+    apart = Slices.from_bytes(scored.audit(scored.lines[0]).slices)
+    for line in scored.lines[1:]:
+        apart.merge(Slices.from_bytes(scored.audit(line).slices))
+    assert whole.to_bytes() == apart.to_bytes()
+    assert whole.to_bytes() != Slices.for_job(scored.job).to_bytes()
 
 
 def test_blocks_are_described_apart_as_they_are_together(tmp_path: Path) -> None:
