@@ -30,7 +30,7 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
         if taken.files:
             key = f"models.{each.model.called}.path" if each.model.called else "model.path"
             lines.append(f"{key}: {_listed([file.name or str(each.model.path) for file in taken.files])}")
-    lines += [f"package {name}" for name in scoring.packages]
+    lines += map(_called, scoring.packages)
     for each in job.each:
         if each.model.version is not None:
             key = f"models.{each.model.called}.version" if each.model.called else "model.version"
@@ -61,11 +61,11 @@ def differences(before: Identity, now: Identity) -> list[str]:
         *_files("", before.code, now.code),
         *_files("model.path", before.model, now.model),
         *(
-            f"package {name} changed" if name in before.packages else f"package {name} counts now, and did not before"
+            f"{_called(name)} changed" if name in before.packages else f"{_called(name)} counts now, and did not before"
             for name, content in now.packages.items()
             if before.packages.get(name) != content
         ),
-        *(f"package {name} does not count any more" for name in before.packages if name not in now.packages),
+        *(f"{_called(name)} does not count any more" for name in before.packages if name not in now.packages),
         *_keys(_plain(before.job), _plain(now.job)),
     ]
     if _plain([before.columns, before.kept]) != _plain([now.columns, now.kept]) and not found:
@@ -82,6 +82,11 @@ def cure(before: Identity, now: Identity) -> str:
         f". Every file beside the job counts as code. If no score depends on {summed(new)}: name it in .rayignore, "
         "name the code alone in model.code, or let the name of a log end in .log"
     )
+
+
+def _called(name: str) -> str:
+    """A package, or a file or folder whose content counts like that of one."""
+    return name if "/" in name else f"package {name}"
 
 
 def _files(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -13,14 +13,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.folder import Listing, is_of, list_checks, list_code
 from nightjar.inference.identity.packages import (
+    content_at,
     content_of,
+    files_at,
     files_of,
     files_of_distribution,
     importable_places,
@@ -79,6 +81,14 @@ class ScoringSet:
 NO_CODE = ScoringSet()
 
 
+@runtime_checkable
+class Reads(Protocol):
+    """What an adapter has besides if its options name files that score, beside those of `model.path`."""
+
+    def reads(self, job: Job) -> tuple[str, ...]:
+        """The paths of those files and folders, on this node. Their content counts like that of a package."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256.
@@ -127,7 +137,7 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
         for key, module in job.modules().items()
         if not _is_in_folder(key, module, job, listing)
     }
-    counted = installed.union(job.identity.packages, _versions(job))
+    counted = installed.union(job.identity.packages, _versions(job), _read(job))
     packages = {name: package_content(job, name) for name in sorted(counted)}
     checks = _fix_checks(storage, job, listing)
     counting = _counting(job, checks) if job.accumulators else ""
@@ -172,8 +182,14 @@ def _versions(job: Job) -> dict[str, str]:
     return {name: version for each in job.each for name, version in adapter_of(each).fingerprint(each).items()}
 
 
+def _read(job: Job) -> set[str]:
+    """The files and folders that the models' options name, as the adapters say."""
+    adapters = ((each, adapter_of(each)) for each in job.each)
+    return {path for each, adapter in adapters if isinstance(adapter, Reads) for path in adapter.reads(each)}
+
+
 def package_content(job: Job, name: str) -> str:
-    """The present content of an installed package that counts, as this process sees it.
+    """The present content of an installed package that counts, or of a file or folder, as this process sees it.
 
     Raises:
         JobError: It is not installed. Names the key.
@@ -182,6 +198,8 @@ def package_content(job: Job, name: str) -> str:
         return of_distribution(name)
     if name in (versions := _versions(job)):
         return versions[name]
+    if name in _read(job):
+        return content_at(name)
     try:
         return content_of(name, outside=job.folder)
     except LookupError:
@@ -192,6 +210,8 @@ def package_files(job: Job, name: str) -> list[Path]:
     """The files whose content `package_content` includes; empty for a package of which only the version counts."""
     if name in job.identity.packages:
         return files_of_distribution(name)
+    if name in _read(job):
+        return files_at(name)
     return [] if name in _versions(job) else files_of(name, outside=job.folder)
 
 
@@ -214,10 +234,8 @@ def verify_packages(job: Job, scoring: ScoringSet) -> None:
         RunFailed: One of them has changed.
     """
     if name := changed_package(job, scoring):
-        raise RunFailed(
-            f"the installed package {name!r} changed while the run went on; repeat the command: it scores with what is "
-            "there now"
-        )
+        what = name if name in _read(job) else f"the installed package {name!r}"
+        raise RunFailed(f"{what} changed while the run went on; repeat the command: it scores with what is there now")
 
 
 def _is_in_folder(key: str, module: str, job: Job, listing: Listing) -> bool:

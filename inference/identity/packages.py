@@ -53,6 +53,21 @@ def files_of(module: str, outside: str = "") -> list[Path]:
     return []
 
 
+def content_at(place: str) -> str:
+    """SHA-256 over a file, or over all files of a folder."""
+    return _hash(_at(place))
+
+
+def files_at(place: str) -> list[Path]:
+    """The files whose content `content_at` includes."""
+    return [path for _, path in _at(place)]
+
+
+def _at(place: str) -> Iterable[tuple[str, Path]]:
+    path = Path(place)
+    return _below(path) if path.is_dir() else [("", path)]
+
+
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
     """SHA-256 over names and contents."""
     digest = hashlib.sha256()

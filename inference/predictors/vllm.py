@@ -6,10 +6,12 @@ that keeps a GPU.
 
 from __future__ import annotations
 
+import os.path
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
@@ -26,6 +28,9 @@ _OURS = {
     "output_kind": "an answer is handed on when it is whole",
 }
 """Keys of vLLM's sampling parameters that have no meaning here, and why."""
+
+_FOLDERS = {"tokenizer", "model", "hf_config_path", "generation_config"}
+"""Keys of vLLM's engine, or of a mapping in it, whose folders are read. It writes into those of others."""
 
 
 class OnVllm(OnTorch):
@@ -92,11 +97,35 @@ class VLLM(LanguageModel, OnVllm):
         if "model" in options.get("engine", {}):
             raise JobError("model.engine.model: model.path names the model; leave it out")
 
+    def reads(self, job: Job) -> tuple[str, ...]:
+        """As `identity.Reads`: what `engine` names, as the tokenizer or a draft model."""
+        model = str(job.model.path).rstrip("/")
+        found = dict.fromkeys(_named("", job.model.options.get("engine", {})))
+        return tuple(each for each in found if not f"{each}/".startswith(f"{model}/"))
+
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
         with needing_vllm():
             from nightjar.inference.predictors.vllmmodel import VllmModel
         return VllmModel(job, needed(job, path))
+
+
+def _named(key: str, value: Any) -> Iterator[str]:
+    """The files and folders that are read, of those that a value of vLLM's engine names."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _named(name, each)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for each in value:
+            yield from _named(key, each)
+    elif isinstance(value, str) and _is_read(key, value):
+        yield value
+
+
+def _is_read(key: str, path: str) -> bool:
+    """Whether a value of the engine is the path of something that is read. Without a slash it is rather a choice."""
+    # A text that is no path may be too long for one, which `Path` would raise.
+    return "/" in path and (os.path.isfile(path) or (key in _FOLDERS and os.path.isdir(path)))  # noqa: PTH112, PTH113
 
 
 @contextmanager
