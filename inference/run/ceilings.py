@@ -18,8 +18,9 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     """
     if all(not each.model.finds_size for each in request.job.each) or request.fresh:
         return ()
+    models = len(request.job.each)
     if progress.backoffs.rows:
-        return progress.ceilings or (progress.backoffs.rows,)
+        return progress.ceilings or (progress.backoffs.rows,) * models
     runs = publications.newest(request.storage, request.output).runs
     if not runs:
         return ()
@@ -29,4 +30,4 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
         return ()
     totals = manifest.totals
-    return totals.ceilings or (totals.batch_rows,) if manifest.fingerprint == fingerprint else ()
+    return totals.ceilings or (totals.batch_rows,) * models if manifest.fingerprint == fingerprint else ()

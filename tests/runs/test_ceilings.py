@@ -102,3 +102,20 @@ def test_a_number_of_rows_stays_the_number(growing: Lake) -> None:
     for date in ("2026-11-18", "2026-11-19"):
         growing.run(date=date)
         assert max(calls(growing)) == 1200
+
+
+def test_of_several_models_each_begins_the_next_night_with_its_own_size(growing: Lake) -> None:
+    """Also where memory sufficed for all of them."""
+    models = [
+        {"name": name, "uses": f"model:{uses}", "outputs": {"score": "float32"}}
+        for name, uses in (("one", "score"), ("two", "plain"))
+    ]
+    growing.write_model(SMALL_MEMORY + 'def plain(batch):\n    return {"score": batch["x"]}\n')
+    growing.write_job(model=None, models=[models[1], {**models[1], "name": "three"}], input__shard_rows=6000)
+    for date in ("2026-11-16", "2026-11-17"):
+        assert growing.run(date=date).scored.progress.rows_out == 10_000
+    growing.write_job(model=None, models=models, input__shard_rows=6000, resources={"actors": 1})
+    growing.run(date="2026-11-18")
+    assert max(calls(growing)) > 1000
+    growing.run(date="2026-11-19")
+    assert max(calls(growing)) == 875
