@@ -287,15 +287,20 @@ class _Walk:
         """Where tonight's run writes: the output, or the parts of an output that has the job's folder in it, and
         tables.
         """
-        output = os.path.normpath(self.job.output.uri)
-        tables = {os.path.normpath(table.uri) for table in self.job.output.tables}
-        written = {output, *tables, *(f"{output}/{name}" for name in _RESULTS)}
-        return written - self._aliases.above(str(self.folder))
+        parts = {os.path.normpath(f"{self.job.output.uri}/{name}") for name in _RESULTS}
+        return parts - self._aliases.above(str(self.folder)) | (self._targets & self._own)
+
+    @cached_property
+    def _targets(self) -> set[str]:
+        return {
+            os.path.normpath(uri) for uri in (self.job.output.uri, *(table.uri for table in self.job.output.tables))
+        }
 
     @cached_property
     def _own_places(self) -> set[str]:
-        places = {*self.job.places, self.job.output.uri.rstrip("/"), *self.job.paths}
-        return {os.path.normpath(place) for place in places if place}
+        found = {os.path.normpath(place) for place in (*self.job.places, *self.job.paths) if place} | self._targets
+        # A file where a run would write is the job's error, which is reported later.
+        return found - {place for place in self._targets if os.path.isfile(place)}  # noqa: PTH113 (text, as a location is)
 
     @cached_property
     def _aliases(self) -> Aliases:

@@ -496,3 +496,10 @@ def test_a_mount_of_the_output_is_no_code(tmp_path: Path) -> None:
     script = f"{mount} && exec {sys.executable} -c '{MOUNTED}' {tmp_path}"
     found = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["predict.py"]
+
+
+def test_a_file_of_the_code_that_a_job_would_write_over_stays_code(tmp_path: Path) -> None:
+    """So that the error is that of the output, and not of code that is missing."""
+    lay(tmp_path, "predict.py", "table.py")
+    job = job_in(tmp_path, output={"uri": "predict.py", "tables": [{"delta": "table.py"}]})
+    assert names(job) == {"predict.py", "table.py"}
