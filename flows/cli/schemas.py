@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nightjar.flows import reports
 from nightjar.flows.cli.doctor import Finding
 from nightjar.flows.results import Night
 from nightjar.flows.serving.deploy import Deployed
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.output.nights import PublishedFiles
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.comparing import RunsCompared
@@ -53,7 +55,16 @@ REPORTS: dict[str, Any] = {
 
 
 class _Printed(GenerateJsonSchema):
-    """Marks every field as required that cannot be None, because a record prints all its fields."""
+    """Marks every field as required that cannot be None, because a record prints all its fields but the `SELDOM`
+    ones.
+    """
+
+    def dataclass_schema(self, schema: Any) -> Any:
+        made = super().dataclass_schema(schema)
+        seldom = {each.name for each in fields(schema["cls"]) if SELDOM.items() <= each.metadata.items()}
+        if required := [name for name in made.pop("required", ()) if name not in seldom]:
+            made["required"] = required
+        return made
 
     def field_is_required(self, field: Any, *_: Any, **__: Any) -> bool:
         return bool(field["schema"].get("default", "") is not None)

@@ -172,7 +172,7 @@ class NumberState:
         index = int(np.searchsorted(np.cumsum(self.counts), math.ceil(share * self.count) or 1))
         assert self.low is not None
         assert self.high is not None
-        return min(max(middle(int(self.keys[index])), self.low), self.high)
+        return min(max(middle(int(self.keys[index])), self.low), self.high) + 0.0  # 0 rather than -0
 
 
 def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.owner import check_owner
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import finish_publication, make_visible, shown_everywhere
 from nightjar.inference.run.request import RunRequest
@@ -53,9 +54,11 @@ def answer(
     revision: that the person saw; name: of the question, as `Question.name`; if these are known.
 
     Raises:
-        JobError: Nothing asks; or what asked was answered, was scored or validated again since, or has waited too long.
+        JobError: The output belongs to another job; nothing asks; or what asked was answered, was scored or validated
+            again since, or has waited too long.
         Held: Another command writes the run.
     """
+    check_owner(request.storage, request.output, request.job.name)
     newest, finished = _newest(request)
     question = newest.state.question if newest else None
     if newest is None or question is None:

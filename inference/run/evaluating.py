@@ -25,6 +25,7 @@ from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.output import reading
+from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, storage_of
@@ -52,11 +53,12 @@ def evaluate_late(
     run_id, date: the night; default: the latest one. labels, key, label: in place of those of the job's `late_labels`.
 
     Raises:
-        JobError: The night is not published, it or the labels lack a column, no label finds a row, or a label is wrong
-            or contradicts another.
+        JobError: The output belongs to another job, the night is not published, it or the labels lack a column, no
+            label finds a row, or a label is wrong or contradicts another.
         StorageError: The storage refused or failed.
     """
     job = request.job
+    check_owner(request.storage, request.output, job.name)
     key, label = _asked(job, tuple(key), label)
     labelled = job.model_copy(update={"label": label})
     compared = Slices.for_job(labelled, whole=True)

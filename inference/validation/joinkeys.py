@@ -60,17 +60,17 @@ def check_kinds(
         JobError: One is of a type that is no key, or not of the same kind in both.
     """
     for name in key:
-        types = dict(zip(called, (rows.field(name).type, others.field(name).type), strict=True))
-        for where, type_ in types.items():
+        types = list(zip(called, (rows.field(name).type, others.field(name).type), strict=True))
+        for where, type_ in types:
             if not kind_of(type_):
                 more = ", because floats are not exact" if is_.is_floating(type_) else ""
                 raise JobError(
                     f"key: {name!r} is {type_name(type_)} in {where}, which is no key{more}; whole numbers, text, "
                     "dates, times, bools and bytes are"
                 )
-        one, other = (kind_of(type_) for type_ in types.values())
+        one, other = (kind_of(type_) for _, type_ in types)
         if one != other and {one, other} != _ALIKE:
-            shown = " and ".join(f"{type_name(type_)} in {where}" for where, type_ in types.items())
+            shown = " and ".join(f"{type_name(type_)} in {where}" for where, type_ in types)
             raise JobError(f"key: {name!r} is {shown}; these are never equal, {so}")
 
 

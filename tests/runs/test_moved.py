@@ -69,6 +69,14 @@ def test_the_rows_that_moved_most_are_those_that_pandas_finds(nights: Lake) -> N
     assert (kind.changed, kind.unchanged) == (changed.sum(), 1990 - changed.sum())
 
 
+def test_a_run_beside_itself_has_moved_nowhere(nights: Lake) -> None:
+    found = diff(nights.job_path, NIGHT, NIGHT).rows
+    assert found is not None
+    assert [each.changed for each in found.outputs] == [0] * len(found.outputs)
+    figures = [(each.median, each.p99, each.max) for each in found.outputs if each.kind != "value"]
+    assert str(figures) == str([(0.0, 0.0, 0.0)] * len(figures))
+
+
 def test_what_the_command_prints(nights: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     app(["diff", str(nights.job_path), EARLIER, NIGHT, "--rows", "2"], standalone_mode=False)
     said = capsys.readouterr().out

@@ -265,6 +265,22 @@ def test_a_rollback_undoes_only_what_was_there_when_it_was_decided(
     assert seen(output) == dict.fromkeys([*NIGHTS, "2026-11-20"], 1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["rollback"], ["unpublish", "2026-11-18"], ["republish", "2026-11-18"], ["approve", "2026-11-18"], ["evaluate"]],
+    ids=str,
+)
+def test_a_job_of_another_name_changes_nothing_of_an_output(lake: Lake, output: str, words: list[str]) -> None:
+    """As of a job file that was copied, with an output.uri that was forgotten."""
+    LakeStorage().write(join(output, "job.json"), b'{"job": "churn"}')
+    lake.write_job(
+        output__uri=output, late_labels={"key": ["id"], "label": "y", "input": {"uri": "labels/"}}, carry=["id"]
+    )
+    with pytest.raises(JobError, match=r"^output\.uri: .* belongs to the job 'churn'; give 'lake' a place of its own"):
+        app([words[0], str(lake.job_path), *words[1:]], standalone_mode=False)
+    assert seen(output) == dict.fromkeys(NIGHTS, 1)
+
+
 def test_commands_list_take_away_and_show_again(lake: Lake, output: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The run by place or by option; what readers see now is marked."""
     gone = said(capsys, "unpublish", lake.job_path, "2026-11-18")
