@@ -146,7 +146,7 @@ def history(job: str, found: Iterable[NightListed]) -> Table:
         number = f" #{each.publication}" if each.publication else ""
         table.add_row(
             each.date,
-            Text(visible(f"{each.run_id} r{each.revision}")),
+            Text(visible(f"{each.run_id} r{each.revision}" if each.revision else each.run_id)),
             f"{each.state}{number}",
             f"{each.rows:,}",
             f"{each.quarantined:,}",

@@ -16,12 +16,13 @@ from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
 from nightjar.flows.pages.report.writing import written
 from nightjar.flows.pages.wording import describe
-from nightjar.inference.errors import NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import NightjarError, RunFailed, StorageError, Unanswered
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.run.report import lost, mending, remarks
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.validation.gates import warnings
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,17 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
         how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
         seen=after.seen,
         so_far=so_far,
-        remarks=remarks,
+        remarks=(*_beside(error), *remarks),
         commands=remedies(request, state, job, fresh=after.fresh, ray=ray, question=question_of(error)),
         continues=not after.fresh,
         report=written(request) if report is None else report,
     )
+
+
+def _beside(error: NightjarError) -> list[tuple[str, str]]:
+    """What a person who is asked should know besides: the gates that did not pass either, and only warn."""
+    gates = error.gates if isinstance(error, Unanswered) else ()
+    return [("warning", said) for said in warnings(gate for gate in gates if gate.verdict == "warn")]
 
 
 def asking_page(request: RunRequest, question: Question) -> str:

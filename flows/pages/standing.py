@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.latelabels import late_lines
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
-from nightjar.inference.errors import Damaged
+from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -33,6 +34,7 @@ from nightjar.inference.run.standing import (
 from nightjar.inference.run.waits import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
+from nightjar.inference.validation.manifest import read_manifest
 
 if TYPE_CHECKING:
     from nightjar.inference.run.report import Incident, ShardLine
@@ -96,9 +98,16 @@ def status(request: RunRequest) -> RunStatus:
 
 
 def _warnings(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
-    """What the gates said that did not pass and only warn, when the revision was published."""
-    manifest = sealed_manifest(request.storage, request.output, newest.state)
-    return tuple(warnings(manifest.gates)) if manifest else ()
+    """What the gates said that did not pass and only warn, when the revision was published, or when a person was
+    asked.
+    """
+    if manifest := sealed_manifest(request.storage, request.output, newest.state):
+        return tuple(warnings(manifest.gates))
+    if (question := newest.state.question) is not None:
+        with suppress(JobError, StorageError):  # whoever says yes is told that it is damaged
+            manifest = read_manifest(request.storage, request.output, question.published)
+            return tuple(warnings(gate for gate in manifest.gates if gate.verdict == "warn"))
+    return ()
 
 
 def _evaluated(request: RunRequest, revision: int) -> tuple[LateEvaluation | None, tuple[str, ...]]:

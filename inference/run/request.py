@@ -175,6 +175,11 @@ def storage_of(job: Job) -> LakeStorage:
     return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous)
 
 
+def date_named(run_id: str) -> dt.date | None:
+    """The logical date that is the name of a run; None if its name is another one."""
+    return _date(_LIMITED.sub("", run_id), strict=False)
+
+
 def is_run_id(name: str) -> bool:
     """Whether a run can have this name."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
@@ -188,7 +193,7 @@ def _which(
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
-    day, meant = _date(date), _date(_LIMITED.sub("", run_id or ""), strict=False)
+    day, meant = _date(date), date_named(run_id or "")
     if day and meant and day != meant:
         raise JobError(
             f"--run-id {run_id}: that is the name of another night than --date {day}; leave out one of the two"

@@ -16,7 +16,7 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import reasons
-from nightjar.inference.run.request import begun, is_run_id
+from nightjar.inference.run.request import begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
@@ -229,7 +229,9 @@ def _date_of(storage: Storage, run_uri: str) -> str:
 
 
 def _without_ledger(run_id: str, found: Standing, shown: int, began: str = "") -> RunLine:
-    return RunLine(run_id=run_id, standing=found, shown=shown, began=began, seconds=None, metric=None)
+    day = date_named(run_id)
+    date = day.isoformat() if day else ""
+    return RunLine(run_id=run_id, date=date, standing=found, shown=shown, began=began, seconds=None, metric=None)
 
 
 def stands(

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.failure import after_failure
+from nightjar.flows.pages.standing import status
 from nightjar.inference.errors import GateFailed, JobError, Unanswered
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import approving, steps
@@ -60,6 +62,16 @@ def test_a_run_that_asks_waits_and_holds_nothing(lake: Lake) -> None:
     assert "above checks[0].max = 15000" in found.cause
     assert "counts as a no" in found.cause
     assert approving.waits(request)
+
+
+def test_whoever_is_asked_is_told_of_the_gates_that_only_warn(lake: Lake) -> None:
+    lake.ready(checks=[{"column": "score", "max": 15000, "on_fail": "ask"}, {"rows": {"min": 9000}, "on_fail": "warn"}])
+    with pytest.raises(Unanswered) as caught:
+        lake.run()
+    request = lake.request()
+    assert "warning    rows.min: The input has 8,000 rows" in after_failure(request, caught.value)
+    (said,) = status(request).warnings
+    assert said.startswith("rows.min: The input has 8,000 rows")
 
 
 def test_a_yes_publishes_what_was_validated_and_scores_nothing(lake: Lake) -> None:
