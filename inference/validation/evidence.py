@@ -25,6 +25,7 @@ from nightjar.inference.validation.gates import (
     evaluate,
     input_gates,
 )
+from nightjar.inference.validation.gates.drift import lacking, may_lack
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated
 
@@ -45,8 +46,29 @@ def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int
 
 
 def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> tuple[GateResult, ...]:
-    """Judge the gates on the input, before anything is scored."""
-    return evaluate(input_gates(job), Evidence(found(storage, job, date, discovery)))
+    """Judge before anything is scored: the gates on the input, and those on drift that have no run to compare with.
+
+    Raises:
+        JobError: The manifest of a run to compare with is not the one that was published.
+    """
+    judged = evaluate(input_gates(job), Evidence(found(storage, job, date, discovery)))
+    return (*judged, *_without_baseline(storage, job))
+
+
+def _without_baseline(storage: Storage, job: Job) -> Iterator[GateResult]:
+    """The checks on drift that must fail, one for each run that is named and is not there."""
+    checks = job.checks if job.judged else ()
+    named: dict[str, str] = {}
+    for index, check in enumerate(checks):
+        if isinstance(check, DriftCheck) and check.on_fail == "block" and not may_lack(check.night):
+            named.setdefault(check.night, f"checks[{index}]")
+    for run, key in named.items():
+        if run_manifest(storage, job.output.uri, run) is None:
+            yield lacking(key, run, _no_run(run))
+
+
+def _no_run(run: str) -> str:
+    return f"no run {run!r} is published, or was validated without being published"
 
 
 def baselines(storage: Storage, job: Job, date: str) -> dict[str, Baseline]:
@@ -76,7 +98,7 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     elif named := run_manifest(storage, output, run):
         day, manifest = named[0].date, named[1]
     else:
-        return Baseline(name, None, f"no run {run!r} is published, or was validated without being published")
+        return Baseline(name, None, _no_run(run))
     called = day if run == day else f"the run {run} of {day}"
     if name == "last":
         called += ", the last published night"

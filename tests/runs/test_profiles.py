@@ -233,6 +233,20 @@ def test_a_run_may_be_compared_with_a_night_that_the_job_names(lake: Lake) -> No
         lake.run(date="2026-11-21")
 
 
+def test_a_run_that_is_not_there_is_missed_before_anything_is_scored_and_once(lake: Lake) -> None:
+    """Whatever is compared with it; where the check only warns, the night is scored."""
+    checks = [{"drift": [name], "against": "baseline"} for name in ("x", "score")]
+    lake.ready(profile="all", checks=checks)
+    with pytest.raises(
+        GateFailed, match=r"^checks\[0\].drift has nothing to compare with: no run 'baseline' is publ"
+    ) as told:
+        lake.run()
+    assert str(told.value).count("nothing to compare with") == 1
+    assert not [record for record in lake.records() if record["t"] == "committed"]
+    lake.ready(profile="all", checks=[{**check, "on_fail": "warn"} for check in checks])
+    assert lake.run().publication.number == 1
+
+
 def test_training_data_may_be_what_a_night_is_compared_with(lake: Lake) -> None:
     """A run that is validated and not published: a second job file of the same name has the training data as input."""
     lake.ready(profile="all")

@@ -23,6 +23,8 @@ _CALLED = {
     "nulls": "change of the share of rows without a value",
 }
 
+_NOTHING = "nothing to compare with"
+
 
 def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | AnyDrift]:
     """The gates of one check. key: the check's place in the job, as `checks[0]`."""
@@ -31,6 +33,24 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | A
         yield AnyDrift(key, check.night, limits)
     for column in check.columns:
         yield ColumnDrift(key, check.night, limits, column, len(check.columns))
+
+
+def may_lack(against: str) -> bool:
+    """Whether a night passes if the other night is not there: the first night has none before it."""
+    return against == "last" or against.startswith("last:")
+
+
+def nothing_there(key: str, against: str, why: str) -> str:
+    """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
+    then = ", and passes." if may_lack(against) else f". Name another published run in {key}.against, or write `last`."
+    if against == BASELINE:
+        then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
+    return f"{key}.drift has nothing to compare with: {why}{then}"
+
+
+def lacking(key: str, against: str, why: str) -> GateResult:
+    """The verdict before anything is scored, if the run that a check names is not there."""
+    return GateResult("drift", False, _NOTHING, against, nothing_there(key, against, why))
 
 
 @dataclass(frozen=True)
@@ -65,12 +85,8 @@ class _Drifting(ABC):
         other = evidence.baselines[self.against]
         if other.profile is not None:
             return self.compare(evidence.profile, other.profile, other.called, evidence.sampled)
-        passed = self.against == "last" or self.against.startswith("last:")
-        then = ", and passes." if passed else f". Name another published run in {self.key}.against, or write `last`."
-        if self.against == BASELINE:
-            then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
-        sentence = f"{self.key}.drift has nothing to compare with: {other.why}{then}"
-        return self._result(passed, "nothing to compare with", sentence)
+        sentence = nothing_there(self.key, self.against, other.why)
+        return self._result(may_lack(self.against), _NOTHING, sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
         """As `JudgesPart.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
