@@ -86,11 +86,12 @@ class _Names:
         return trace
 
     def _act(self, frame: FrameType, event: str, arg: Any, trace: Any) -> Any:
-        if self._left < 0:
+        own = self._mine[frame.f_code.co_filename]
+        if self._left < 0 or self._notes.reads_input(frame if own else frame.f_back):
             return None
         frame.f_trace_lines = False
         try:
-            if self._mine[frame.f_code.co_filename]:
+            if own:
                 self._own(frame, event)
             elif frame.f_back is not None:
                 given = [value for name, value in frame.f_locals.items() if name != "self"] if event == "call" else arg

@@ -24,6 +24,7 @@ EVERY = "every variable"
 
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
+_READS_INPUT = _NIGHTJAR + "input/"
 _WITNESS = str(Path(__file__).parent) + "/"
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
@@ -99,6 +100,17 @@ class Notes:
         if not file.startswith(self._homes):
             return ""
         return f"{file[len(max((home for home in self._homes if file.startswith(home)), key=len)) :]}:{frame.f_lineno}"
+
+    def reads_input(self, frame: FrameType | None) -> bool:
+        """Whether Nightjar reads the input here. A format of the user's own is given the files that it reads, and each
+        counts with its shard.
+        """
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(_NIGHTJAR) and not file.startswith(_WITNESS):
+                return file.startswith(_READS_INPUT)
+            frame = frame.f_back
+        return False
 
     def is_mine(self, file: str) -> bool:
         """Whether a source file is the user's."""

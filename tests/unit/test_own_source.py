@@ -57,6 +57,11 @@ def test_its_code_is_part_of_the_identity(lake: Lake) -> None:
     assert lake.run().scored.progress.reused_rows == 0
 
 
+def test_the_files_that_it_is_given_are_the_input_and_nothing_outside_the_identity(lake: Lake) -> None:
+    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"], identity="strict")
+    assert not [said for said in lake.run().scored.warnings if ".rec" in said]
+
+
 def test_a_file_that_it_refuses_costs_itself(lake: Lake) -> None:
     with (lake.folder / "data/1.rec").open("ab") as file:
         file.write(b"half")
