@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -28,13 +27,12 @@ from nightjar.inference.run.standing import (
     RunLine,
     Standing,
     before_it_begins,
-    sealed_manifest,
     stands,
 )
 from nightjar.inference.run.waits import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
-from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
     from nightjar.inference.run.report import Incident, ShardLine
@@ -62,6 +60,7 @@ def status(request: RunRequest) -> RunStatus:
         request.lease_s,
     )
     progress, about = newest.state.progress, newest.state.about
+    manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
     failed, known = lost(request.storage, newest), _bare(request, found, now)
     if len(failed) > _FAILURES:
@@ -80,13 +79,14 @@ def status(request: RunRequest) -> RunStatus:
         rows_partial=progress.rows_partial,
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
-        warnings=_warnings(request, newest),
+        warnings=_warnings(newest, manifest),
         notes=(
             *_waits(request, newest),
             *about.notes(progress.cuts, progress.backoffs),
             *_decided(newest),
             *mending(newest, failed),
             *damaged,
+            *unreadable,
         ),
         failed_shards=len(failed),
         failures=tuple(
@@ -97,17 +97,21 @@ def status(request: RunRequest) -> RunStatus:
     )
 
 
-def _warnings(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
-    """What the gates said that did not pass and only warn, when the revision was published, or when a person was
-    asked.
-    """
-    if manifest := sealed_manifest(request.storage, request.output, newest.state):
-        return tuple(warnings(manifest.gates))
-    if (question := newest.state.question) is not None:
-        with suppress(JobError, StorageError):  # whoever says yes is told that it is damaged
-            manifest = read_manifest(request.storage, request.output, question.published)
-            return tuple(warnings(gate for gate in manifest.gates if gate.verdict == "warn"))
-    return ()
+def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[Manifest | None, tuple[str, ...]]:
+    """The manifest of a revision that was published, or that asks a person; and why it cannot be read."""
+    written = newest.state.intent or newest.state.question
+    if written is None:
+        return None, ()
+    try:
+        return read_manifest(request.storage, request.output, written.published), ()
+    except (JobError, StorageError) as error:
+        return None, (f"damaged: {error}; or score this run anew with --fresh",)
+
+
+def _warnings(newest: revs.Revision, manifest: Manifest | None) -> tuple[str, ...]:
+    """What the gates said that did not pass and only warn. Of a run that asks, the question says what is asked."""
+    said = manifest.gates if manifest else ()
+    return tuple(warnings(gate for gate in said if newest.state.intent or gate.verdict == "warn"))
 
 
 def _evaluated(request: RunRequest, revision: int) -> tuple[LateEvaluation | None, tuple[str, ...]]:

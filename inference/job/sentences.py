@@ -149,7 +149,9 @@ def _meant(where: str, sections: Sections) -> str:
     for other, models in sections.items():
         if other not in {"", "models"}:
             unlike.setdefault(models, other)
-    elsewhere = [f"{other}.{key}" for other in unlike.values() if key in _keys(other, sections)]
+    parts = section.split(".")
+    above = {_without_index(at): at for at in (".".join(parts[: count + 1]) for count in range(len(parts)))}
+    elsewhere = [f"{above.get(other, other)}.{key}" for other in unlike.values() if key in _keys(other, sections)]
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
 
@@ -177,9 +179,14 @@ def _given(kind: str, value: Any) -> str:
 
 
 def _keys(section: str, sections: Sections) -> list[str]:
-    models = sections.get(re.sub(r"\[\d+\]", "", section), ())
+    models = sections.get(_without_index(section), ())
     fields = [each for model in models for each in model.model_fields.items()]
     return list(dict.fromkeys(field.alias or name for name, field in fields if not field.exclude))
+
+
+def _without_index(where: str) -> str:
+    """`checks[3].rows` as it stands among the sections: `checks.rows`."""
+    return re.sub(r"\[\d+\]", "", where)
 
 
 def _any_index(where: str) -> str:

@@ -90,6 +90,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "unknown key 'models[0].preprocess.workers.mix'; did you mean",
     ),
     ({"kind": "delta"}, "unknown key 'kind'; known: name, input, model"),
+    (
+        {"checks": [{"files": {"min": 5, "on_fail": "warn"}}]},
+        "unknown key 'checks[0].files.on_fail'; did you mean 'checks[0].on_fail'?",
+    ),
     ({"anonymous": True}, "unknown key 'anonymous'; did you mean 'input.anonymous'?"),
     ({"checks": [{"column": "score", "mim": 0}]}, "unknown key 'checks[0].mim'; did you mean 'checks[0].min'?"),
     ({"name": None}, "name: is required"),

@@ -430,6 +430,15 @@ def test_a_run_with_a_damaged_file_has_its_line_and_names_it(
         said(capsys, "status", "job.yaml", "2026-11-18")
 
 
+def test_a_published_night_with_a_damaged_manifest_says_so(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = finished(str(job.out), NIGHT)
+    assert "damaged" not in said(capsys, "status", "job.yaml", NIGHT)
+    (job.out / entry.manifest).write_text("{")
+    told = said(capsys, "status", "job.yaml", NIGHT)
+    assert f"  note       damaged: {job.out / entry.manifest}: not the manifest that was published" in told
+    assert "or score this run anew with --fresh" in told
+
+
 def test_a_published_night_whose_files_were_deleted_is_not_an_unknown_one(
     job: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
