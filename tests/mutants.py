@@ -91,13 +91,6 @@ ROOMS = {
             *("slices", "unique_gates", "collecting", "ranking"),
         ),
     ),
-    "labels": Room(
-        (
-            *("validation/dividing.py", "validation/joining.py", "validation/joinkeys.py", "validation/movement.py"),
-            "validation/pairing.py",
-        ),
-        unit("joining", "pairing", "movement", "keys"),
-    ),
     "gates": Room(
         ("validation/gates/*.py",),
         unit("gates", "drift_gates", "unique_gates", "call_gates", "part_gates", "evidence", "offenders"),

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pyarrow as pa
 
@@ -43,7 +43,7 @@ from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.adapter import Reads, adapter_of
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.storage.protocol import Storage
 
@@ -79,14 +79,6 @@ class ScoringSet:
 
 
 NO_CODE = ScoringSet()
-
-
-@runtime_checkable
-class Reads(Protocol):
-    """What an adapter has besides if its options name files that score, beside those of `model.path`."""
-
-    def reads(self, job: Job) -> tuple[str, ...]:
-        """The paths of those files and folders, on this node. Their content counts like that of a package."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,14 @@ class Packing(Protocol):
 
 
 @runtime_checkable
+class Reads(Protocol):
+    """What an adapter has besides if its options name files that score, beside those of `model.path`."""
+
+    def reads(self, job: Job) -> tuple[str, ...]:
+        """The paths of those files and folders, on this node. Their content counts like that of a package."""
+
+
+@runtime_checkable
 class NamesColumns(Protocol):
     """An adapter whose options name the columns that the model sees, as a prompt does."""
 

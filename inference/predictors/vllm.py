@@ -98,7 +98,7 @@ class VLLM(LanguageModel, OnVllm):
             raise JobError("model.engine.model: model.path names the model; leave it out")
 
     def reads(self, job: Job) -> tuple[str, ...]:
-        """As `identity.Reads`: what `engine` names, as the tokenizer or a draft model."""
+        """As `Reads`: what `engine` names, as the tokenizer or a draft model."""
         model = str(job.model.path).rstrip("/")
         found = dict.fromkeys(_named("", job.model.options.get("engine", {})))
         return tuple(each for each in found if not f"{each}/".startswith(f"{model}/"))

@@ -238,7 +238,7 @@ def test_a_check_that_only_warns_is_in_the_verdict(night: Lake) -> None:
 
 def test_a_slow_shard_is_named_with_the_command_that_shows_what_it_printed(night: Lake) -> None:
     night.write_model(
-        "import time\ndef score(batch):\n    time.sleep(5300 in batch['x'])\n    return {'score': batch['x']}\n"
+        "import time\ndef score(batch):\n    time.sleep(3 * (5300 in batch['x']))\n    return {'score': batch['x']}\n"
     )
     night.run(date="2026-11-20")
     report = collect(night.request(date="2026-11-20"))
