@@ -46,6 +46,15 @@ def is_list(kind: pa.DataType) -> bool:
     return any(of_kind(kind) for of_kind in lists)
 
 
+def holds_list_view(kind: pa.DataType) -> bool:
+    """Whether the type is a list view, or a list of some: Arrow 26 casts them to lists of other values, or ends the
+    process.
+    """
+    return is_list(kind) and (
+        is_.is_list_view(kind) or is_.is_large_list_view(kind) or holds_list_view(kind.value_type)
+    )
+
+
 def list_of(kind: pa.DataType, value: pa.Field) -> pa.DataType:
     """A list type of the same kind, of other values."""
     if is_.is_fixed_size_list(kind):

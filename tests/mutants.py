@@ -102,7 +102,17 @@ ROOMS = {
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),
         unit(
-            *("scoring", "worker", "suspects", "cuts", "watchdog", "spoilt_worker", "fenced_worker", "worker_memory"),
+            *(
+                "scoring",
+                "worker",
+                "suspects",
+                "cuts",
+                "watchdog",
+                "sharedwatchdog",
+                "spoilt_worker",
+                "fenced_worker",
+                "worker_memory",
+            ),
             *("preflight", "assignment", "batch_bytes", "out_of_memory", "models", "stages"),
         ),
     ),

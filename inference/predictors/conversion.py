@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.arrow_types import is_list, is_number, is_text
+from nightjar.inference.arrow_types import holds_list_view, is_list, is_number, is_text
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.predictors.arrays import Array, is_series, is_tensor, joined
@@ -124,13 +124,6 @@ def _leaf(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _holds_view(kind: pa.DataType) -> bool:
-    """Whether the type is, or holds, list views: Arrow 26 casts them to lists of other values, or ends the process."""
-    return is_list(kind) and (
-        pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or _holds_view(kind.value_type)
-    )
-
-
 def _without_views(kind: pa.DataType) -> pa.DataType:
     if not is_list(kind):
         return kind
@@ -143,7 +136,7 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     if isinstance(value, pa.ChunkedArray):
         return _array(joined(value), declared, rows)
     if isinstance(value, pa.Array):
-        if _holds_view(value.type):
+        if holds_list_view(value.type):
             return pa.array(value.to_pylist(), _without_views(value.type))
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from nightjar.inference.scoring.sharedwatchdog import ByForce, SharedWatchdog
+from nightjar.inference.scoring.watchdog import ByForce, SharedWatchdog
 
 ONE_HANGS = """
 import threading, time
-from nightjar.inference.scoring.sharedwatchdog import ByForce, SharedWatchdog
+from nightjar.inference.scoring.watchdog import ByForce, SharedWatchdog
 
 by_force = ByForce(0.05)
 
