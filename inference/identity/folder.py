@@ -1,10 +1,10 @@
 """Decides which files of a job's folder score: exactly these are part of the identity, and are sent to the cluster.
 
 These are left out: input, output and model (each counts in its own way; by whatever path a link or a mount leads to
-them), job files and what belongs to other jobs,
-version control, caches and virtual environments, and what `.gitignore` and `.rayignore` name by git's rules. With
-`model.code` its patterns decide instead, and a file that it names by its whole path counts wherever it is. The files
-that this command prints into or keeps for itself never count, because they differ for each command.
+them), job files and what belongs to other jobs, version control, caches and virtual environments, and what `.gitignore`
+and `.rayignore` name by git's rules. With `model.code` its patterns decide instead, and a file that it names by its
+whole path counts wherever it is. The files that this command prints into or keeps for itself never count, because they
+differ for each command.
 """
 
 from __future__ import annotations

@@ -102,9 +102,13 @@ def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any
 
 def _chosen(where: str, choices: Mapping[str, str]) -> list[str]:
     """This key and those above it, as far as they take several forms."""
+    return [each for each in _upward(where) if _any_index(each) in choices]
+
+
+def _upward(where: str) -> list[str]:
+    """`checks[3]` and `checks[3].rows`, for `checks[3].rows`."""
     parts = where.split(".")
-    above = [".".join(parts[: count + 1]) for count in range(len(parts))]
-    return [each for each in above if _any_index(each) in choices]
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _is_own(fault: Any) -> bool:
@@ -149,8 +153,7 @@ def _meant(where: str, sections: Sections) -> str:
     for other, models in sections.items():
         if other not in {"", "models"}:
             unlike.setdefault(models, other)
-    parts = section.split(".")
-    above = {_without_index(at): at for at in (".".join(parts[: count + 1]) for count in range(len(parts)))}
+    above = {_without_index(each): each for each in _upward(section)}
     elsewhere = [f"{above.get(other, other)}.{key}" for other in unlike.values() if key in _keys(other, sections)]
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 

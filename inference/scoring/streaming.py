@@ -44,7 +44,7 @@ from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_b
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.position import At, Running
 from nightjar.inference.scoring.stretch import Stretch
-from nightjar.inference.scoring.watchdog import ByForce, SharedWatchdog
+from nightjar.inference.scoring.watchdog import ByForce, Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage
 
@@ -94,9 +94,9 @@ class StreamingWorker(ShardWorker):
         self.watchdog = self.another_watchdog()  # of the thread that has its turn
         self.watchdog.behind = behind
 
-    def another_watchdog(self) -> SharedWatchdog:
+    def another_watchdog(self) -> Watchdog:
         """A watchdog for the steps of one thread."""
-        return SharedWatchdog(self.spec.job.retry.stall_s, self._by_force)
+        return Watchdog(self.spec.job.retry.stall_s, self._by_force)
 
     @property
     def scorer(self) -> StreamingScorer:

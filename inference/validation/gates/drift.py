@@ -137,7 +137,7 @@ class ColumnDrift(_Drifting):
         """Compare the column."""
         if self.column not in before.columns:
             sentence = f"{night} has no profile of {self.column!r}, so {self.key}.drift passes."
-            return self._result(True, "nothing to compare with", sentence)
+            return self._result(True, _NOTHING, sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
         if isinstance(found, Incomparable) or (found.why and self.figures - {"nulls"}):
             sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}."
