@@ -227,13 +227,13 @@ def _modules_in(folder: str) -> dict[str, ModuleType]:
     inside: dict[str, bool] = {}  # asked once of each folder: a process has thousands of modules
     for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
         file = getattr(module, "__file__", None)
-        if not file or name.partition(".")[0] in _OURS:
+        if not file:
             continue
-        place = os.path.dirname(file)  # noqa: PTH120 (text, as it is asked of each)
+        place = file.rpartition("/")[0] or os.path.dirname(file)  # noqa: PTH120 (of "/a.py" it is the root)
         if place not in inside:
             at = f"{_real(place, places)}/"
             inside[place] = at.startswith(base) and "site-packages" not in at[len(base) :]
-        if inside[place]:
+        if inside[place] and name.partition(".")[0] not in _OURS:
             found[name] = module
     return found
 

@@ -104,6 +104,7 @@ def observed(
 
     If the model cannot be loaded, yields the error, which names a key, or a sentence.
     """
+    outcome: Loaded | str = ""
     with witness.closely():
         try:
             worker = load()
@@ -113,14 +114,14 @@ def observed(
         except NightjarError as error:
             yield clip(str(error))
             return
-        outcome: Loaded | str = ""
         for outcome in steps(worker, places, last):
             yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
         if isinstance(outcome, Loaded):
             costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
             outcome = replace(outcome, outside=witness.seen(), timed=costs)
             yield outcome  # The model's work, which has a time limit, ends here.
-            yield replace(outcome, packages=loaded_packages(witness.data()))
+    if isinstance(outcome, Loaded):  # after the close watch, which would see each step of this
+        yield replace(outcome, packages=loaded_packages(witness.data()))
 
 
 def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:

@@ -278,8 +278,8 @@ class _Loaded:
     """The files of the modules of this process, in the order of their import, each once. place: of each file in it."""
 
     def __init__(self) -> None:
-        found = (getattr(module, "__file__", None) for module in sys.modules.copy().values())
-        absolute = (file for file in found if isinstance(file, str) and os.path.isabs(file))  # noqa: PTH117
+        found = [getattr(module, "__file__", None) for module in sys.modules.copy().values()]
+        absolute = [file for file in found if isinstance(file, str) and file.startswith("/")]
         self.place = {file: at for at, file in enumerate(dict.fromkeys(absolute))}
         self._below: dict[str, dict[str, str]] = {}
 
