@@ -69,12 +69,11 @@ def rollback(
     All nights are shown as they were then. To take back one night, use unpublish, or run it again with --fresh.
     """
     from nightjar.inference.output import visibility
-    from nightjar.inference.output.owner import check_owner
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
-        check_owner(request.storage, request.output, request.job.name)
+        request.check_owner()
         now, then = visibility.back(request.storage, request.output, to)
         if not dry_run:
             then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
@@ -124,12 +123,11 @@ def republish(
 def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
     from nightjar.inference.output import publications as publish
     from nightjar.inference.output import visibility
-    from nightjar.inference.output.owner import check_owner
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json):
         request = make_request(job, date=date, run_id=run_id, scores=False)
-        check_owner(request.storage, request.output, request.job.name)
+        request.check_owner()
         before = publish.newest(request.storage, request.output)
         if act == "unpublish":
             after = visibility.unpublish(request.storage, request.output, run_id, request.date)

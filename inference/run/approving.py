@@ -11,7 +11,6 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.owner import check_owner
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import finish_publication, make_visible, shown_everywhere
 from nightjar.inference.run.request import RunRequest
@@ -58,7 +57,7 @@ def answer(
             again since, or has waited too long.
         Held: Another command writes the run.
     """
-    check_owner(request.storage, request.output, request.job.name)
+    request.check_owner()
     newest, finished = _newest(request)
     question = newest.state.question if newest else None
     if newest is None or question is None:

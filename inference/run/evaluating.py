@@ -25,7 +25,6 @@ from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.output import reading
-from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, storage_of
@@ -58,7 +57,7 @@ def evaluate_late(
         StorageError: The storage refused or failed.
     """
     job = request.job
-    check_owner(request.storage, request.output, job.name)
+    request.check_owner()
     key, label = _asked(job, tuple(key), label)
     labelled = job.model_copy(update={"label": label})
     compared = Slices.for_job(labelled, whole=True)

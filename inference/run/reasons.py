@@ -21,7 +21,6 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.owner import check_owner
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -82,7 +81,7 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
 
 def _note(request: RunRequest, ended: Ended | None) -> None:
     try:
-        owner = check_owner(request.storage, request.output, request.job.name)
+        owner = request.check_owner()
     except JobError:
         return
     if owner is None and not request.dated:

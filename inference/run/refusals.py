@@ -23,7 +23,6 @@ from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.evaluators import TASKS
 from nightjar.inference.output import exports, hive, targets
-from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.predictors import check_keys, input_columns
 from nightjar.inference.predictors.adapter import adapter_of
@@ -71,7 +70,7 @@ def check_without_input(request: RunRequest) -> None:
             "starts none; leave --engine local out, or install it here and take it out of the job"
         )
     _check_places(request)
-    check_owner(request.storage, request.output, request.job.name)
+    request.check_owner()
     with suppress(Missing):
         check_same_run(request)
     check_model(request)

@@ -27,6 +27,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LEASE_S
+from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import run_folder
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.control import read_control
@@ -113,6 +114,10 @@ class RunRequest:
     def run_uri(self) -> str:
         """The URI of the folder with this run's revisions."""
         return run_folder(self.output, self.run_id)
+
+    def check_owner(self) -> str | None:
+        """As `output.owner.check_owner`, for this job and its output."""
+        return check_owner(self.storage, self.output, self.job.name)
 
 
 def make_request(

@@ -12,7 +12,6 @@ from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead, this_holder
-from nightjar.inference.output.owner import check_owner
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -99,7 +98,7 @@ class _Kept:
     def _write(self) -> None:
         request = self._request
         with self._writing, suppress(StorageError, JobError):
-            check_owner(request.storage, request.output, request.job.name)
+            request.check_owner()
             told = Waits(request.job.name, self._sentence, self._holder, utc())
             request.storage.write(self._uri, json.dumps(to_json(told)).encode())
 
