@@ -48,6 +48,7 @@ from nightjar.inference.errors import (
     Held,
     Interrupted,
     NightjarError,
+    NoSuchShard,
     Rejected,
     RunFailed,
     StorageError,
@@ -166,7 +167,8 @@ def _failed(request: RunRequest, error: NightjarError, ray: str | None, news: _N
     keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
-        _tell_failed(request, error, news)
+        if not isinstance(error, NoSuchShard):  # a mistake of whoever typed it, at whose terminal it is said
+            _tell_failed(request, error, news)
     if isinstance(error, Unanswered):
         return _ask(request, error, ray)
     # The run's page shows the message alone; calling the flow still raises the error.

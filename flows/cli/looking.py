@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -61,23 +62,24 @@ def runs(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
+    from nightjar.inference.errors import StorageError
     from nightjar.inference.run.request import make_request
-    from nightjar.inference.run.standing import UNREADABLE, list_runs
+    from nightjar.inference.run.standing import UNREADABLE, Standing, list_runs
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
         place = request.date if request.dated else None
-        found = list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s)
-        told = [
+        found, told = [], []
+        for line in list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s):
+            asked = request
             # There are no commands for a run that cannot be read, and its request may not be made.
-            standing.explained(
-                request
-                if line.standing.state == UNREADABLE
-                else make_request(job, date=place, run_id=line.run_id, scores=False),
-                line.standing,
-            )
-            for line in found
-        ]
+            if line.standing.state != UNREADABLE:
+                try:
+                    asked = make_request(job, date=place, run_id=line.run_id, scores=False)
+                except StorageError as error:  # what it began with; the other runs are shown all the same
+                    line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
+            found.append(line)
+            told.append(standing.explained(asked, line.standing))
     if as_json:
         emit([standing.run_listed(line, why) for line, why in zip(found, told, strict=True)])
         return

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -50,9 +50,13 @@ class _Watch:
 
     def steps(self) -> Iterator[tuple[str, Progress | None]]:
         """Yield what is being done and the progress, every `POLL_S`, and once more at the end."""
-        ledger = follow(self._request.storage, self._request.run_uri)
-        before = self._writer_before(ledger)
-        progress: Progress | None = None
+        ledger = self._ledger()
+        before, progress = "", None
+        try:
+            if found := next(ledger):
+                before = found.writer  # the last one before this command
+        except StorageError:
+            ledger = self._ledger()  # an iterator that raised has ended
         while True:
             last = self.done.wait(POLL_S)
             try:
@@ -62,17 +66,13 @@ class _Watch:
             except StorageError as error:
                 # The display must not end a run that can still write, so it tries again.
                 print(f"progress cannot be read: {error}", file=sys.stderr)
-                ledger = follow(self._request.storage, self._request.run_uri)
+                ledger = self._ledger()
             yield (_STEPS[progress.step] if progress and progress.step else self.doing), progress
             if last:
                 return
 
-    def _writer_before(self, ledger: Iterator[Progress | None]) -> str:
-        """The last writer of the run before this command."""
-        with suppress(StorageError):
-            found = next(ledger)
-            return found.writer if found else ""
-        return ""
+    def _ledger(self) -> Iterator[Progress | None]:
+        return follow(self._request.storage, self._request.run_uri)
 
 
 class _Clock(ProgressColumn):

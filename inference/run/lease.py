@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from nightjar.inference.errors import Held, NoSuchShard, StorageError
+from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
@@ -24,7 +24,7 @@ def leased(
     """Hold this step's lease. keep: the next step of the same flow run follows, so others must not write in between.
 
     If the run ends with this step, the reason is kept: an error, an interruption, that it is not to be published, or
-    that it asks a person first. A shard that the run does not have is none: the earlier reason stays.
+    that it asks a person first.
     after: the epoch of this flow run's previous step; nobody else may have written since. seen: the revision, if it was
     read already; its ledger and state are continued from there.
     """
@@ -46,9 +46,6 @@ def leased(
             ending = endings.asks(task, asked.gates, asked.at, asked.until)
         elif task == "validate" and released:
             ending = endings.done(task, limited=bool(request.limit))
-    except NoSuchShard as error:
-        ending = writer.state.ended or endings.of_error(error, task, publish=request.publish)
-        raise
     except BaseException as error:
         ending = endings.of_error(error, task, publish=request.publish)
         raise

@@ -14,6 +14,7 @@ from nightjar.inference.ledger.lines import Published, question_name
 from nightjar.inference.output import places, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.run import reasons
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import (
     RunRequest,
@@ -34,6 +35,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     began = time.time()
     if scored.finished:
         _check_visible(request, scored, verdict)
+        reasons.forget(request)
         return shown_everywhere(request, scored.revision, scored.number, verdict.manifest, began)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
@@ -103,8 +105,10 @@ def shown_everywhere(
 
 
 def commit_tables(request: RunRequest) -> tuple[str, ...]:
-    """Commit what is published to the job's tables. Returns a sentence for each table that could not be changed."""
-    return tuple(targets.commit(request.storage, request.output, request.job.output.tables))
+    """Commit what is published to the job's tables. Returns a sentence for each table that could not be changed, and
+    for each night that a table does not show, as `targets.commit` for a command about the request's date.
+    """
+    return tuple(targets.commit(request.storage, request.output, request.job.output.tables, {request.date}))
 
 
 def lead_readers(request: RunRequest) -> str:

@@ -56,6 +56,15 @@ def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
         return None  # A note that somebody overwrote is ignored.
 
 
+def forget(request: RunRequest) -> None:
+    """Remove why earlier tries of this run could not begin: one has come to its end since, and wrote no ledger. Does
+    nothing if the storage is away.
+    """
+    with suppress(StorageError):
+        if notes := [entry.uri for entry in request.storage.list(join(request.run_uri, _NOTES))]:
+            request.storage.delete(notes)
+
+
 def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> None:
     """End the lease of a step of this flow run that is lost or must stop."""
     for _ in range(_MAX_TRIES):

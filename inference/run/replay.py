@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -152,22 +154,11 @@ def _replay_here(
     known = [each.model.called for each in request.job.each]
     if model and model not in known:
         raise JobError(f"--model {model}: the job has no such model{nearest(model, known) or _listed(known)}")
-    revision = revs.newest_revision(request.storage, request.run_uri)
-    if revision is None or revision.state.planned is None:
-        raise JobError(
-            f"there is no run {request.run_id!r} of this job in {request.output}; "
-            f"`nightjar runs {request.job_path}` lists them"
-        )
-    plan = revision.plan()
-    shard = plan.shard(shard_id) if plan else None
-    if shard is None:
-        raise JobError(
-            f"--shard {shard_id}: the run {request.run_id!r} has no such shard; "
-            f"`nightjar show {request.job_path} {request.run_id}` lists its shards"
-        )
+    revision, shard = _shard(request, shard_id)
     piece = _piece(shard, row, file)
     users_code_begins()
     request, changed = _as_then(request, revision, live)
+    assert revision.state.planned is not None
     spec, theirs = _spec_for(request, piece, revision.state.planned.fingerprint)
     if not theirs and not changed:
         changed = "Note: the model, the code, the job or the input's columns changed since that run.\n"
@@ -195,6 +186,25 @@ def _replay_here(
         yield Replayed(False, f"{changed}{said}".strip(), inputs, outputs)
         return
     yield Replayed(True, f"{changed}row {row} of {piece.uri} is scored", inputs, outputs)
+
+
+def _shard(request: RunRequest, shard_id: str) -> tuple[revs.Revision, Shard]:
+    """The newest revision that has this shard, and the shard. What was printed of an older one, which readers may still
+    see, can be replayed for as long as it is there.
+
+    Raises:
+        JobError: None has it.
+    """
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None or (newest.state.planned is None and newest.number == 1):
+        runs = shlex.join(["nightjar", "runs", request.job_path, *request.place])
+        raise JobError(f"there is no run {request.run_id!r} of this job in {request.output}; `{runs}` lists them")
+    older = (revs.read_revision(request.storage, request.run_uri, each) for each in range(newest.number - 1, 0, -1))
+    for revision in chain([newest], older):
+        if (plan := revision.plan()) is not None and (shard := plan.shard(shard_id)) is not None:
+            return revision, shard
+    show = shlex.join(["nightjar", "show", request.job_path, *request.words])
+    raise JobError(f"--shard {shard_id}: the run {request.run_id!r} has no such shard; `{show}` lists its shards")
 
 
 def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[WorkerSpec, bool]:

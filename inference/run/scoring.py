@@ -12,7 +12,6 @@ from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     Held,
-    NoSuchShard,
 )
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
@@ -39,6 +38,7 @@ from nightjar.inference.run.request import (
 from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
     check_not_taken_back,
+    check_shards,
     claim,
     limited,
     number_for,
@@ -70,10 +70,12 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     began, told_of, watch = time.time(), Listeners(listeners), Stopwatch("plan")
     identity = identity_of(request, discovery.schema)
     newest, now = _caught_up(request)
+    number = number_for(newest, request, now)
+    if request.shards:
+        check_shards(request, discovery, identity, newest, number)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
         return _in_all(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
-    number = number_for(newest, request, now)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
         retire(request, newest)
@@ -88,7 +90,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
         spec = _spec_of(request, discovery, uri, made, writer, limits)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
-        only = _only(request, made)
+        only = frozenset(request.shards)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
@@ -172,8 +174,15 @@ def was_published(request: RunRequest) -> bool:
 
 
 def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
-    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
+    """Whether `score` would find everything done: the newest revision is published, and what this run would make.
+
+    Raises:
+        NoSuchShard: As `score` would, for which nothing need be started.
+    """
     newest = revs.newest_revision(request.storage, request.run_uri)
+    if request.shards:
+        identity = identity_of(request, discovery.schema)
+        check_shards(request, discovery, identity, newest, number_for(newest, request, None))
     if newest is None or not newest.sealed:
         return False
     return _is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
@@ -205,21 +214,14 @@ def too_heavy(placement: Placement, found: Timed | None, made: Plan) -> list[str
 
 
 def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
-    """Whether the newest, published revision equals what this run would make.
-
-    Raises:
-        NoSuchShard: It does, and the request names a shard that it has not.
-    """
+    """Whether the newest, published revision equals what this run would make."""
     if request.fresh:
         return False
     previous = newest.plan(fingerprint)
     wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
-    if set(previous.ids()) != set(wanted.ids()) or not _counted_alike(request, newest):
-        return False
-    _only(request, wanted)
-    return True
+    return set(previous.ids()) == set(wanted.ids()) and _counted_alike(request, newest)
 
 
 def _counted_alike(request: RunRequest, newest: revs.Revision) -> bool:
@@ -260,20 +262,6 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
     # What readers see is published, also where the storage did not let the ledger say so.
     published = newest.state.published or newest.state.intent
     return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, published.number, warnings=notes)
-
-
-def _only(request: RunRequest, made: Plan) -> frozenset[str]:
-    """The shards that the request names.
-
-    Raises:
-        NoSuchShard: The plan has no such shard.
-    """
-    if unknown := sorted(set(request.shards) - set(made.ids())):
-        raise NoSuchShard(
-            f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard; a file that was "
-            "changed has new ones, which `nightjar show` lists"
-        )
-    return frozenset(request.shards)
 
 
 def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, listeners: Listeners) -> Loaded:

@@ -14,12 +14,15 @@ from rich.progress import Progress as Bar
 from commands import DATE, Partial, Watched
 from nightjar.flows.pages.display import POLL_S, _Clock, _Watch, following
 from nightjar.flows.pages.wording import describe, duration, took
+from nightjar.inference.errors import Transient
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Doing, Opened, Planned
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Receipt
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 
@@ -85,6 +88,16 @@ def test_a_failed_run_says_what_and_what_next(partial: Partial) -> None:
     assert f"nightjar show {partial.lake.job_path} {DATE}" in said
     assert f"nightjar run {partial.lake.job_path} --run-id {DATE}" in said
     assert "Traceback" not in said
+
+
+def test_a_first_look_that_fails_is_not_the_last(lake: Lake) -> None:
+    """As of a storage that is away for a moment: the display's thread goes on, and shows the run later."""
+    lake.ready()
+    away = FaultyStorage(LakeStorage(), [fail("subfolders", error=Transient("away"))])
+    watch = _Watch(lake.request(storage=away))
+    watch.flow_begins()
+    steps = watch.steps()
+    assert [next(steps), next(steps)] == [("looking for input", None)] * 2
 
 
 def test_the_time_left_is_an_estimate_only_while_it_can_be_one() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
-from nightjar.inference.errors import AuditFailed
-from nightjar.inference.storage.faults import FaultyStorage, tear
+from nightjar.inference.errors import AuditFailed, Denied, NightjarError
+from nightjar.inference.storage.faults import FaultyStorage, fail, tear
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -52,4 +54,17 @@ def test_a_part_that_was_removed_from_an_earlier_revision_is_scored_again(lake: 
     lake.write_file("part-04.parquet", 8000, 1000)
     ran = lake.run()
     assert (ran.scored.progress.scored_rows, ran.publication.number) == (2000, 2)
+    assert lake.published()["id"].tolist() == list(range(9000))
+
+
+def test_a_revision_whose_source_was_removed_scores_what_it_took_over(lake: Lake) -> None:
+    """Somebody deleted the published revision while the next one was not published yet."""
+    lake.ready().run()
+    lake.write_file("part-04.parquet", 8000, 1000)
+    away = FaultyStorage(LakeStorage(), [fail("write", "*/data/*", nth=None, error=Denied("away"))])
+    with pytest.raises(NightjarError):
+        lake.run(storage=away)
+    shutil.rmtree(lake.revision(1))
+    ran = lake.run()
+    assert ran.scored.revision == 2
     assert lake.published()["id"].tolist() == list(range(9000))

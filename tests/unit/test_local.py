@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -274,3 +275,19 @@ def test_a_published_run_says_which_shard_it_does_not_have(lake: Lake) -> None:
     with pytest.raises(Damaged, match=r"/ledger: the ledger that named plan-000001\.parquet is gone; .* --fresh"):
         lake.run()
     assert lake.run(fresh=True).publication.number == 2
+
+
+def test_a_row_of_an_earlier_revision_is_replayed_as_it_was_scored(tmp_path: Path) -> None:
+    """What was printed of it stays true: readers may still see that revision."""
+    lake = Lake(tmp_path / "my lake", engine="local")
+    lake.folder.mkdir()
+    lake.ready().run()
+    shard = next(iter(lake.planned().ids()))
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 5}\n")
+    assert lake.run(publish=False).scored.revision == 2
+    assert shard not in lake.planned().ids()
+    found = replay_row(lake.request(), shard, 3, None, pdb=False)
+    assert (found.scored, found.outputs) == (True, (("score", "6"),))
+    show = re.escape(shlex.join(["nightjar", "show", str(lake.job_path), "2026-11-19"]))
+    with pytest.raises(JobError, match=rf"no such shard; `{show}` lists its shards"):
+        replay_row(lake.request(), "TYPO", 3, None, pdb=False)

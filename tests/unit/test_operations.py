@@ -73,6 +73,7 @@ KINDS = {
     "manifest": r"/manifest-\d+\.json$",
     "success": r"/_SUCCESS$",
     "revisions": r"^/out/runs/[^/]+$",
+    "not begun": r"/not-begun$",
     "output": r"^/out$",
     "nothing": r"^$",
 }
@@ -174,6 +175,7 @@ AGAIN = {
         "read manifest": 1,
     },
     "publish": {
+        "list not begun": 1,
         "list places": 1,
         "list publications": 3,
         "read manifest": 1,

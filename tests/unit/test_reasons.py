@@ -27,6 +27,7 @@ from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
     Damaged,
+    Denied,
     Fenced,
     GateFailed,
     Held,
@@ -85,6 +86,12 @@ def killed(lake: Lake, engine: str = "") -> None:
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+
+
+MENDED = """
+def score(batch):
+    return {"score": batch["x"] * 3}
+"""
 
 
 def no_input(lake: Lake, *options: str) -> None:
@@ -354,6 +361,26 @@ def test_a_published_night_stays_so_when_a_later_try_could_not_begin(
     assert (found["state"], found["tried_again"]["step"]) == ("published", "discover")
 
 
+def test_a_try_that_could_not_begin_is_forgotten_when_a_later_one_had_nothing_to_do(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing newer is in the ledger, and the reason is none any more."""
+    monkeypatch.chdir(lake.folder)
+    lake.ready()
+    lake.run(engine="local")
+    Path("data").rename("elsewhere")
+    Path("data").mkdir()
+    no_input(lake)
+    assert "rejected at" in said(capsys, "status", "job.yaml", NIGHT)
+    Path("data").rmdir()
+    Path("elsewhere").rename("data")
+    assert lake.run(engine="local").scored.finished
+    for words in (["status", "job.yaml", NIGHT], ["runs", "job.yaml"]):
+        told = said(capsys, *words)
+        assert "published" in told
+        assert "rejected at" not in told
+
+
 def test_why_a_night_of_a_dated_output_could_not_begin_is_kept_and_claims_nothing(
     lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,9 +403,34 @@ def test_a_mistyped_shard_changes_nothing_of_why_a_run_ended(
     else:
         fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
-    typo = NoSuchShard("--shard TYPO: the run has no such shard")
-    request = job.request() if published else fails(job, "score", typo)
-    reasons.keep(request, typo, "discover")
+    reasons.keep(job.request(), NoSuchShard("--shard TYPO: the run has no such shard"), "score")
+    assert json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json")) == before
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_shard_that_the_run_has_not_is_said_before_anything_is_written(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, published: bool, changed: bool
+) -> None:
+    """Also if the code was changed since: then the run would begin another revision, or plan this one anew."""
+    monkeypatch.chdir(lake.folder)
+    lake.ready()
+    old = next(iter(lake.planned().ids()))
+    if published:
+        lake.run(engine="local")
+    else:
+        away = FaultyStorage(LakeStorage(), [fail("write", "*/data/*", nth=3, error=Denied("no"))])
+        with pytest.raises(ShardsFailed):
+            lake.run(engine="local", storage=away)
+    if changed:
+        lake.write_model(MENDED)
+    before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
+    with pytest.raises(NoSuchShard, match=r"no such shard; `nightjar show \S+job\.yaml 2026-11-19` lists them$"):
+        lake.run(engine="local", shards=("TYPO",))
+    if changed:
+        again = r"any more: .*model\.py.*: 8 of 8 shards are scored again.*\. Repeat the command without --shard$"
+        with pytest.raises(NoSuchShard, match=again):
+            lake.run(engine="local", shards=(old,))
     assert json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json")) == before
 
 
@@ -428,6 +480,21 @@ def test_a_run_with_a_damaged_file_has_its_line_and_names_it(
     assert f"2026-11-18: unreadable\n  why        {path}: not the " in said(capsys, "runs", "job.yaml")
     with pytest.raises(Damaged, match=f"{path}: not the .* delete it, and"):
         said(capsys, "status", "job.yaml", "2026-11-18")
+
+
+def test_a_run_whose_beginning_cannot_be_read_hides_no_other(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its plan says its date, so that nobody asks before its commands are made."""
+    monkeypatch.chdir(lake.folder)
+    lake.ready()
+    lake.run(engine="local")
+    finished(str(lake.out), "2026-11-18")
+    path = lake.out / "runs" / NIGHT / "run.json"
+    path.write_text("junk")
+    found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
+    assert {name: each["state"] for name, each in found.items()} == {NIGHT: "unreadable", "2026-11-18": "published"}
+    assert f"{NIGHT}: unreadable\n  why        {path}: not the " in said(capsys, "runs", "job.yaml")
 
 
 def test_a_published_night_with_a_damaged_manifest_says_so(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
