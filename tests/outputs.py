@@ -46,6 +46,19 @@ FIRST_MANIFEST: dict[str, Any] = {
 """A manifest with the keys that the first version gave it."""
 
 
+def _empty_list() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(OUTCOMES.empty_table(), sink)
+    return sink.getvalue().to_pybytes()
+
+
+EMPTY_LIST = _empty_list()
+"""A list of no shards, for revisions of which nobody reads the rows."""
+
+LISTS_NOTHING = {"file": "shards-000001.parquet", "checksum": checksum(EMPTY_LIST), "size": len(EMPTY_LIST)}
+"""How a manifest names it."""
+
+
 def rows_of(night: str) -> list[tuple[str, int]]:
     """The rows of a revision, named as `run rN`."""
     return [(night, index) for index in range(PARTS * ROWS)]

@@ -132,7 +132,7 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         if act == "unpublish":
             after = visibility.unpublish(request.storage, request.output, run_id, request.date)
         else:
-            after = visibility.republish(request.storage, request.output, request.run_id)
+            after = visibility.republish(request.storage, request.output, run_id, request.date)
     changed = visibility.changes(before, after)
     if as_json:
         emit(listed_publication(after, changed))
@@ -167,13 +167,13 @@ def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = Fal
     """
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.output import targets
-    from nightjar.inference.run.publishing import commit_tables
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
-        check_tables(request, commit_tables(request))
-        found = targets.shown(request.storage, request.output, request.job.output.tables)
+        output = (request.storage, request.output, request.job.output.tables)
+        check_tables(request, tuple(targets.commit(*output, dates=None)))
+        found = targets.shown(*output)
     if as_json:
         emit(found)
     elif not found:

@@ -161,11 +161,16 @@ def published(storage: Storage, output: str, run_id: str | None, date: str | Non
     now = publish.newest(storage, output)
     run, entry = publish.seen(now, output, run_id, date)
     try:
-        found = night_of(storage, output, now.number, run, entry)
-        if first := next(found.files(), None):
-            storage.stat(first.uri)
+        return there(storage, output, now.number, run, entry)
     except Missing as error:
         raise Missing(deleted(run, f" ({error})")) from error
+
+
+def there(storage: Storage, output: str, number: int, run: str, entry: Published) -> PublishedNight:
+    """As `night_of`, if the first data file is there, too: files are deleted all together."""
+    found = night_of(storage, output, number, run, entry)
+    if first := next(found.files(), None):
+        storage.stat(first.uri)
     return found
 
 

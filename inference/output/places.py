@@ -88,7 +88,7 @@ def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
     """
     try:
         found = json.loads(storage.read(join(output, "latest", FILES)))
-        if not str(found["manifest"] or join(output, "")).startswith(join(output, "")):
+        if found["manifest"] and not str(found["manifest"]).startswith(join(output, "runs", "")):
             return None
         number = int(found["publication"])
         return now if number == now.number else publish.snapshot(storage, output, number)

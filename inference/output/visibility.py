@@ -13,7 +13,7 @@ from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.manifests import read_verified
+from nightjar.inference.output.nights import there
 from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.storage.protocol import Storage
 
@@ -124,13 +124,15 @@ def unpublish(storage: Storage, output: str, run_id: str | None, date: str | Non
     return _change(storage, output, Origin("unpublish", run, entry.revision), without)
 
 
-def republish(storage: Storage, output: str, run_id: str) -> Snapshot:
-    """Show readers the newest published revision of a run again that was rolled back or unpublished.
+def republish(storage: Storage, output: str, run_id: str | None, date: str = "") -> Snapshot:
+    """Show readers the newest published revision of a run again that was rolled back or unpublished: the run of this
+    id, or else the one that readers saw last of this date.
 
     Raises:
         JobError: it was never published, readers see it already, it is not as it was published, or another revision was
             published meanwhile.
     """
+    run_id = run_id or _last_of(storage, output, date)
     entry = _published_before(storage, revs.run_folder(output, run_id))
     if entry is None:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
@@ -154,10 +156,11 @@ def _check_can_be_shown(storage: Storage, output: str, run_id: str, entry: Publi
     """Check that a revision is still there before readers are led to it.
 
     Raises:
-        JobError: its manifest is gone, or is not what was published.
+        JobError: its manifest, its list of shards or its first data file is gone, or one of the first two is not what
+            was published.
     """
     try:
-        read_verified(storage, output, entry)
+        there(storage, output, 0, run_id, entry)
     except Missing as error:
         raise JobError(
             f"r{entry.revision} of the run {run_id!r} cannot be shown again, because it was deleted ({error}); nothing "
@@ -195,6 +198,25 @@ def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
             return None
         effective = publish.readable(storage, output, effective.origin.to)
     return max((number for number in publish.numbers(storage, output) if number < effective.number), default=None)
+
+
+def lost_at(storage: Storage, output: str, run_id: str, revision: int) -> str:
+    """When readers lost a revision, in UTC; empty if they see it, or never saw it."""
+    after = ""
+    for number in reversed(publish.numbers(storage, output)):
+        found = publish.readable(storage, output, number)
+        if run_id in found.runs and found.runs[run_id].revision == revision:
+            return after
+        after = after if found.damaged else found.at
+    return ""
+
+
+def _last_of(storage: Storage, output: str, date: str) -> str:
+    """The run that readers saw last of a date; else a run of that name."""
+    for number in reversed(publish.numbers(storage, output)):
+        if run := publish.readable(storage, output, number).nights().get(date):
+            return run
+    return date
 
 
 def _published_before(storage: Storage, run_uri: str) -> Published | None:

@@ -131,7 +131,10 @@ def _check(
             "it, and answer again"
         )
     if given is not None and given.approved and not approved:
-        raise JobError(f"{run} was {given.words}; `nightjar unpublish` takes it back from readers")
+        raise JobError(
+            f"{run} was {given.words}, and is not published yet: `nightjar approve JOB {request.run_id}` ends that; "
+            "then `nightjar unpublish` takes it back from readers"
+        )
     if given is not None and not given.approved and not approved:
         raise JobError(f"{run} was {given.words}")
     if question.lapsed and not (given is not None and given.approved):

@@ -199,12 +199,22 @@ def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_command(lake: Lake, t
     assert len(lake.published()) == 8000
 
 
-@pytest.mark.parametrize("point", [AFTER_ANSWER, BEFORE_SNAPSHOT, BEFORE_SUCCESS], ids=["answered", "unseen", "seen"])
-def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_yes(lake: Lake, tmp_path: Path, point: Point) -> None:
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [
+        (AFTER_ANSWER, "not published yet: `nightjar approve JOB 2026-11-19` ends that; then `nightjar unpublish`"),
+        (BEFORE_SNAPSHOT, "was published already; `nightjar unpublish`"),
+        (BEFORE_SUCCESS, "was published already; `nightjar unpublish`"),
+    ],
+    ids=["answered", "unseen", "seen"],
+)
+def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_yes(
+    lake: Lake, tmp_path: Path, point: Point, told: str
+) -> None:
     """As it is by a suspended flow run, which finds the answer in the ledger; a no comes too late."""
     request = asked(lake)
     die_answering(request, point, tmp_path)
-    with pytest.raises(JobError, match="; `nightjar unpublish` takes it back from readers"):
+    with pytest.raises(JobError, match=f"{told} takes it back from readers"):
         no(lake)
     again = carried_out(request)
     assert again is not None

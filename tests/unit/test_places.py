@@ -46,12 +46,18 @@ def read_view(place: Path, name: str = JOB) -> list[tuple[Any, ...]]:
         return duck.execute(f'select * from "{name}"').fetchall()
 
 
-def test_every_date_names_the_files_where_they_are_after_the_output_was_moved(output: Placed, tmp_path: Path) -> None:
-    """Dates that no later publication changes, too."""
+@pytest.mark.parametrize("to", ["moved", ""], ids=["elsewhere", "into the folder above"])
+def test_every_date_names_the_files_where_they_are_after_the_output_was_moved(
+    output: Placed, tmp_path: Path, to: str
+) -> None:
+    """Dates that no later publication changes, too; also if the old place begins as the new one does."""
     for night in ("2026-11-17", "2026-11-18"):
         output.publish(night)
         assert output.refresh() == ""
-    moved = Placed(str(Path(output.uri).rename(tmp_path / "moved")))
+    moved = Placed(str(tmp_path / to))
+    Path(moved.uri).mkdir(exist_ok=True)
+    for path in Path(output.uri).iterdir():
+        path.rename(Path(moved.uri, path.name))
     moved.publish(NIGHT)
     assert moved.refresh() == ""
     for date in ("2026-11-17", "2026-11-18", NIGHT):

@@ -43,7 +43,7 @@ from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest
-from outputs import PARTS, Output
+from outputs import EMPTY_LIST, LISTS_NOTHING, PARTS, Output
 
 LONG_S = 3600.0
 NIGHT = "2026-11-19"
@@ -69,7 +69,7 @@ def entry(run: str, revision: int = 1) -> Published:
 
 
 def manifest(run: str, revision: int = 1) -> bytes:
-    return f"manifest of {run} {revision}".encode()
+    return json.dumps({"run_id": run, "revision": revision, "shards": LISTS_NOTHING}).encode()
 
 
 def published(output: str, *runs: str) -> None:
@@ -77,6 +77,7 @@ def published(output: str, *runs: str) -> None:
     for run in runs:
         writer = writer_of(output, run)
         LakeStorage().write(join(output, entry(run).manifest), manifest(run))
+        LakeStorage().write(join(output, "runs", run, "r1", "shards-000001.parquet"), EMPTY_LIST)
         publish.publish(writer, output, run, entry(run))
         writer.stop(release=True)
 

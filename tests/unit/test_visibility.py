@@ -25,7 +25,7 @@ from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
-from outputs import FIRST_MANIFEST
+from outputs import EMPTY_LIST, FIRST_MANIFEST, LISTS_NOTHING
 from support import Lake
 
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")
@@ -36,9 +36,14 @@ def finished(output: str, run: str, revision: int = 1, date: str = "") -> Publis
     storage, manifest = LakeStorage(), f"runs/{run}/r{revision}/manifest-000001.json"
     rows = {"rows": 9, "excluded_null_labels": 0, "excluded_scores": 0, "positives": 4}
     evaluation = {"label": "y", "score": "p", **rows, "auc_roc": 0.75, "auc_bound": 0.0, "log_loss": 0.5}
-    content = {"validated_at": "2099-01-01T00:00:00+00:00", "metrics": {"columns": {}, "evaluation": evaluation}}
-    raw = json.dumps({**FIRST_MANIFEST, "run_id": run, "revision": revision, **content}).encode()
+    content: dict[str, Any] = {
+        "validated_at": "2099-01-01T00:00:00+00:00",
+        "metrics": {"columns": {}, "evaluation": evaluation},
+    }
+    content |= {"run_id": run, "revision": revision, "shards": LISTS_NOTHING}
+    raw = json.dumps(FIRST_MANIFEST | content).encode()
     storage.write(join(output, manifest), raw)
+    storage.write(join(output, "runs", run, f"r{revision}", "shards-000001.parquet"), EMPTY_LIST)
     entry = Published(revision, manifest, checksum(raw), date or run)
     uri = join(output, "runs", run, f"r{revision}")
     writer = open_epoch(storage, uri, this_holder("publish"))
@@ -137,6 +142,35 @@ def test_a_night_whose_manifest_was_damaged_is_not_shown_again(output: str) -> N
     with pytest.raises(JobError, match="not the manifest that was published; restore it"):
         visibility.republish(LakeStorage(), output, "2026-11-18")
     assert "2026-11-18" not in seen(output)
+
+
+def test_a_night_whose_files_are_gone_or_changed_is_not_shown_again(lake: Lake) -> None:
+    """Its manifest alone leads readers to nothing."""
+    lake.ready()
+    storage, output = LakeStorage(), str(lake.out)
+    for night in NIGHTS:
+        lake.run(engine="local", date=night)
+        visibility.unpublish(storage, output, night)
+    one, other, third = (lake.out / "runs" / night / "r1" for night in NIGHTS)
+    shutil.rmtree(one / "data")
+    (listed,) = other.glob("shards-*.parquet")
+    listed.write_bytes(listed.read_bytes() + b"0")
+    next(third.glob("shards-*.parquet")).unlink()
+    wrong = ("cannot be shown again, because it was deleted", "not the file that was published; restore it", "deleted")
+    for night, what in zip(NIGHTS, wrong, strict=True):
+        with pytest.raises(JobError, match=what):
+            visibility.republish(storage, output, night)
+    assert not seen(output)
+
+
+def test_a_night_that_is_taken_away_by_its_date_is_shown_again_by_its_date(output: str) -> None:
+    """Whatever its run is called."""
+    finished(output, "repaired", date="2026-11-10")
+    visibility.unpublish(LakeStorage(), output, None, "2026-11-10")
+    assert "repaired" not in seen(output)
+    assert visibility.republish(LakeStorage(), output, None, "2026-11-10").origin == Origin("republish", "repaired", 1)
+    with pytest.raises(JobError, match="no revision of the run '2026-11-11' was published"):
+        visibility.republish(LakeStorage(), output, None, "2026-11-11")
 
 
 def test_no_publication_is_shown_again_that_has_a_deleted_revision(
