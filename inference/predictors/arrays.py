@@ -103,6 +103,16 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_missing(value: Any) -> bool:
+    """Whether an object stands for no value: None, NaN, NaT, or NA of pandas. Does not import pandas."""
+    if value is None:
+        return True
+    if isinstance(value, float | np.floating | np.datetime64 | np.timedelta64):
+        return bool(value != value)
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and (value is pandas.NA or value is pandas.NaT)
+
+
 def is_frame(value: Any) -> bool:
     """Whether this is a pandas DataFrame. Does not import pandas."""
     pandas = sys.modules.get("pandas")

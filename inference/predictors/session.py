@@ -13,7 +13,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.filling import Filling, fillings, numbers, shape_of
 from nightjar.inference.predictors.installed import missing
 from nightjar.inference.predictors.modelproto import ModelFiles
@@ -27,6 +27,8 @@ _TYPES: dict[str, np.dtype[Any]] = {
     **{f"tensor({width})": np.dtype(width) for width in _WIDTHS},
 }
 """onnxruntime's names of types → those of numpy."""
+
+_NULL_TEXT = "feature {!r} has a null, and a tensor of texts has none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Session:
         self._listed = job.model.features is not None
         self._session = _start(job, files)
         self._inputs = [_input(node) for node in self._session.get_inputs()]
+        self._takes_text = any(each.dtype == object for each in self._inputs)
         self._fetched = _fetched(self._session.get_outputs(), list(self._types))
         self.device = "cuda:0" if _CUDA in self._session.get_providers() else "cpu"
 
@@ -53,7 +56,7 @@ class Session:
         """Make the model's inputs by name."""
         held = features.named(batch, "onnx")
         self._check_names(list(held))
-        columns = {name: _values(name, column) for name, column in held.items()}
+        columns = {name: self._values(name, column) for name, column in held.items()}
         found = fillings(self._inputs, [each.name for each in self._inputs], columns)
         return {filling.input.name: _tensor(filling) for filling in found}
 
@@ -65,6 +68,14 @@ class Session:
         if self._fetched == list(self._types):
             return dict(zip(self._types, raw, strict=True))
         return outputs.by_column(raw[0], self._types, f"output {self._fetched[0]!r} of the model")
+
+    def _values(self, name: str, column: Any) -> Array:
+        """A column as numbers, or as an array of objects: texts, or nothing but missing values, whose type nobody
+        knows before the column has its input.
+        """
+        if features.is_category(column) or (self._takes_text and _without_values(column)):
+            return to_array(column).astype(object)
+        return numbers(name, column, "onnx")
 
     def _check_names(self, columns: list[str]) -> None:
         """Check that columns which do not have the inputs' names are meant to fill them in the order of the job."""
@@ -188,28 +199,52 @@ def _described(node: Any) -> str:
     return f"{node.type} of shape ({shape})" if node.shape else str(node.type)
 
 
-def _values(name: str, column: Any) -> Array:
-    """A column as numbers, or as an array of texts."""
-    if not features.is_category(column):
-        return numbers(name, column, "onnx")
-    texts = to_array(column).astype(object)
-    if any(text is None for text in texts):
-        raise ValueError(f"feature {name!r} has a null, and a tensor of texts has none")
-    return texts
+def _without_values(column: Any) -> bool:
+    """Whether a column of any kind of batch is of objects, all of them missing values, as texts that are null are."""
+    values = to_array(column)
+    return values.dtype == object and values.ndim == 1 and all(map(is_missing, values))
 
 
 def _tensor(filling: Filling[_Input]) -> Array:
-    takes = filling.input.dtype
-    for name, column in filling.columns.items():
-        if (column.dtype == object) != (takes.kind == "O"):
-            held, wanted = ("text", "numbers") if column.dtype == object else ("numbers", "text")
-            raise JobError(
-                f"model.features: {name!r} holds {held}, and input {filling.input.name!r} of the model takes {wanted}, "
-                f"in shape {shape_of(filling.input.rest)}"
-            )
-    target = np.empty(filling.shape, takes)
-    filling.write(target)
+    target = np.empty(filling.shape, filling.input.dtype)
+    if len(target):
+        for name, column in filling.columns.items():
+            _check_kind(name, column, filling.input)
+        filling.write(target)
     return target
+
+
+def _check_kind(name: str, column: Array, taker: _Input) -> None:
+    """Check that a column holds what the input takes.
+
+    Raises:
+        JobError: It holds text and the input takes numbers, or the other way round.
+        ValueError: A row has a null, which the input cannot hold.
+        TypeError: A row has an object that is no text.
+    """
+    takes, holds = ("text" if dtype.hasobject else "numbers" for dtype in (taker.dtype, column.dtype))
+    if takes == holds == "text":
+        _check_texts(name, column)
+    elif takes != holds and all(map(is_missing, column.flat)):
+        raise ValueError(
+            _NULL_TEXT.format(name)
+            if takes == "text"
+            else f"feature {name!r} has a null, and input {taker.name!r} of the model takes numbers"
+        )
+    elif takes != holds:
+        raise JobError(
+            f"model.features: {name!r} holds {holds}, and input {taker.name!r} of the model takes {takes}, in shape "
+            f"{shape_of(taker.rest)}"
+        )
+
+
+def _check_texts(name: str, column: Array) -> None:
+    """Check that each object is a text: of any other, onnxruntime would take what `str` makes of it, as "nan"."""
+    for value in column.flat:
+        if is_missing(value):
+            raise ValueError(_NULL_TEXT.format(name))
+        if not isinstance(value, str):
+            raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
 
 
 def _fetched(nodes: Sequence[Any], declared: list[str]) -> list[str]:

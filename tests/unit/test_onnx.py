@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pandas as pd
 import pyarrow as pa
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -68,12 +69,13 @@ def saved(folder: Path, model: onnx.ModelProto, **section: Any) -> Job:
     return job_of(folder, **section)
 
 
-def job_of(folder: Path, **section: Any) -> Job:
+def job_of(folder: Path, preprocess: str | None = None, **section: Any) -> Job:
     content = {
         "name": "t",
         "input": {"uri": "in/"},
         "model": {"uses": "onnx", "path": "model.onnx", "outputs": {"y": "float32[3]"}, **section},
         "output": {"uri": "out"},
+        **({"preprocess": preprocess} if preprocess else {}),
     }
     return parse_job(content, folder / "job.yaml")
 
@@ -151,21 +153,20 @@ def test_whole_numbers_reach_an_input_of_whole_numbers_unchanged(tmp_path: Path)
         scored(job, pa.table({"left": pa.array([1, None]), "right": [1, 2]}))
 
 
-def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
-    """Beside numbers, in shape (n, 1) as skl2onnx writes it; a null costs its row."""
+def coded(folder: Path, **section: Any) -> Job:
+    """A job whose model takes a text and a number, country (n, 1) and x (n, 1) → y (n, 1): code of the country + x."""
+    known = {"keys_strings": ["de", "fr", "nan", "3"], "values_floats": [1.0, 2.0, 99.0, 33.0]}
     nodes = [
-        helper.make_node(
-            "LabelEncoder",
-            ["country"],
-            ["code"],
-            domain="ai.onnx.ml",
-            keys_strings=["de", "fr"],
-            values_floats=[1.0, 2.0],
-        ),
+        helper.make_node("LabelEncoder", ["country"], ["code"], domain="ai.onnx.ml", **known),
         helper.make_node("Add", ["code", "x"], ["y"]),
     ]
     takes = [info("country", STRING, None, 1), info("x", FLOAT, None, 1)]
-    job = saved(tmp_path, build(nodes, takes, [info("y", FLOAT, None, 1)]), outputs={"y": "float32"})
+    return saved(folder, build(nodes, takes, [info("y", FLOAT, None, 1)]), outputs={"y": "float32"}, **section)
+
+
+def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
+    """Beside numbers, in shape (n, 1) as skl2onnx writes it; a null costs its row."""
+    job = coded(tmp_path)
     countries = pa.array(["fr", "de", None, "fr"])
     table = pa.table({"x": pa.array([0.5, 0.25, 0.0, 0.0], F32), "country": countries})
     for column in (countries, countries.cast(pa.large_string()), countries.dictionary_encode()):
@@ -179,8 +180,46 @@ def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
         scored(job, pa.table({"x": [1.0], "country": [1.0]}))
 
 
-def with_failures(job: Job, table: pa.Table) -> ScoredRows:
-    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
+NO_TEXT = "feature 'country' has a null, and a tensor of texts has none"
+
+
+@pytest.mark.parametrize("size", [8, 1], ids=["together", "alone"])
+@pytest.mark.parametrize("form", ["", "numpy", "pandas", "pyarrow"])
+def test_a_row_without_a_text_is_refused_alone_as_among_others(tmp_path: Path, form: str, size: int) -> None:
+    """In a DataFrame it is NaN, of which onnxruntime made the text "nan"."""
+    (tmp_path / "same.py").write_text("def prep(batch):\n    return batch\n")
+    own: dict[str, Any] = {"preprocess": "same:prep", "options": {"batch_format": form}} if form else {}
+    job = coded(tmp_path, **own)
+    table = pa.table({"x": pa.array([0.0, 0.25, 0.5], F32), "country": ["fr", None, "de"]})
+    done = with_failures(job, table, size)
+    assert done.outputs["y"].to_pylist() == [2.0, 1.5]
+    assert [(each.row, each.error, each.message) for each in done.failures] == [(1, "ValueError", NO_TEXT)]
+
+
+MISSING = {"None": [None], "NaN": [np.nan], "NaN in floats": np.array([np.nan]), "NA": [pd.NA], "NaT": [pd.NaT]}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_stands_for_a_missing_text_is_never_taken_for_a_text(tmp_path: Path, missing: str) -> None:
+    predictor = adapter_of(job := coded(tmp_path)).load(job, job.model.path)
+    none = MISSING[missing]
+    for countries in (none, ["fr", *none], [*none, "de"]):
+        column = countries if isinstance(countries, np.ndarray) else np.array(countries, dtype=object)
+        with pytest.raises(ValueError, match=rf"^{NO_TEXT}$"):
+            predictor.prepare({"x": np.zeros(len(column), "f4"), "country": column})
+    with pytest.raises(ValueError, match=r"^feature 'x' has a null, and input 'x' of the model takes numbers$"):
+        predictor.prepare({"x": np.array([None]), "country": np.array(["fr"], dtype=object)})
+
+
+def test_a_number_among_texts_is_not_taken_for_one(tmp_path: Path) -> None:
+    """It was "3" beside a text, and refused alone."""
+    predictor = adapter_of(job := coded(tmp_path)).load(job, job.model.path)
+    with pytest.raises(TypeError, match=r"^feature 'country' holds 3, which is no text$"):
+        predictor.prepare({"x": np.zeros(2, "f4"), "country": np.array(["fr", 3], dtype=object)})
+
+
+def with_failures(job: Job, table: pa.Table, size: int = 8) -> ScoredRows:
+    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(size), job.model.output_types())
     return drained(steps)
 
 
