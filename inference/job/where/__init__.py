@@ -2,7 +2,8 @@
 
 sqlglot reads the text. What it may say, and what it means, is decided here, so that another release of the parser
 cannot change which rows are scored. Values are compared as SQL does: a comparison with a null is neither true nor
-false, and a row counts only if the whole condition is true.
+false, and a row counts only if the whole condition is true. Integers, floats and times of different types are compared
+exactly, whatever their size.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -10,23 +11,18 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.job.where import comparing
+from nightjar.inference.job.where.comparing import OPERATORS
 from nightjar.inference.job.where.conditions import Build, Column, Condition, Part
 from nightjar.inference.job.where.parsing import GRAMMAR, column_name, columns_named, conjuncts, parsed, refused
-from nightjar.inference.job.where.values import compared_as, family, listed, scalar
+from nightjar.inference.job.where.values import Value, compared_as, family, listed, scalar
 from nightjar.inference.messages import clip, nearest
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
-    "EQ": pc.equal,
-    "NEQ": pc.not_equal,
-    "LT": pc.less,
-    "LTE": pc.less_equal,
-    "GT": pc.greater,
-    "GTE": pc.greater_equal,
-}
 _SAID: dict[str, set[str]] = {
     "Paren": {"this"},
     "Not": {"this"},
@@ -40,12 +36,11 @@ _SAID: dict[str, set[str]] = {
     "Boolean": {"this"},
     "Cast": {"this", "to"},
     "Identifier": {"this", "quoted"},
-    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *_COMPARED)},
+    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *OPERATORS)},
 }
 """What is understood of each kind of node. The parser may say more, as `BETWEEN SYMMETRIC`, which must not be passed
 over."""
 
-_TURNED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
 _PUSHED = {"And", "Or", "Paren", "EQ", "LT", "LTE", "GT", "GTE", "In", "Between"}
 """What the statistics of a part of a file can rule out. No negation: of a column with NaN the smallest and the largest
 value do not say that it has others."""
@@ -71,20 +66,36 @@ class Compiler:
                 continue
             build = self._build(node)
             as_it_is = all(compared_as(kind) == kind for kind in map(self._kind_named, mine))
-            part = Part(build, frozenset(mine), as_it_is and _may_be_pushed(node))
-            self._try(node, part)
+            pushed = as_it_is and _may_be_pushed(node) and not self._casts(node)
+            part = Part(build, frozenset(mine), pushed, partial(self._incomparable, node))
+            self._try(part)
             parts.append(part)
             names |= mine
         return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
 
-    def _try(self, node: exp.Expr, part: Part) -> None:
+    def _try(self, part: Part) -> None:
         """Ask no row, so that what Arrow cannot compare is known before the night."""
         assert self._schema is not None
         columns = pa.schema([self._schema.field(name) for name in sorted(part.names)])
         try:
-            Condition(columns, (part,)).mask(columns.empty_table())
+            part.takes(columns.empty_table())
         except pa.ArrowException as error:
-            self._fail(node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
+            raise part.error(error) from error
+
+    def _incomparable(self, node: exp.Expr, error: pa.ArrowException) -> JobError:
+        return refused(self._text, node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
+
+    def _casts(self, node: exp.Expr) -> bool:
+        """Whether it compares columns of two types. Arrow may fail to cast their statistics, and would then rule out no
+        part of a file, whatever the other conditions say.
+        """
+        from sqlglot import exp
+
+        for each in node.find_all(exp.Binary):
+            sides = [side for side in (each.this.unnest(), each.expression.unnest()) if isinstance(side, exp.Column)]
+            if len({self._kind_named(column_name(side, self._text)) for side in sides}) > 1:
+                return True
+        return False
 
     def _kind_named(self, name: str) -> pa.DataType:
         assert self._schema is not None
@@ -132,10 +143,9 @@ class Compiler:
 
         left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
         if not isinstance(left, exp.Column):
-            left, right, key = right, left, _TURNED.get(key, key)
+            left, right, key = right, left, comparing.turned(key)
         if not isinstance(left, exp.Column):
             self._fail(node, f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
-        compare = _COMPARED[key]
         name, kind = self._column(left)
         if isinstance(right, exp.Column):
             other, other_kind = self._column(right)
@@ -143,9 +153,9 @@ class Compiler:
                 self._fail(
                     node, f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
                 )
-            return lambda column: compare(column(name), column(other))
-        value = self._value(right, name, kind)
-        return lambda column: compare(column(name), value)
+            return lambda column: comparing.columns(key, column(name), column(other))
+        compare = self._with_value(key, right, name, kind)
+        return lambda column: compare(column(name))
 
     def _in(self, node: exp.Expr) -> Build:
         from sqlglot import exp
@@ -156,7 +166,7 @@ class Compiler:
         values = [self._value(each.unnest(), name, kind) for each in node.expressions]
         if kind is None:
             return lambda column: column(name)
-        wanted = listed(values)
+        wanted = listed(values, kind)
 
         def build(column: Column) -> Any:
             given = column(name)
@@ -174,11 +184,12 @@ class Compiler:
         if not isinstance(node.this.unnest(), exp.Column):
             self._fail(node, f"{clip(node.sql())!r}: write column BETWEEN value AND value")
         name, kind = self._column(node.this.unnest())
-        low, high = (self._value(node.args[key].unnest(), name, kind) for key in ("low", "high"))
+        from_low = self._with_value("GTE", node.args["low"].unnest(), name, kind)
+        to_high = self._with_value("LTE", node.args["high"].unnest(), name, kind)
 
         def build(column: Column) -> Any:
             given = column(name)
-            return pc.and_kleene(pc.greater_equal(given, low), pc.less_equal(given, high))
+            return pc.and_kleene(from_low(given), to_high(given))
 
         return build
 
@@ -234,7 +245,11 @@ class Compiler:
             self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind
 
-    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
+    def _with_value(self, operator: str, node: exp.Expr, name: str, kind: pa.DataType | None) -> Callable[[Any], Any]:
+        """Compares the values of a column with a literal."""
+        return comparing.with_value(operator, self._value(node, name, kind), kind or pa.null())
+
+    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> Value:
         """A literal, as a value that the column's values are compared with. With no type: as null."""
         from sqlglot import exp
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.where.values import compared_as
 
 Column = Callable[[str], Any]
@@ -28,11 +29,14 @@ class Condition:
     _parts: tuple[Part, ...]
 
     def mask(self, table: pa.Table) -> npt.NDArray[np.bool_]:
-        """Which rows of a table it takes. The table has its columns, in their types."""
+        """Which rows of a table it takes. The table has its columns, in their types.
+
+        Raises:
+            JobError: Arrow cannot compare values of the table.
+        """
         found = np.ones(table.num_rows, dtype=bool)
         for part in self._parts:
-            value = part.build(lambda name: _comparable(table[name]))
-            found &= np.asarray(pc.fill_null(value, False), dtype=bool)
+            found &= part.takes(table)
         return found
 
     def expression(self, names: Collection[str]) -> pc.Expression | None:
@@ -44,20 +48,32 @@ class Condition:
 
     def excludes(self, values: dict[str, pa.Scalar]) -> bool:
         """Whether a file whose rows all have these values in some columns has no row that it takes."""
-        row = pa.table({name: pa.array([value.as_py()], value.type) for name, value in values.items()})
-        known = [part for part in self._parts if part.names <= set(values)]
-        return any(
-            not pc.fill_null(part.build(lambda name: _comparable(row[name])), False)[0].as_py() for part in known
-        )
+        row = pa.table({name: pa.array([value], value.type) for name, value in values.items()})
+        return any(not part.takes(row)[0] for part in self._parts if part.names <= set(values))
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of the conditions that AND joins. names: its columns. pushed: whether statistics can rule it out."""
+    """One of the conditions that AND joins. names: its columns. pushed: whether statistics can rule it out. error: the
+    error for what Arrow says of values that it cannot compare.
+    """
 
     build: Build
     names: frozenset[str]
     pushed: bool
+    error: Callable[[pa.ArrowException], JobError]
+
+    def takes(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which rows of a table it takes, as `Condition.mask`."""
+        columns = {name: _comparable(table[name]) for name in self.names}
+        try:
+            value = self.build(columns.__getitem__)
+        except (MemoryError, pa.ArrowCancelled):
+            raise
+        except pa.ArrowException as error:
+            # The file is read already, so it is not at fault.
+            raise self.error(error) from error
+        return np.asarray(pc.fill_null(value, False), dtype=bool)
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

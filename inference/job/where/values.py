@@ -5,15 +5,21 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 
+Value: TypeAlias = pa.Scalar | Decimal
+"""A written value in the type of a column. A `Decimal` is a fraction that is written for a column of integers."""
 
-def scalar(written: Any, quoted: bool, kind: pa.DataType) -> pa.Scalar | None:
+_BEYOND = 2**64
+"""More than every integer. Python would need minutes to write out the digits of 1e999999999."""
+
+
+def scalar(written: Any, quoted: bool, kind: pa.DataType) -> Value | None:
     """A written value in the type of a column; None if the type has no such value."""
     if isinstance(written, bool):
         return pa.scalar(written, kind) if is_.is_boolean(kind) else None
@@ -25,22 +31,34 @@ def scalar(written: Any, quoted: bool, kind: pa.DataType) -> pa.Scalar | None:
             return pa.scalar(time, kind) if time.tzinfo is None else None
         return pa.scalar(written).cast(kind) if is_.is_temporal(kind) and not is_.is_duration(kind) else None
     if is_.is_integer(kind):
-        whole = Decimal(written)
-        return pa.scalar(int(whole), kind) if whole == whole.to_integral_value() else pa.scalar(float(written))
+        number = Decimal(written)
+        if number != number.to_integral_value():
+            return number
+        return pa.scalar(int(number), kind) if number.copy_abs() < _BEYOND else None
     if is_.is_floating(kind):
         return pa.scalar(float(written)).cast(kind)
     return pa.scalar(Decimal(written)) if is_.is_decimal(kind) else None
 
 
-def listed(values: Sequence[pa.Scalar]) -> pa.Array:
-    """Values that are looked for, in the type of the column, or of a float among whole numbers."""
-    kind, written = values[0].type, [value.as_py() for value in values]
-    if is_.is_decimal(kind) and len(written) > 1:
-        return pa.array(written)
-    kind = next((value.type for value in values if is_.is_floating(value.type)), kind)
-    if is_.is_floating(kind) and 0 in written:
-        written += [0.0, -0.0]  # Arrow looks for the bits, and these two are equal
-    return pa.array(written, kind)
+def listed(values: Sequence[Value], kind: pa.DataType) -> pa.Array:
+    """Values that are looked for in a column, in its type. What no value of the type equals is left out: a fraction
+    among integers, and a decimal of more digits.
+    """
+    wanted = [each for value in values if (each := _in_type(value, kind)) is not None]
+    if is_.is_floating(kind) and any(value.as_py() == 0 for value in wanted):
+        wanted += [pa.scalar(zero, kind) for zero in (0.0, -0.0)]  # Arrow looks for the bits, and these two are equal
+    return pa.array(wanted, kind)
+
+
+def _in_type(value: Value, kind: pa.DataType) -> pa.Scalar | None:
+    if isinstance(value, Decimal):
+        return None
+    if not is_.is_decimal(kind):
+        return value
+    try:
+        return pa.scalar(value.as_py(), kind)
+    except pa.ArrowInvalid:
+        return None
 
 
 def compared_as(kind: pa.DataType) -> pa.DataType:
