@@ -87,8 +87,8 @@ def check_tables(request: RunRequest, behind: tuple[str, ...]) -> None:
 def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
     """The error for tables that are behind, with the command that commits what they lack."""
     return TablesBehind(
-        f"readers of the files see it, but {'; '.join(behind)}. Mend that; then `{committing(request)}` commits what a "
-        "table lacks, as does the next run of the job",
+        f"readers of the files see it, but {'; '.join(behind)}. What is mended is committed by "
+        f"`{committing(request)}`, and by the next run of the job",
         behind,
     )
 

@@ -223,7 +223,8 @@ def as_page(
     one.
     """
     state = f"published as #{publication.number}" if publication.number else "not published"
-    late = (f"published, but {each}; `{committing(request)}` commits it" for each in publication.tables_behind)
+    mended = f"`{committing(request)}` commits what is mended"
+    late = (f"published, but {each}; {mended}" for each in publication.tables_behind)
     nonfinite = nonfinite_notes(verdict.metrics.outputs)
     remarks = worded(scored.again, (*scored.warnings, *nonfinite, *notes(publication), *late))
     progress = scored.progress

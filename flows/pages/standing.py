@@ -164,7 +164,9 @@ def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunSta
         published=tuple(sorted(now.runs)[-_PUBLISHED:]),
         tables=targets.shown(request.storage, request.output, request.job.output.tables),
     )
-    return replace(known, commands={**known.commands, "commit": committing(request)}) if known.late_tables else known
+    if all(each.final for each in known.late_tables):  # no command can commit what they lack
+        return known
+    return replace(known, commands={**known.commands, "commit": committing(request)})
 
 
 def explained(request: RunRequest, found: Standing) -> Explained:

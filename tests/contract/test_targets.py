@@ -29,7 +29,7 @@ from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import join
 from outputs import ROWS, Output, rows_of
 from s3 import weed
 from support import Lake, conforms
@@ -54,8 +54,20 @@ class Shown(Output):
     def table(self) -> TableTarget:
         return TableTarget.model_validate({self.kind: self.uri.removesuffix("out") + "table"})
 
-    def commit(self, storage: Storage | None = None) -> list[str]:
-        return targets.commit(storage or self.storage, self.uri, [self.table])
+    def commit(self, *dates: str, every: bool = False) -> list[str]:
+        """As a command does that is about these dates. every: as the one does that commits to tables."""
+        return targets.commit(self.storage, self.uri, [self.table], None if every else dates)
+
+    def shown(self) -> targets.TableShown:
+        (found,) = targets.shown(self.storage, self.uri, [self.table])
+        return found
+
+    def lose(self, night: str) -> Path:
+        """Take the manifest of a published night away. Returns where it is, so that it can be put back."""
+        return Path(self.uri, self.now().runs[night].manifest).rename(Path(self.uri).with_name("lost"))
+
+    def mend(self, night: str, lost: Path) -> None:
+        lost.rename(Path(self.uri, self.now().runs[night].manifest))
 
     def read(self, reader: str = "") -> list[tuple[Any, ...]]:
         """The rows of the table, as a reader finds them: date, night, id."""
@@ -323,7 +335,10 @@ def test_a_night_whose_folders_a_table_cannot_tell_apart_is_left_out_and_said(la
     ran = lake.run(engine="local")
     assert ran.publication.number == 1
     (problem,) = ran.publication.tables_behind
-    assert problem.endswith("a text of 'team' is empty, which Delta Lake cannot tell from null")
+    assert problem.endswith(
+        "a text of 'team' is empty, which Delta Lake cannot tell from null; score the night again "
+        "with null or another text there"
+    )
 
 
 KILLED = """
@@ -406,6 +421,61 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
 
 
 @pytest.mark.parametrize("kind", TARGETS)
+def test_a_list_of_files_that_was_damaged_and_restored_brings_its_night_back(
+    lake: Lake, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was damaged when the night was published, and the table not reached yet."""
+    ready(lake, kind)
+    lake.run(engine="local", date="2026-11-20")
+
+    def refuse(_: str) -> None:
+        if (lake.out / "publications" / "00000002.json").exists():
+            raise Denied("no")
+
+    storage = FaultyStorage(LakeStorage(), [faults.pause("options", "*/table", nth=None, before=refuse)])
+    lake.run(engine="local", storage=storage)
+    job, (name, read) = str(lake.job_path), next(iter(KINDS[kind].READERS.items()))
+    (listed,) = lake.revision().glob("shards-*.parquet")
+    whole = listed.read_bytes()
+    listed.write_bytes(whole + b"junk")
+    for _ in range(2):
+        with pytest.raises(
+            TablesBehind, match=r"is not in it: .*restore it\. What is mended is committed by `.*tables"
+        ):
+            publishing.tables(job)
+        status = standing.status(lake.request())
+        assert status.commands["commit"].endswith(f"nightjar tables {lake.job_path}")
+        assert "  table      " in standing.status_text(status)
+        assert f"{listed}: not the file that was published; restore it" in standing.status_text(status)
+    assert lake.run(engine="local", date="2026-11-21").publication.tables_behind
+    listed.write_bytes(whole)
+    capsys.readouterr()
+    publishing.tables(job)
+    assert "table shows publication 3" in capsys.readouterr().out
+    days = {row[0] for row in read(str(lake.folder / "table"), {}, ("date", "id"))}
+    assert days == {dt.date(2026, 11, day) for day in (19, 20, 21)}, name
+    assert standing.status(lake.request()).late_tables == ()
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(lake: Lake, kind: str) -> None:
+    """A text of a partition column is empty. The runs of other nights do not fail for it, the run of this one does."""
+    grouped(lake, kind, ["a", "b", "c", "d"], ["team"])
+    lake.run(engine="local", date="2026-11-18")
+    grouped(lake, kind, ["", "b", "c", "d"], ["team"])
+    for _ in range(2):
+        assert lake.run(engine="local").publication.tables_behind
+    grouped(lake, kind, ["a", "b", "c", "d"], ["team"])
+    assert lake.run(engine="local", date="2026-11-20").publication.tables_behind == ()
+    with pytest.raises(TablesBehind, match="of 2026-11-19 cannot be in it: a text of 'team' is empty") as late:
+        publishing.tables(str(lake.job_path))
+    assert "Mend that" not in str(late.value)
+    status = standing.status(lake.request())
+    assert "cannot be in it: a text of 'team' is empty" in standing.status_text(status)
+    assert "commit" not in status.commands
+
+
+@pytest.mark.parametrize("kind", TARGETS)
 def test_a_rollback_whose_table_cannot_follow_fails_and_names_the_command(lake: Lake, kind: str) -> None:
     ready(lake, kind)
     lake.run(engine="local")
@@ -431,6 +501,139 @@ def test_a_night_that_cannot_be_read_costs_no_other(local: Shown) -> None:
     assert local.says(f"{LATER} r1")
 
 
+def test_a_night_that_could_not_be_read_is_said_by_every_command_and_committed_by_the_next_that_can(
+    local: Shown,
+) -> None:
+    """The table says the publication's number all the same."""
+    local.publish(NIGHT)
+    local.publish(LATER)
+    lost = local.lose(NIGHT)
+    for _ in range(2):
+        for found in (local.commit(), local.commit(every=True)):
+            (problem,) = found
+            assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem
+        shown = local.shown()
+        assert (shown.publication, shown.final) == (2, False)
+        assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in shown.problem
+    assert local.numbers() == [2], "a try that changes nothing is no version of the table"
+    local.mend(NIGHT, lost)
+    assert local.shown().problem == f"the run {NIGHT!r} of {NIGHT} is not in it: it can be committed now"
+    assert local.commit() == []
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1")
+    assert local.shown() == targets.TableShown(local.kind, local.table.uri, 2)
+    assert local.commit() == local.commit(every=True) == []
+    assert local.numbers() == [2, 2]
+
+
+def test_a_night_that_could_not_be_read_is_committed_with_the_next_publication(local: Shown) -> None:
+    local.publish(NIGHT)
+    local.publish(LATER)
+    lost = local.lose(NIGHT)
+    local.commit()
+    local.publish("2026-11-20")
+    (problem,) = local.commit()
+    assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem, "another night's commit says it, too"
+    local.mend(NIGHT, lost)
+    local.publish("2026-11-21")
+    assert local.commit() == []
+    assert local.says(*(f"{night} r1" for night in (NIGHT, LATER, "2026-11-20", "2026-11-21")))
+    assert local.numbers() == [2, 3, 4]
+
+
+def test_a_night_that_could_not_be_read_and_is_published_no_more_is_not_missed(local: Shown) -> None:
+    local.publish(NIGHT)
+    local.publish(LATER)
+    local.lose(NIGHT)
+    local.commit()
+    visibility.unpublish(local.storage, local.uri, NIGHT)
+    assert local.commit(every=True) == []
+    assert local.shown() == targets.TableShown(local.kind, local.table.uri, 3)
+
+
+def unfit(local: Shown, monkeypatch: pytest.MonkeyPatch, *nights: str) -> None:
+    """Publish nights with other columns."""
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "rows", lambda night, index: pa.table({"night": [night] * ROWS}))
+        for night in nights:
+            local.publish(night)
+
+
+def test_a_night_that_can_never_be_in_the_table_is_said_to_whom_it_concerns(
+    local: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another night, which nobody could ever mend, does not fail for it. No try is a version of the table."""
+    unfit(local, monkeypatch, NIGHT)
+    local.publish(LATER)
+    (problem,) = local.commit(LATER)
+    assert f"the run {NIGHT!r} of {NIGHT} cannot be in it: " in problem, "the commit that left it out"
+    assert local.commit(LATER) == []
+    assert local.commit(NIGHT) == local.commit(every=True) == [problem]
+    assert local.shown() == targets.TableShown(
+        local.kind, local.table.uri, 2, problem.removeprefix(f"{local.table.uri}: "), final=True
+    )
+    assert local.numbers() == [2]
+    local.publish("2026-11-20")
+    assert local.commit("2026-11-20") == []
+    assert local.commit(every=True) == [problem]
+    local.publish(NIGHT, 2)
+    assert local.commit(NIGHT) == local.commit(every=True) == []
+    assert local.says(f"{NIGHT} r2", f"{LATER} r1", "2026-11-20 r1")
+
+
+def test_a_run_reads_no_night_again_that_can_never_be_in_the_table(
+    local: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new table may have left out years of nights. If one of them could be mended, all are looked at."""
+    unfit(local, monkeypatch, NIGHT)
+    for night in (LATER, "2026-11-20"):
+        local.publish(night)
+    lost = local.lose("2026-11-20")
+    reads: list[str] = []
+    local.storage = FaultyStorage(local.storage, [faults.pause("read", "*/runs/*", nth=None, before=reads.append)])
+    assert len(local.commit("2026-11-20")) == 2
+    assert len(local.commit("2026-11-20")) == 1
+    local.mend("2026-11-20", lost)
+    assert local.commit("2026-11-20") == []
+    assert reads
+    reads.clear()
+    assert local.commit("2026-11-20") == local.commit(LATER) == []
+    assert reads == []
+
+
+def test_of_many_nights_that_a_table_lacks_the_latest_are_named(local: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfit(local, monkeypatch, *(f"2026-10-{day:02d}" for day in range(1, 31)))
+    local.publish(NIGHT)
+    said = local.commit()
+    assert len(said) == 21
+    assert "2026-10-11" in said[0]
+    assert "2026-10-30" in said[19]
+    assert said[20] == f"{local.table.uri}: 10 earlier nights not shown either"
+    assert local.shown().problem.count("; the run ") == 19
+
+
+def test_a_night_without_files_is_not_missed(local: Shown) -> None:
+    local.publish(NIGHT, parts=0)
+    local.publish(LATER)
+    assert local.commit() == local.commit(NIGHT) == local.commit(every=True) == []
+    assert local.shown() == targets.TableShown(local.kind, local.table.uri, 2)
+    assert local.numbers() == [2]
+
+
+def test_of_two_commands_that_commit_a_mended_night_one_does(local: Shown) -> None:
+    local.publish(NIGHT)
+    local.publish(LATER)
+    lost = local.lose(NIGHT)
+    local.commit()
+    local.mend(NIGHT, lost)
+    late = targets.opened(local.storage, local.uri, local.table)
+    assert late.committed() == 2
+    change = targets.change(local.storage, local.uri, 2, local.now(), [NIGHT])
+    assert local.commit() == []
+    assert late.commit(change) is None
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1")
+    assert local.numbers() == [2, 2]
+
+
 def test_a_night_with_other_columns_is_left_out_and_said(local: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nights of before the model got another output."""
     with monkeypatch.context() as patched:
@@ -438,7 +641,7 @@ def test_a_night_with_other_columns_is_left_out_and_said(local: Shown, monkeypat
         local.publish(NIGHT)
     local.publish(LATER)
     (problem,) = local.commit()
-    assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem
+    assert f"the run {NIGHT!r} of {NIGHT} cannot be in it: " in problem
     assert "it has id too" in problem
     assert local.says(f"{LATER} r1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -150,6 +151,60 @@ def test_a_table_that_another_program_compacted_is_changed_as_any(output: Output
     commit(output, table)
     assert ids(table) == sorted([*range(PARTS * ROWS)] * 2)
     assert set(DeltaTable(table).to_pyarrow_table()["night"].to_pylist()) == {f"{NIGHT} r1", f"{LATER} r2"}
+
+
+def as_of_an_older_release(uri: str) -> None:
+    """Take from the log of a table what older releases did not write into it."""
+    for entry in Path(uri, "_delta_log").glob("*.json"):
+        lines = entry.read_text().splitlines()
+        kept = [line for line in lines if not json.loads(line).get("txn", {}).get("appId", "").endswith("-settled")]
+        assert len(kept) == len(lines) - 1
+        entry.write_text("\n".join(kept))
+
+
+def test_a_table_of_an_older_release_that_lacks_a_night_gets_it(output: Output, table: str) -> None:
+    """Such a table says only the number: what it lacks is seen from its dates."""
+    output.publish(NIGHT)
+    output.publish(LATER)
+    manifest = Path(output.uri, output.now().runs[NIGHT].manifest)
+    kept = manifest.rename(manifest.with_name("kept"))
+    tables = [TableTarget.model_validate({"delta": table})]
+    assert len(targets.commit(output.storage, output.uri, tables)) == 1
+    as_of_an_older_release(table)
+    assert len(targets.commit(output.storage, output.uri, tables)) == 1
+    kept.rename(manifest)
+    commit(output, table)
+    assert ids(table) == sorted([*range(PARTS * ROWS)] * 2)
+    assert targets.opened(output.storage, output.uri, tables[0]).committed() == 2
+
+
+def test_a_table_of_an_older_release_that_lacks_nothing_is_left_as_it_is(output: Output, table: str) -> None:
+    output.publish(NIGHT)
+    commit(output, table)
+    as_of_an_older_release(table)
+    commit(output, table)
+    assert DeltaTable(table).version() == 0
+    output.publish(LATER)
+    commit(output, table)
+    commit(output, table)
+    assert DeltaTable(table).version() == 1
+
+
+def test_what_a_table_lacks_is_known_after_another_program_compacted_it(output: Output, table: str) -> None:
+    """Its newest commits are not ours then, and its older ones may be in a checkpoint alone."""
+    output.publish(NIGHT)
+    output.publish(LATER)
+    manifest = Path(output.uri, output.now().runs[NIGHT].manifest)
+    kept = manifest.rename(manifest.with_name("kept"))
+    tables = [TableTarget.model_validate({"delta": table})]
+    assert len(targets.commit(output.storage, output.uri, tables)) == 1
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).create_checkpoint()
+    Path(table, "_delta_log", f"{0:020}.json").unlink()
+    assert len(targets.commit(output.storage, output.uri, tables)) == 1
+    kept.rename(manifest)
+    commit(output, table)
+    assert ids(table) == sorted([*range(PARTS * ROWS)] * 2)
 
 
 def test_a_table_that_refuses_a_commit_says_why_at_once(output: Output, table: str) -> None:

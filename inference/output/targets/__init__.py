@@ -5,12 +5,16 @@ to each table of `output.tables`. The same transaction stores the snapshot's num
 be killed, be repeated, and run in two commands at once: the next command sees from the number what the table lacks. A
 table that is several publications behind gets the newest one, in one transaction.
 
+A night that cannot be read, or does not fit into the table, is left out, and no other night suffers for that. The table
+has the number all the same, so what it lacks is then found by its dates. Such a night is tried again by each command,
+and is committed when it can be; one that can never fit is tried again only by the command that commits to tables.
+
 If a date has several runs, a table has the same one as `dates/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +30,7 @@ from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.manifests import data_parts
@@ -39,6 +44,9 @@ _AT_ONCE = 8
 """The number of nights that are read at once; a new table may need thousands."""
 
 _MAX_ROUNDS = 100
+
+_SAID = 20
+"""The most nights that are named of those that a table lacks, the latest ones. A new table may lack years of nights."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +73,42 @@ class Change:
     """A change of a table.
 
     number: of the snapshot. nights: date → the night that the table must show, in order; None to remove the date. only:
-    remove all other dates, too, because it is not known what they were.
+    remove all other dates, too, because it is not known what they were. again: the dates of these nights that an
+    earlier commit left out.
     """
 
     number: int
     nights: Mapping[str, TableNight | None]
     only: bool = False
+    again: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A published night that a table does not show. final: it never can, because the revision does not fit into it."""
+
+    date: str
+    run: str
+    problem: str
+    final: bool = False
+
+    def __str__(self) -> str:
+        return f"the run {self.run!r} of {self.date} {'cannot be' if self.final else 'is not'} in it: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableShown:
     """One of the job's output.tables. kind: its format, as `delta`. publication: the one that it shows; 0 for none.
 
-    problem: why this could not be looked up; empty if it could.
+    problem: why this could not be looked up, or which nights of that publication it lacks, and why; else empty. final:
+    it lacks only nights that do not fit into it, so that no command can commit them.
     """
 
     kind: str
     uri: str
     publication: int
     problem: str = ""
+    final: bool = False
 
 
 class Target(Protocol):
@@ -104,11 +129,21 @@ class Target(Protocol):
             JobError: Another program, or another output, made the table.
         """
 
-    def commit(self, change: Change) -> list[str] | None:
-        """Change the table in one transaction, which also stores the number.
+    def settled(self) -> bool:
+        """Whether it is stored, with the number that `committed` found, that every night is there that ever can be."""
 
-        Returns a sentence for each night that the table cannot show; or None if somebody else has committed since the
-        call of `committed`, and nothing was changed.
+    def dates(self) -> set[str]:
+        """The dates that the table has files of, as `committed` found it."""
+
+    def left_out(self, change: Change) -> list[LeftOut]:
+        """The nights of a change that the table cannot show."""
+
+    def commit(self, change: Change) -> list[LeftOut] | None:
+        """Change the table in one transaction, which also stores the number and what `settled` says; none if the table
+        has all of that already.
+
+        Returns the nights that the table cannot show; or None if somebody else has committed since the call of
+        `committed`, and nothing was changed.
         """
 
 
@@ -142,48 +177,96 @@ def shown(storage: Storage, output: str, tables: Iterable[TableTarget]) -> tuple
 
 
 def _shown(storage: Storage, output: str, table: TableTarget) -> TableShown:
+    number = 0
     try:
-        return TableShown(table.kind, table.uri, opened(storage, output, table).committed())
+        target = opened(storage, output, table)
+        number = target.committed()
+        left = _lacks(storage, output, target, number) if number else []
     except (StorageError, JobError) as error:
-        return TableShown(table.kind, table.uri, 0, str(error))
+        return TableShown(table.kind, table.uri, number, str(error))
+    final = bool(left) and all(each.final for each in left)
+    return TableShown(table.kind, table.uri, number, "; ".join(_sentences(left)), final)
 
 
-def commit(storage: Storage, output: str, tables: Iterable[TableTarget]) -> list[str]:
-    """Commit what is published now to each table. Returns a sentence for each table that could not be changed."""
+def _lacks(storage: Storage, output: str, target: Target, number: int) -> list[LeftOut]:
+    """The nights that a table lacks of the newest publication, if it says that one."""
+    now = publish.newest(storage, output)
+    if now.number != number:
+        return []
+    wanted = change(storage, output, number, now, _missing(target, now))
+    left = {each.date: each for each in target.left_out(wanted)}
+    for date, night in wanted.nights.items():
+        if night and night.columns is not None and date not in left:
+            left[date] = LeftOut(date, night.run, "it can be committed now")
+    return [left[date] for date in sorted(left)]
+
+
+def commit(
+    storage: Storage, output: str, tables: Iterable[TableTarget], dates: Collection[str] | None = ()
+) -> list[str]:
+    """Commit what is published now to each table. Returns a sentence for each table that could not be changed, and for
+    each night that a table does not show.
+
+    dates: those that the command is about, None for all. A night of another date is not told of if it can never be in
+    the table and an earlier commit left it out: somebody was told then, and nobody can mend it.
+    """
     problems = []
     for table in tables:
         try:
-            problems += [f"{table.uri}: {problem}" for problem in _commit(storage, output, table)]
+            problems += [f"{table.uri}: {problem}" for problem in _commit(storage, output, table, dates)]
         except (StorageError, JobError) as error:
             said = str(error).removeprefix(f"{table.uri}: ").rstrip(".")
             problems.append(f"{table.uri} does not show it: {said}")
     return problems
 
 
-def _commit(storage: Storage, output: str, table: TableTarget) -> list[str]:
+def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection[str] | None) -> list[str]:
     target = opened(storage, output, table)
     for _ in range(_MAX_ROUNDS):
         # Read in this order: a table that says a later publication was made of some that are lost, and is made anew.
         committed, now = target.committed(), publish.newest(storage, output)
-        if not now.number or committed == now.number:
+        if not now.number:
             return []
-        problems = target.commit(change(storage, output, committed, now))
-        if problems is not None:
-            return problems
+        missing = _missing(target, now, dates)
+        if committed == now.number and not missing:
+            return []
+        wanted = change(storage, output, committed, now, missing)
+        left = target.commit(wanted)
+        if left is not None:
+            known = wanted.again.difference(wanted.again if dates is None else dates)
+            return _sentences([each for each in left if not each.final or each.date not in known])
     raise StorageError("others commit to the table faster than this command can; try again")
 
 
-def change(storage: Storage, output: str, committed: int, now: Snapshot) -> Change:
-    """What a table lacks that says the snapshot of number `committed`, 0 for none."""
+def _missing(target: Target, now: Snapshot, dates: Collection[str] | None = None) -> set[str]:
+    """The published dates that a table has no files of. dates: those that matter if no other can be committed."""
+    published = set(now.nights())
+    if dates is not None and target.settled():
+        published &= set(dates)
+    return published - target.dates()
+
+
+def _sentences(left: list[LeftOut]) -> list[str]:
+    said = [str(each) for each in left[-_SAID:]]
+    return [*said, f"{counted(len(left) - _SAID, 'earlier night')} not shown either"] if len(left) > _SAID else said
+
+
+def change(storage: Storage, output: str, committed: int, now: Snapshot, missing: Collection[str] = ()) -> Change:
+    """What a table lacks that says the snapshot of number `committed`, 0 for none. missing: published dates that it has
+    no files of.
+    """
     before = _said(storage, output, committed)
     old, new = (_nights(each) if each else {} for each in (before, now))
-    dates = sorted(date for date in old.keys() | new.keys() if old.get(date) != new.get(date))
+    changed = {date for date in old.keys() | new.keys() if old.get(date) != new.get(date)}
+    again = frozenset(missing) - changed
+    dates = sorted(changed | again)
 
     def read(date: str) -> TableNight | None:
         return _read(storage, output, date, *new[date]) if date in new else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return Change(now.number, dict(zip(dates, pool.map(read, dates), strict=True)), only=before is None)
+        nights = dict(zip(dates, pool.map(read, dates), strict=True))
+    return Change(now.number, nights, only=before is None, again=again)
 
 
 def _said(storage: Storage, output: str, number: int) -> Snapshot | None:

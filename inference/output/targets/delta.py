@@ -16,8 +16,11 @@ them is a column of the parts, and polars reads them from the path, not from the
 night's own names, so whoever repeats a commit that was killed finds what is there already.
 
 The number of the snapshot is the version of an application transaction in the same commit; the application is the
-output. Each commit is tried once, at the version of the table that was read (`max_commit_retries=0`). delta-rs itself
-would try it again at a later version: of two commands that make one table in a bucket at once, both would succeed.
+output. A second application, `…-settled`, gets the same version if the table then has every night that it ever can
+have, else 0. Tables of older releases lack it. delta-rs accepts a version that is equal or lower.
+
+Each commit is tried once, at the version of the table that was read (`max_commit_retries=0`). delta-rs itself would try
+it again at a later version: of two commands that make one table in a bucket at once, both would succeed.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.output import hive, outcomes
-from nightjar.inference.output.targets import Change, TableNight
+from nightjar.inference.output.targets import Change, LeftOut, TableNight
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ class DeltaTarget:
 
     def __init__(self, storage: Storage, uri: str, output: str, owner: str) -> None:
         self._storage, self._uri, self._output, self._owner = storage, uri, output, owner
+        self._settling = f"{owner}-settled"
         self._table: DeltaTable | None = None
 
     def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
@@ -82,23 +86,41 @@ class DeltaTarget:
         self._table = self._open()
         if self._table is None:
             return 0
-        version = self._table.transaction_version(self._owner) if self._owner else None
+        version = self._version(self._owner) if self._owner else None
         if version is None:
             raise JobError(f"the Delta table at {self._uri} is not this output's; choose another place for the table")
         return version
 
-    def commit(self, change: Change) -> list[str] | None:
+    def settled(self) -> bool:
+        """As `Target.settled`."""
+        return self._table is not None and self._version(self._settling) == self._version(self._owner)
+
+    def dates(self) -> set[str]:
+        """As `Target.dates`."""
+        if self._table is None:
+            return set()
+        days = self._files(self._table)[f"partition.{DATE}"]
+        return {day.isoformat() for day in days.unique().drop_null().to_pylist()}
+
+    def left_out(self, change: Change) -> list[LeftOut]:
+        """As `Target.left_out`."""
+        return self._fitting(change)[1]
+
+    def commit(self, change: Change) -> list[LeftOut] | None:
         """As `Target.commit`."""
-        nights, problems = self._fitting(change)
+        nights, left = self._fitting(change)
+        settled = all(each.final for each in left)
         held = self._held(None if change.only else set(change.nights))
         wanted = {path: line for night in nights for path, line in self._linked(night)}
         added = [_add(path, *line) for path, line in wanted.items() if path not in held]
         if self._table is None:
-            done = self._create(change.number, added, nights[-1] if nights else None)
+            done = self._create(self._properties(change.number, settled), added, nights[-1] if nights else None)
         else:
             removed = [_remove(path, size) for path, (_, size) in held.items() if path not in wanted]
-            done = self._change(self._table, change.number, [*added, *removed])
-        return problems if done else None
+            said = (self._version(self._owner), self.settled()) == (change.number, settled)
+            properties = self._properties(change.number, settled)
+            done = (said and not added and not removed) or self._change(self._table, properties, [*added, *removed])
+        return left if done else None
 
     def _open(self) -> DeltaTable | None:
         from deltalake import DeltaTable
@@ -111,24 +133,29 @@ class DeltaTarget:
             except TableNotFoundError:
                 return None
 
-    def _fitting(self, change: Change) -> tuple[list[TableNight], list[str]]:
-        """The nights that the table can show, and why it cannot show others. A new table has the latest's columns."""
+    def _version(self, application: str) -> int | None:
+        """The version that the table has for an application's transactions; None for none."""
+        assert self._table is not None
+        return self._table.transaction_version(application)
+
+    def _fitting(self, change: Change) -> tuple[list[TableNight], list[LeftOut]]:
+        """The nights that the table can show, and those that it cannot. A new table has the latest's columns."""
         nights = [night for night in change.nights.values() if night]
         latest = next((night for night in reversed(nights) if night.columns is not None), None)
-        fitting, problems = [], []
+        fitting, left = [], []
         for night in nights:
-            problem = night.problem
+            problem, final = night.problem, False
             if night.columns is not None and latest is not None:
                 try:
                     self._check_columns(_delta_columns(night.columns), night.by, latest)
                     _check_values(night)
                 except JobError as error:
-                    problem = str(error)
+                    problem, final = str(error), True
             if problem:
-                problems.append(f"the run {night.run!r} of {night.date} is not in it: {problem}")
+                left.append(LeftOut(night.date, night.run, problem, final))
             elif night.columns is not None:
                 fitting.append(night)
-        return fitting, problems
+        return fitting, left
 
     def _check_columns(
         self, wanted: dict[str, pa.DataType], by: tuple[str, ...], latest: TableNight | None = None
@@ -164,11 +191,16 @@ class DeltaTarget:
         """The files of these dates in the table, None for all: path → date and size."""
         if self._table is None:
             return {}
-        actions = pa.table(self._table.get_add_actions(flatten=True))
+        actions = self._files(self._table)
         lines = zip(*(actions[name].to_pylist() for name in ("path", f"partition.{DATE}", "size_bytes")), strict=True)
         # The log has paths encoded as in a URL. delta-rs gives them as they are there, and encodes those it is given.
         files = {unquote(path): (date.isoformat(), size) for path, date, size in lines}
         return {path: line for path, line in files.items() if dates is None or line[0] in dates}
+
+    def _files(self, table: DeltaTable) -> pa.Table:
+        """All files of the table, as its log has them."""
+        with self._as_ours():
+            return pa.table(table.get_add_actions(flatten=True))
 
     def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[int, int]]]:
         """Give the files of a night their second names; each path in the table, with size and rows."""
@@ -187,7 +219,7 @@ class DeltaTarget:
             for part, path in zip(parts, paths, strict=True):
                 yield path, (part["size"], part["rows"])
 
-    def _create(self, number: int, added: list[AddAction], latest: TableNight | None) -> bool:
+    def _create(self, properties: CommitProperties, added: list[AddAction], latest: TableNight | None) -> bool:
         """Make the table, with the first publication in it; not before there is a night that says its columns."""
         from deltalake.transaction import create_table_with_add_actions
 
@@ -201,11 +233,11 @@ class DeltaTarget:
                     added,
                     partition_by=[DATE, *latest.by],
                     storage_options=self._storage.options(self._uri),
-                    commit_properties=self._properties(number),
+                    commit_properties=properties,
                 )
             )
 
-    def _change(self, table: DeltaTable, number: int, actions: list[AddAction | RemoveAction]) -> bool:
+    def _change(self, table: DeltaTable, properties: CommitProperties, actions: list[AddAction | RemoveAction]) -> bool:
         with self._as_ours():
             return self._unless_overtaken(
                 lambda: table.create_write_transaction(
@@ -213,7 +245,7 @@ class DeltaTarget:
                     "append",
                     table.schema(),
                     [DATE, *self._by(table)],
-                    commit_properties=self._properties(number),
+                    commit_properties=properties,
                 )
             )
 
@@ -231,13 +263,16 @@ class DeltaTarget:
             return False
         return True
 
-    def _properties(self, number: int) -> CommitProperties:
+    def _properties(self, number: int, settled: bool) -> CommitProperties:
         from deltalake import CommitProperties, Transaction
 
         return CommitProperties(
             custom_metadata={"nightjar": {"output": self._output, "publication": number}},
             max_commit_retries=0,
-            app_transactions=[Transaction(self._owner, number)],
+            app_transactions=[
+                Transaction(self._owner, number),
+                Transaction(self._settling, number if settled else 0),
+            ],
         )
 
     @contextmanager
@@ -278,7 +313,10 @@ def _check_values(night: TableNight) -> None:
     for folder in {hive.folder_of(name) for name in night.parts["name"].to_pylist()} if night.by else ():
         for name, value in hive.texts_of(folder).items():
             if value == "":
-                raise JobError(f"a text of {name!r} is empty, which Delta Lake cannot tell from null")
+                raise JobError(
+                    f"a text of {name!r} is empty, which Delta Lake cannot tell from null; score the "
+                    "night again with null or another text there"
+                )
 
 
 def _now() -> int:
