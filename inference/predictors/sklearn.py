@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, texts
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, WithoutDevices, check_cpu, needed
-from nightjar.inference.predictors.arrays import Array, is_frame, to_array
+from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
 from nightjar.inference.predictors.installed import missing, versions
 
@@ -176,6 +175,7 @@ class _Estimator:
         self._method = _method(job, model)
         self._call = getattr(model, self._method)
         self._names = [str(name) for name in getattr(model, "feature_names_in_", ())]
+        self._none = _learnt_none(model)
         self._width: int | None = getattr(model, "n_features_in_", None)
         classes = getattr(model, "classes_", None)
         if self._method == "predict_proba" and isinstance(classes, list):
@@ -199,8 +199,13 @@ class _Estimator:
         if is_frame(batch):
             return batch[self._names]
         if isinstance(batch, pa.Table):
-            return framed(batch.select(self._names)).copy()
-        return pd.DataFrame({name: _column(to_array(column)) for name, column in ordered.items()})
+            frame = framed(batch.select(self._names)).copy()
+            none = {name: _filled(frame[name].to_numpy(), None) for name in self._names if name in self._none}
+            return frame.assign(**none)
+        arrays = {name: to_array(column) for name, column in ordered.items()}
+        return pd.DataFrame(
+            {name: _filled(each, None) if name in self._none else _column(each) for name, each in arrays.items()}
+        )
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
@@ -212,18 +217,47 @@ class _Estimator:
         return outputs.by_column(raw, self._outputs, self._method)
 
 
+def _learnt_none(model: Any) -> frozenset[str]:
+    """The columns of which an encoder in the model has learnt None as a category, by their names.
+
+    Encoders do not take NaN for None. Which of them a null was in the frame that the model was fitted with depends on
+    the version of pandas and on how the frame was read.
+    """
+    named = zip(getattr(model, "feature_names_in_", ()), getattr(model, "categories_", ()), strict=False)
+    own = {str(name) for name, categories in named if any(each is None for each in categories)}
+    return frozenset(own.union(*map(_learnt_none, _parts(model))))
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    """The fitted estimators of which a pipeline, a column transformer, an ensemble or a search is made."""
+    for name in ("steps", "transformers_", "transformer_list", "estimators_"):
+        held = getattr(model, name, ())
+        if isinstance(held, list):
+            yield from (each[1] if isinstance(each, tuple) else each for each in held)
+    if (best := getattr(model, "best_estimator_", None)) is not None:
+        yield best
+
+
 def _column(values: Array) -> Any:
-    """A preprocess's array as a column of a DataFrame. Text is text, also if each of these rows has none: pandas would
-    infer another type, whose nulls are None, and the model would score the row otherwise than beside others.
+    """A preprocess's array as a column of a DataFrame. Its missing values have the form that pandas gives to those of
+    text, None or NaN, whatever else the column holds: where all rows of a batch miss theirs, nothing in the array tells
+    a text from a bool, and the model would score these rows otherwise than beside others.
     """
     if values.dtype != object or values.ndim != 1:
         return values
-    try:
-        found = pa.array(values, from_pandas=True)
-    except pa.ArrowException:  # objects of several types
-        return values
-    found = found.cast(pa.string()) if pa.types.is_null(found.type) else found
-    return found.to_pandas() if is_text(found.type) else values
+    if all(isinstance(value, str) or is_missing(value) for value in values):
+        return pa.array(values, pa.string(), from_pandas=True).to_pandas()
+    return _filled(values, pa.nulls(1, pa.string()).to_pandas()[0])
+
+
+def _filled(values: Array, missing: float | None) -> Any:
+    """A copy of the values as a column of a DataFrame, with this in place of each that is missing."""
+    import pandas as pd
+
+    gone = np.fromiter(map(is_missing, values), bool, len(values))
+    filled = values.astype(object if gone.any() else values.dtype)
+    filled[gone] = missing
+    return pd.Series(filled, dtype=filled.dtype)  # else it would be inferred as text, whose missing values are NaN
 
 
 def _method(job: Job, model: Any) -> str:

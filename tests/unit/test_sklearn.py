@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 import shutil
 import sys
 import zipfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,66 @@ def test_a_row_without_a_text_is_scored_alone_as_among_others(tmp_path: Path, fo
     assert together[1] == pytest.approx(30)
     alone = [scored(job, table.slice(row, 1))["score"][0] for row in range(4)]
     np.testing.assert_allclose(alone, together)
+
+
+FLAGS = [True, False, None, True]
+
+
+@pytest.mark.parametrize("form", ["", "numpy", "pandas", "pyarrow"])
+@pytest.mark.parametrize("learnt", ["None", "NaN"])
+@pytest.mark.parametrize("nested", [False, True], ids=["encoder", "nested"])
+def test_a_row_without_a_bool_is_scored_alone_as_among_others(
+    tmp_path: Path, form: str, learnt: str, nested: bool
+) -> None:
+    """A null is a category of its own here: None, as pandas reads bools from Arrow. Where no row of a batch had a bool,
+    it was NaN, as of a text, which is another category. A model that has learnt NaN gets that from a preprocess's
+    arrays, from which nobody can tell a bool from a text.
+    """
+    flags = pd.Series([np.nan if flag is None and learnt == "NaN" else flag for flag in FLAGS], dtype=object)
+    frame = pd.DataFrame({"b": flags, "x": [1.0, 2.0, 3.0, 4.0]})
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    encoded = make_column_transformer((make_pipeline(encoder) if nested else encoder, ["b"]), remainder="passthrough")
+    model = make_pipeline(encoded, LinearRegression()).fit(frame, [1, 2, 30, 1])
+    (tmp_path / "same.py").write_text("def prep(batch):\n    return batch\n")
+    own = ("same:prep", options(batch_format=form)) if form else (None, {})
+    job = saved(tmp_path, model, own[0], features=["b", "x"], **own[1])
+    table = pa.table({"b": [False, None, None, True], "x": [1.0, 3.0, 3.0, 4.0]})
+    together = scored(job, table)["score"]
+    alone = [scored(job, table.slice(row, 1))["score"][0] for row in range(4)]
+    np.testing.assert_allclose(alone, together)
+    if learnt == "None" or form == "numpy":
+        assert together[1:3] == pytest.approx([30, 30])
+
+
+@pytest.mark.parametrize("form", ["", "numpy", "pyarrow"])
+def test_a_missing_text_is_none_to_a_model_that_has_learnt_none(tmp_path: Path, form: str) -> None:
+    """As one that was fitted with an earlier pandas, which has None where a text is missing."""
+    frame = pd.DataFrame({"c": pd.Series(["a", "b", None, "a"], dtype=object), "x": [1.0, 2.0, 3.0, 4.0]})
+    encoded = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["c"]), ("passthrough", ["x"]))
+    model = make_pipeline(encoded, LinearRegression()).fit(frame, [1, 2, 30, 1])
+    (tmp_path / "same.py").write_text("def prep(batch):\n    return batch\n")
+    own = ("same:prep", options(batch_format=form)) if form else (None, {})
+    job = saved(tmp_path, model, own[0], features=["c", "x"], **own[1])
+    table = pa.table({"c": ["b", None, "a"], "x": [1.0, 3.0, 4.0]})
+    together = scored(job, table)["score"]
+    assert together[1] == pytest.approx(30)
+    assert [scored(job, table.slice(row, 1))["score"][0] for row in range(3)] == pytest.approx(together)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[True, None], [2**63, None], [Decimal("1.5"), np.nan], ["a", 3, pd.NA], [dt.date(2026, 1, 1), pd.NaT]],
+    ids=["bools", "large integers", "decimals", "mixed", "dates"],
+)
+def test_objects_that_are_missing_have_one_form_whatever_is_beside_them(tmp_path: Path, values: list[Any]) -> None:
+    """Of a model that does not say what it has learnt: the form that pandas gives to a missing text."""
+    job = saved(tmp_path, LinearRegression().fit(pd.DataFrame({"v": [0.0, 1.0]}), [0, 1]))
+    predictor = adapter_of(job).load(job, job.model.path)
+    column = np.array(values, dtype=object)
+    *_, together = predictor.prepare({"v": column})["v"]
+    (alone,) = predictor.prepare({"v": column[-1:]})["v"]
+    assert repr(together) == repr(alone) == repr(pa.nulls(1, pa.string()).to_pandas()[0])
+    assert column[-1] is values[-1]
 
 
 def test_names_that_do_not_agree_are_said(tmp_path: Path) -> None:
