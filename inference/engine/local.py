@@ -195,6 +195,8 @@ class _Process:
         self._hidden = _modules_in(spec.job.folder)
         for name in self._hidden:
             del sys.modules[name]
+        self._exit = os._exit
+        _set_exit(partial(_leave, self._exit, os.getpid()))
         # A variable that the run sets has the value of before when the run has ended, or none.
         self._environment = {name: os.environ.get(name) for name in spec.environment}
         self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
@@ -207,6 +209,7 @@ class _Process:
         if self.logs:
             self.logs.close()
         witness.unwatch()
+        _set_exit(self._exit)
         os.chdir(self._folder)
         for name, value in self._environment.items():
             os.environ.pop(name, None)
@@ -218,6 +221,21 @@ class _Process:
             del sys.modules[name]
         sys.modules.update(self._hidden)
         _process.release()
+
+
+def _set_exit(leave: Callable[[int], None]) -> None:
+    setattr(os, "_exit", leave)  # noqa: B010 (mypy lets nobody assign to it)
+
+
+def _leave(leave: Callable[[int], None], process: int, code: int) -> None:
+    """What `os._exit` does while the user's code runs: 0 would tell the caller that the night is published. Processes
+    that this one forked end as they like.
+    """
+    if code == 0 and os.getpid() == process:
+        print(f"nightjar: the model's code calls os._exit(0), which ends this command. {_ON_RAY}", file=sys.stderr)
+        sys.stderr.flush()
+        code = RunFailed.exit_code
+    leave(code)
 
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:

@@ -108,7 +108,7 @@ def drift(
         # The Jensen-Shannon divergence is an eighth of PSI for small differences, in nats.
         "js": math.sqrt(furthest.chance / 8 / math.log(2)),
         # Kolmogorov's distribution beyond its tail: P(K > x) = 2 exp(-2x²).
-        "ks": math.sqrt(-math.log(alarm / 2) / 2) * math.sqrt(_finite_sizes(before, now, draws)),
+        "ks": math.sqrt(-math.log(alarm / 2) / 2) * math.sqrt(_ordered_sizes(before, now, draws)),
         "nulls": nulls_chance,
     }
     return Drift(
@@ -151,9 +151,9 @@ def _sizes(before: float, now: float) -> float:
     return 1 / before + 1 / now
 
 
-def _finite_sizes(before: ColumnProfile, now: ColumnProfile, draws: int) -> float:
+def _ordered_sizes(before: ColumnProfile, now: ColumnProfile, draws: int) -> float:
     """As `_sizes`, of the rows whose numbers have a distribution function. If a night has none, all rows say so."""
-    old, new = before.numbers.count, now.numbers.count * draws / now.rows
+    old, new = before.numbers.ordered, now.numbers.ordered * draws / now.rows
     return _sizes(old, new) if old and new else _sizes(before.rows, draws)
 
 
@@ -234,7 +234,12 @@ def _kolmogorov_smirnov(before: ColumnProfile, now: ColumnProfile) -> float:
     """The largest difference of the distribution functions at the ends of the bins; the values inside of a bin may
     differ by more.
     """
-    _, old, new = _side_by_side(before, now)
+    _, *bins = _side_by_side(before, now)
+    # What is infinite lies below the first bin and above the last.
+    old, new = (
+        np.array([each.numbers.minus_inf, *found, each.numbers.plus_inf])
+        for each, found in zip((before, now), bins, strict=True)
+    )
     if not old.sum() or not new.sum():
         return float(bool(old.sum()) != bool(new.sum()))
     return float(np.abs(np.cumsum(old) / old.sum() - np.cumsum(new) / new.sum()).max())

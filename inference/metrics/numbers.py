@@ -55,6 +55,11 @@ class NumberState:
         """The number of finite values."""
         return int(self.counts.sum())
 
+    @property
+    def ordered(self) -> int:
+        """The number of values that lie below or above others: all but NaN."""
+        return self.minus_inf + self.count + self.plus_inf
+
     def update(self, values: np.ndarray) -> None:
         """Add values of shape (rows,). The same numbers as float32 or integers take less time than as float64; integers
         that are no float64 are rounded to one.

@@ -20,11 +20,15 @@ from nightjar.inference.metrics.columns import plain
 _ALIKE = {"whole number", "text"}
 """The kinds that join with each other."""
 
+_BYTES = (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary)
+"""Whether a type is one of bytes; UUIDs are, too."""
+
 _DECLARED = {"text": "string", "date": "date32", "bool": "bool"}
 
 
 def kind_of(type_: pa.DataType) -> str:
     """The kind of a key's column; empty for types that are no key: floats, lists, structs and the like."""
+    type_ = type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
     type_ = type_.value_type if is_.is_dictionary(type_) else type_
     if is_.is_integer(type_) or (is_.is_decimal(type_) and type_.scale == 0):
         return "whole number"
@@ -32,7 +36,7 @@ def kind_of(type_: pa.DataType) -> str:
         return "text"
     if is_.is_timestamp(type_):
         return "time in UTC" if type_.tz else "time without a zone"
-    kinds = ((is_.is_boolean, "bool"), (is_.is_date, "date"), (is_.is_binary, "bytes"), (is_.is_large_binary, "bytes"))
+    kinds = ((is_.is_boolean, "bool"), (is_.is_date, "date"), *((test, "bytes") for test in _BYTES))
     return next((kind for test, kind in kinds if test(type_)), "")
 
 
@@ -109,7 +113,7 @@ def shown(key: bytes, names: Sequence[str]) -> str:
 
 def _text(column: pa.ChunkedArray) -> pa.Array:
     type_ = column.type
-    if is_.is_binary(type_) or is_.is_large_binary(type_):
+    if any(test(type_) for test in _BYTES):
         return whole(column.cast(pa.large_binary()))
     if is_.is_date(type_):
         column = column.cast(pa.date32())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,27 @@ def test_a_distribution_function_is_compared_at_the_ends_of_its_bins() -> None:
     exact = stats.ks_2samp(before, now).statistic
     assert found.ks is not None
     assert exact - 0.03 < found.ks <= exact + 1e-12  # a bin at 10 is 1/64 to 1/32 of a deviation wide
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (lambda values: values, lambda values: np.where(np.arange(len(values)) % 2, values, np.inf)),
+        (
+            lambda values: np.where(np.arange(len(values)) % 2, values, -np.inf),
+            lambda values: np.where(np.arange(len(values)) % 2, values, np.inf),
+        ),
+        (lambda values: values * 0 + np.inf, lambda values: values * 0 - np.inf),
+        (lambda values: values * 0 + np.inf, lambda values: values * 0 + np.inf),
+    ],
+    ids=["half", "the other half", "all", "none"],
+)
+def test_infinities_are_the_lowest_and_the_highest_values_of_a_distribution(
+    before: Callable[[np.ndarray], np.ndarray], now: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    values = np.random.default_rng(0).normal(10, 1, 4000)
+    found = compared(before(values), now(values))
+    assert found.ks == pytest.approx(stats.ks_2samp(before(values), now(values)).statistic, abs=0.03)
 
 
 def test_spans_have_a_tenth_of_the_other_nights_rows_each_and_heavy_values_a_span_of_their_own() -> None:
@@ -203,12 +225,15 @@ def test_a_distribution_function_of_few_values_is_given_what_chance_makes_of_so_
     assert half.chance["ks"] == pytest.approx(1.9495 * math.sqrt(1 / 500 + 1 / 100), rel=1e-3)
 
 
-@pytest.mark.parametrize("now", [[None, None], [math.nan], [math.inf, -math.inf]])
-def test_a_night_without_any_finite_value_is_compared(now: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("now", "ks"), [([None, None], 1.0), ([math.nan], 1.0), ([math.inf], 1.0), ([math.inf, -math.inf], 0.5)]
+)
+def test_a_night_without_any_finite_value_is_compared(now: list[Any], ks: float) -> None:
+    """Half of it below all values of the other night, and half above: its distribution function is 0.5 in between."""
     found = drift(profile(np.arange(1.0, 2000.0)), profile(now * 500, pa.float64()))
     assert isinstance(found, Drift)
     assert found.psi > 3
-    assert found.ks == 1.0
+    assert found.ks == ks
 
 
 def test_nights_taken_together_have_the_weight_of_their_rows_however_many_are_described() -> None:

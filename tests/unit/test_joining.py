@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,13 @@ ALIKE: dict[str, list[tuple[Any, pa.DataType]]] = {
     "dates": [(DAY, pa.date32()), (DAY, pa.date64())],
     "times": [(NOON, pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")],
     "times in UTC": [(NOON, BERLIN), (NOON, pa.timestamp("us", "UTC"))],
-    "bytes": [(b"\0a", pa.binary()), (b"\0a", pa.large_binary())],
+    "bytes": [
+        (b"\0a", pa.binary()),
+        (b"\0a", pa.large_binary()),
+        (b"\0a", pa.binary_view()),
+        (b"\0a", pa.binary(2)),
+    ],
+    "UUIDs": [(UUID(int=7).bytes, pa.uuid()), (UUID(int=7).bytes, pa.binary(16)), (UUID(int=7).bytes, pa.binary())],
 }
 
 

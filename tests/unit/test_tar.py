@@ -77,13 +77,15 @@ def test_samples_are_those_that_webdataset_reads(tmp_path: Path, kind: int) -> N
 def test_a_sample_that_is_not_what_its_ending_says_costs_its_row(tmp_path: Path) -> None:
     path = archive(
         tmp_path / "a.tar", ("a.cls", b"1"), ("a.txt", b"x"), ("b.cls", b"cat"), ("b.txt", b"y"), ("c.txt", b"\xff"),
-        ("d.cls", b" 4\n"), ("d.txt", b"z"),
+        ("d.cls", b" 4\n"), ("d.txt", b"z"), ("e.cls", b"1864829384729384729"), ("f.cls", b"-9223372036854775808"),
+        ("g.cls", b"9223372036854775808"),
     )  # fmt: skip
     found = read(path)
-    assert found.table["cls"].to_pylist() == [1, None, None, 4]
+    assert found.table["cls"].to_pylist() == [1, None, None, 4, 1864829384729384729, -(2**63), None]
     assert {row: failure.message for row, failure in found.failures.items()} == {
         1: f"{path}: b.cls: 'cat' is no whole number; for bytes write input.options: {{decode: false}}",
         2: f"{path}: c.txt is not UTF-8 text: invalid start byte; save the file as UTF-8",
+        6: f"{path}: g.cls: 9223372036854775808 is beyond int64; for bytes write input.options: {{decode: false}}",
     }
     assert not read(path, decode=False).failures
 

@@ -185,8 +185,10 @@ def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
         raise not_utf8(at, error) from None
     if pa.types.is_string(kind):
         return text
-    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text, re.ASCII):
+    if not re.fullmatch(r"\s*[+-]?\d{1,40}\s*", text, re.ASCII):
         raise InputCorrupt(f"{at}: {text[:40]!r} is no whole number; for bytes write input.options: {{decode: false}}")
+    if not -(2**63) <= int(text) < 2**63:
+        raise InputCorrupt(f"{at}: {text.strip()} is beyond int64; for bytes write input.options: {{decode: false}}")
     return int(text)
 
 
