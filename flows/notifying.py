@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from prefect.utilities.urls import url_for
 
-from nightjar.flows.pages.advice import question_of, remedies
+from nightjar.flows.pages.advice import mended, question_of, remedies
 from nightjar.flows.prefect_api.server import has_pages
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError
@@ -88,7 +88,7 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
         return ""
     verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
     state = ended.outcome if begun else "never begun"
-    commands = remedies(request, state, request.job_path, question=question_of(error))
+    commands = remedies(mended(request, type(error).__name__), state, request.job_path, question=question_of(error))
     event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
     return _tell(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
-from nightjar.inference.errors import NightjarError, StorageError, TablesBehind, Unanswered
+from nightjar.inference.errors import NeedsRay, NightjarError, StorageError, TablesBehind, Unanswered
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -144,6 +144,11 @@ def remedies(
     return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
 
 
+def mended(request: RunRequest, error: str) -> RunRequest:
+    """The request that may do better after a run that ended with an error of this class: on Ray, if only that helps."""
+    return replace(request, engine=RAY) if error == NeedsRay.__name__ else request
+
+
 def question_of(error: NightjarError) -> str:
     """The name of the question that a run ends with; '' if it asks nothing."""
     return error.question if isinstance(error, Unanswered) else ""
@@ -162,6 +167,7 @@ def advised(request: RunRequest, found: Standing, job: str, program: str = "") -
         request, publish=publish and not request.limit, engine=found.engine if found.engine in ENGINES else RAY
     )
     never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
+    asked = mended(asked, found.ended.error if found.ended else "")
     commands = remedies(asked, "never begun" if never or tried else found.state, job, question=found.question)
     if found.may_be_approved:
         commands |= {"approve": _answer("approve", request, job, found.question)}

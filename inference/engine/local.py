@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference import witness
 from nightjar.inference.engine.auditing import audit_here, each_here
-from nightjar.inference.errors import JobError, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFailed
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
@@ -89,7 +89,7 @@ class LocalEngine:
         work = [Assignment(shard_of_line(line), each) for line, each in zip(shards.to_pylist(), attempts, strict=True)]
         for each in work:
             if each.attempt.crumbs:
-                raise RunFailed(
+                raise NeedsRay(
                     f"shard {each.shard.id} ({each.shard.label}) ended the process that scored it, and would end this "
                     f"command. {_ON_RAY}: it finds the row"
                 )
@@ -99,9 +99,9 @@ class LocalEngine:
                     self._process.logs.urge()
                 yield [event]
         except ProcessSpoilt as spoilt:
-            raise RunFailed(f"this process can score no more: {spoilt}. {_ON_RAY}") from None
+            raise NeedsRay(f"this process can score no more: {spoilt}. {_ON_RAY}") from None
         except SystemExit as left:
-            raise RunFailed(f"the model's code {_exits(left)}. {_ON_RAY}") from left
+            raise NeedsRay(f"the model's code {_exits(left)}. {_ON_RAY}") from left
 
     def audit(
         self, storage: Storage, revision: str, job: Job, outcomes: pa.Table

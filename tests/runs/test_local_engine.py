@@ -15,16 +15,21 @@ from types import ModuleType
 
 import pytest
 
+from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.failure import failure
 from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, local, opened
-from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.errors import JobError, NeedsRay, RunFailed
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, Reading
+from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.run.standing import stands
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
+SCORES = "    return {'score': batch['x'] * 2}\n"
 WHERE = '''
 import os
 from pathlib import Path
@@ -203,8 +208,22 @@ def test_what_ended_a_process_before_is_left_to_ray(lake: Lake) -> None:
     with opened(LOCAL) as engine:
         assert engine.preflight(spec, []).device == "cpu"
         events = engine.run_pass(spec, plan.table.slice(0, 1), [Attempt(number=2, crumbs=True)])
-        with pytest.raises(RunFailed, match=r"ended the process that scored it.*leave --engine local out"):
+        with pytest.raises(NeedsRay, match=r"ended the process that scored it.*leave --engine local out"):
             next(events)
+
+
+def test_a_night_that_only_ray_gets_over_is_repeated_there(lake: Lake) -> None:
+    """The command to repeat it, at once, on a page or later, does not say what the message says to leave out."""
+    lake.write_model("import sys\n\n\ndef score(batch):\n    if 5000 in batch['x']:\n        sys.exit(3)\n" + SCORES)
+    with pytest.raises(NeedsRay) as ended:
+        lake.ready().run()
+    found = failure(lake.request(), ended.value, "job.yaml", None, report="")
+    request = lake.request()
+    revision = newest_revision(request.storage, request.run_uri)
+    assert revision is not None
+    later = advised(request, stands(request.storage, request.run_uri, revision, 0, request.job.name), "job.yaml")
+    for repeat in (found.commands["repeat"], later["repeat"]):
+        assert repeat.endswith("run job.yaml --run-id 2026-11-19")
 
 
 def test_code_that_hangs_ends_the_run_not_the_process(lake: Lake) -> None:
