@@ -9,9 +9,6 @@ Whether a value fits never depends on the other rows: they are another batch whe
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,9 +19,7 @@ from nightjar.inference.arrow_types import holds_list_view, is_list, is_number, 
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.predictors.arrays import Array, is_series, is_tensor, joined
-
-_LIKE = 0.8
-"""How alike two keys are of which one is taken for a misspelling of the other, as `difflib` counts."""
+from nightjar.inference.predictors.objects import from_objects, leaf, nan_is_null
 
 
 def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = None) -> pa.Array:
@@ -40,7 +35,7 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
             return held
         return _tensors(name, to_arrow(name, value, _nested(declared), rows), declared)
     try:
-        array = _array(_own_keys(value, declared), declared, rows)
+        array = _array(value, declared, rows)
         fits = _fits(array.type, declared)
         cast = _cast(array, declared) if fits else None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -76,54 +71,6 @@ def _check_no_null(name: str, nulls: int) -> None:
         raise OutputInvalid(f"output {name!r} is a tensor, which has no nulls; a row is None, or has a None inside")
 
 
-def _own_keys(value: Any, declared: pa.DataType) -> Any:
-    """Values that may be dicts with the declared keys alone; a key that a dict lacks is None. Arrow would know only the
-    keys that some row has, and refuse a row alone that it takes among others.
-
-    Raises:
-        ValueError: A dict lacks a key and has one of nearly the same name.
-    """
-    if not pa.types.is_struct(_leaf(declared)):
-        return value
-    if is_series(value):
-        value = value.to_numpy()
-    if _is_of_objects(value):
-        value = value.tolist()
-    return [_item(each, declared) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _item(value: Any, declared: pa.DataType) -> Any:
-    """A value of a row, or one inside it, as above."""
-    if pa.types.is_struct(declared) and isinstance(value, Mapping):
-        names = tuple(field.name for field in declared)
-        if value.keys() != set(names):
-            _check_spelling(names, frozenset(value))
-        return {field.name: _item(value.get(field.name), field.type) for field in declared}
-    if is_list(declared) and (isinstance(value, list | tuple) or _is_of_objects(value)):
-        return [_item(each, declared.value_type) for each in value]
-    return value
-
-
-def _is_of_objects(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "O"
-
-
-@lru_cache(maxsize=256)
-def _check_spelling(declared: tuple[str, ...], given: frozenset[Any]) -> None:
-    """Raise a ValueError if a key of a dict is probably a declared one that it lacks."""
-    others = [str(key) for key in given.difference(declared)]
-    for name in declared:
-        if name not in given and (close := difflib.get_close_matches(name, others, 1, _LIKE)):
-            raise ValueError(f"a dict has {close[0]!r}, which is not declared, and no {name!r}")
-
-
-def _leaf(kind: pa.DataType) -> pa.DataType:
-    """The type of what lies in lists, of any depth."""
-    while is_list(kind):
-        kind = kind.value_type
-    return kind
-
-
 def _without_views(kind: pa.DataType) -> pa.DataType:
     if not is_list(kind):
         return kind
@@ -141,7 +88,7 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):
         # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
-        numpy_backed = isinstance(value.dtype, np.dtype)
+        numpy_backed = isinstance(value.dtype, np.dtype) or pa.types.is_struct(leaf(declared))
         return _array(value.to_numpy() if numpy_backed else pa.array(value), declared, rows)
     if is_tensor(value):
         return _from_numpy(_from_tensor(value), declared, rows)
@@ -168,7 +115,7 @@ def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa
         and not (is_list(declared) and values[0].ndim < 2)
     ):
         return _from_numpy(np.stack(values), declared, rows)
-    return pa.array(values, from_pandas=_nan_is_null(declared))
+    return from_objects(values, declared)
 
 
 def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Array:
@@ -183,23 +130,18 @@ def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Ar
         values = values.reshape(len(values))
     if values.ndim > 1 and np.ma.is_masked(values):
         raise ValueError("it masks some of the numbers of a row; return lists with None in their place")
+    if values.dtype == object:
+        return _from_list(values.tolist(), declared, rows)
     return _flat_or_lists(values, declared)
 
 
 def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
     if values.ndim == 1:
-        return pa.array(values, from_pandas=_nan_is_null(declared))
+        return pa.array(values, from_pandas=nan_is_null(declared))
     if values.shape[1] == 0:
         return pa.array(values.tolist())
     inner = _flat_or_lists(values.reshape(-1, *values.shape[2:]), declared)
     return pa.FixedSizeListArray.from_arrays(inner, values.shape[1])
-
-
-def _nan_is_null(declared: pa.DataType) -> bool:
-    """Whether NaN means null: among texts or dates pandas writes missing values as NaN; among numbers NaN is a
-    value.
-    """
-    return not (is_list(declared) or is_number(declared) or pa.types.is_struct(declared))
 
 
 def _fits(source: pa.DataType, declared: pa.DataType) -> bool:
@@ -226,7 +168,7 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
         held = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         fields = [_cast(held[field.name], field.type) for field in declared]
         return pa.StructArray.from_arrays(fields, fields=list(declared), mask=array.is_null())
-    if is_list(declared) and pa.types.is_struct(_leaf(declared)) and not pa.types.is_null(array.type):
+    if is_list(declared) and pa.types.is_struct(leaf(declared)) and not pa.types.is_null(array.type):
         return _lists(array, _cast(array.flatten(), declared.value_type), declared)
     cast = array.cast(declared)
     _check_values(array, cast)
@@ -244,8 +186,10 @@ def _check_values(array: pa.Array, cast: pa.Array) -> None:
     elif pa.types.is_boolean(cast.type):
         # Arrow converts any number but 0 to true; here only 1 is true.
         _check_same(array, cast, "numbers other than 0 and 1")
-    elif pa.types.is_date(cast.type) and pa.types.is_timestamp(array.type) and array.type.tz is None:
-        _check_same(array, cast, "times of day, which a date drops")
+    elif pa.types.is_date(cast.type) and pa.types.is_timestamp(array.type):
+        # Arrow takes the day of the moments' own time zone.
+        local = array if array.type.tz is None else pc.local_timestamp(array)
+        _check_same(local, cast, "times of day, which a date drops")
 
 
 def _check_same(array: pa.Array, cast: pa.Array, held: str) -> None:

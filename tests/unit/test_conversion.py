@@ -1,0 +1,130 @@
+"""Python's objects as outputs: what a value becomes is a matter of the value and the declared type alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.predictors.conversion import to_arrow
+
+
+def objects(values: list[Any]) -> Any:
+    held = np.empty(len(values), object)
+    held[:] = values
+    return held
+
+
+FORMS: dict[str, tuple[str, Callable[[list[Any]], Any], Callable[[Any], Any]]] = {
+    "list": ("{}", list, lambda found: found),
+    "objects": ("{}", objects, lambda found: found),
+    "column": ("{}", lambda values: objects(values).reshape(-1, 1), lambda found: found),
+    "Series": ("{}", lambda values: pd.Series(values, dtype=object), lambda found: found),
+    "lists": ("list<{}>", lambda values: [[each] for each in values], lambda found: found[0]),
+    "arrays": ("list<{}>", lambda values: [objects([each]) for each in values], lambda found: found[0]),
+    "structs": ("struct<v: {}>", lambda values: [{"v": each} for each in values], lambda found: found["v"]),
+    "lists of structs": (
+        "list<struct<v: {}>>",
+        lambda values: [[{"v": each}] for each in values],
+        lambda found: found[0]["v"],
+    ),
+}
+"""How an output may hold values: the type, the predictor's values, and the value in what readers see."""
+
+
+def converted(values: list[Any], declared: str, form: str = "list") -> list[Any]:
+    kind, make, value = FORMS[form]
+    found = to_arrow("o", make(values), arrow_type(kind.format(declared)), len(values))
+    return [value(each) for each in found.to_pylist()]
+
+
+# ---- dates, times and spans -----------------------------------------------------------------------------------
+
+BERLIN = ZoneInfo("Europe/Berlin")
+DAY, FIVE = dt.date(2026, 1, 1), dt.datetime(2026, 1, 1, 5)
+MIDNIGHT, FIVE_UTC = dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)
+EXACT = pd.Timestamp("2026-01-01T05:00:00.000000001")
+SCALARS = [pa.scalar(EXACT, pa.timestamp("ns")), pa.scalar(FIVE, pa.timestamp("s"))]
+SECOND, NANOSECOND = dt.timedelta(seconds=1), pd.Timedelta(1, "ns")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("values", "declared", "expected"),
+    [
+        ([DAY, FIVE, None], "timestamp[us]", [MIDNIGHT, FIVE, None]),
+        ([FIVE, DAY], "timestamp[us]", [FIVE, MIDNIGHT]),
+        ([FIVE, EXACT, pd.NaT, DAY], "timestamp[ns]", [FIVE, EXACT, None, MIDNIGHT]),
+        ([np.datetime64(DAY), EXACT.to_datetime64(), np.datetime64("NaT")], "timestamp[ns]", [MIDNIGHT, EXACT, None]),
+        ([FIVE, *SCALARS], "timestamp[ns]", [FIVE, EXACT, FIVE]),
+        ([FIVE, FIVE.replace(tzinfo=BERLIN)], "timestamp[us]", [FIVE, dt.datetime(2026, 1, 1, 4)]),
+        ([EXACT, EXACT.tz_localize(BERLIN)], "timestamp[ns]", [EXACT, EXACT - pd.Timedelta(hours=1)]),
+        ([FIVE_UTC, FIVE, DAY], "timestamp[s, UTC]", [FIVE_UTC, FIVE_UTC, MIDNIGHT.replace(tzinfo=dt.UTC)]),
+        ([DAY, MIDNIGHT, np.nan], "date32", [DAY, DAY, None]),
+        ([MIDNIGHT.replace(tzinfo=BERLIN), MIDNIGHT.replace(tzinfo=dt.UTC)], "date32", [DAY, DAY]),
+        ([FIVE, EXACT.floor("s"), FIVE.replace(tzinfo=BERLIN)], "time32[s]", [FIVE.time()] * 3),
+        ([FIVE.time(), None], "time64[us]", [FIVE.time(), None]),
+        ([SECOND, NANOSECOND, pd.NaT], "duration[ns]", [SECOND, NANOSECOND, None]),
+        ([np.timedelta64(1, "s"), np.timedelta64(1, "ns")], "duration[ns]", [SECOND, NANOSECOND]),
+    ],
+)
+def test_a_time_is_exactly_itself_alone_as_among_others(
+    values: list[Any], declared: str, expected: list[Any], form: str
+) -> None:
+    """A day among moments is its midnight; pandas' times have nanoseconds."""
+    assert converted(values, declared, form) == expected
+    assert [converted([value], declared, form)[0] for value in values] == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("values", "declared", "why"),
+    [
+        ([DAY, FIVE], "date32", "it holds times of day, which a date drops"),
+        ([MIDNIGHT, dt.datetime(2026, 1, 1, 0, 30, tzinfo=BERLIN)], "date32", "it holds times of day"),
+        ([DAY, EXACT], "date64", "it holds times of day"),
+        ([FIVE, EXACT], "timestamp[us]", "would lose data"),
+        ([SECOND, NANOSECOND], "duration[us]", "would lose data"),
+        ([FIVE, DAY], "time32[s]", "it holds dates, which have no time of day|time"),
+        ([FIVE, 5], "timestamp[us]", "several types: datetime, int|returned .*int64"),
+        ([DAY, 5], "date32", "several types: date, int|returned .*int64"),
+        ([SECOND, 5], "duration[us]", "several types: int, timedelta|returned .*int64"),
+        ([FIVE.time(), 5], "time64[us]", "several types: int, time|returned .*int64"),
+    ],
+)
+def test_a_time_that_does_not_fit_is_refused_alone_as_among_others(
+    values: list[Any], declared: str, why: str, form: str
+) -> None:
+    """The last of them; those before it fit."""
+    for refused in (values, values[::-1], values[-1:]):
+        with pytest.raises(OutputInvalid, match=why):
+            converted(refused, declared, form)
+    converted(values[:-1], declared, form)
+
+
+@pytest.mark.parametrize("kind", ["array", "Series", "lists"])
+def test_a_moment_is_a_date_only_if_it_is_midnight_in_its_own_time_zone(kind: str) -> None:
+    def found(hour: int) -> list[Any]:
+        moments = pd.Series([dt.datetime(2026, 1, 1, hour)]).dt.tz_localize(BERLIN)
+        array = pa.array(moments)
+        value = {"array": array, "Series": moments, "lists": pa.FixedSizeListArray.from_arrays(array, 1)}[kind]
+        return to_arrow("o", value, arrow_type("list<date32>" if kind == "lists" else "date32"), 1).to_pylist()
+
+    assert found(0) == ([[DAY]] if kind == "lists" else [DAY])
+    with pytest.raises(OutputInvalid, match="it holds times of day, which a date drops"):
+        found(1)
+
+
+def test_arrays_of_times_in_several_units_are_not_taken_for_one() -> None:
+    """As rows of an output of lists; Arrow took a nanosecond for a second."""
+    rows = [np.array([1], "m8[s]"), np.array([1], "m8[ns]"), None]
+    found = to_arrow("o", rows, arrow_type("list<duration[ns]>"), 3).to_pylist()
+    assert found == [[SECOND], [NANOSECOND], None]
