@@ -133,7 +133,7 @@ def republish(storage: Storage, output: str, run_id: str | None, date: str = "")
             published meanwhile.
     """
     run_id = run_id or _last_of(storage, output, date)
-    entry = _published_before(storage, revs.run_folder(output, run_id))
+    entry = published_before(storage, revs.run_folder(output, run_id))
     if entry is None:
         raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
     before = publish.shown(storage, output, run_id)
@@ -219,7 +219,7 @@ def _last_of(storage: Storage, output: str, date: str) -> str:
     return date
 
 
-def _published_before(storage: Storage, run_uri: str) -> Published | None:
+def published_before(storage: Storage, run_uri: str) -> Published | None:
     """The newest revision of a run that was published, whether or not readers see it."""
     newest = revs.newest_revision(storage, run_uri)
     for number in range(newest.number if newest else 0, 0, -1):

@@ -10,14 +10,15 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.drift import drifts
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.output.revisions import revision_in, run_folder
+from nightjar.inference.output.visibility import published_before
 from nightjar.inference.run.apart import ColumnCompared, compared
 from nightjar.inference.run.moving import RowsCompared, key_of, moved
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.evidence import run_manifest
-from nightjar.inference.validation.manifest import Manifest, read_profile
+from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile
 
 _SLICES = 10
 """The most slices of a column that are compared."""
@@ -130,12 +131,12 @@ def recounted(before: Figures, now: Figures) -> Iterator[str]:
 
 
 def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifest]:
-    if (found := run_manifest(storage, output, run)) is None:
-        raise JobError(
-            f"no run {run!r} is published in {output}, or was validated without being published; `nightjar runs` "
-            "lists the runs"
-        )
-    return found
+    if (found := run_manifest(storage, output, run)) is not None:
+        return found
+    # A person who took a night back wants to see what was wrong with it.
+    if (taken_back := published_before(storage, run_folder(output, run))) is not None:
+        return taken_back, read_manifest(storage, output, taken_back)
+    raise JobError(f"no run {run!r} in {output} passed its gates; `nightjar runs JOB` lists the runs")
 
 
 def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float]:

@@ -13,7 +13,9 @@ from nightjar.flows import diff
 from nightjar.flows.cli.main import app
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.output import visibility
 from nightjar.inference.run.comparing import ROWS
+from nightjar.inference.storage.lake import LakeStorage
 from support import NIGHT, Lake, conforms
 
 EARLIER = "2026-11-18"
@@ -69,6 +71,20 @@ def test_the_rows_that_moved_most_are_those_that_pandas_finds(nights: Lake) -> N
     assert (kind.changed, kind.unchanged) == (changed.sum(), 1990 - changed.sum())
 
 
+def test_a_night_that_was_taken_back_is_compared_like_any_other(tmp_path: Path) -> None:
+    """That is when a person wants to see it."""
+    lake = Lake(tmp_path, LOCAL)
+    scored(lake, EARLIER, 0, 1000)
+    scored(lake, NIGHT, 0, 1000, 1.5)
+    before = diff(lake.job_path, EARLIER, NIGHT)
+    visibility.unpublish(LakeStorage(), str(lake.out), NIGHT)
+    assert diff(lake.job_path, EARLIER, NIGHT) == before
+    with pytest.raises(
+        JobError, match=r"^no run '2026-01-01' in .* passed its gates; `nightjar runs JOB` lists the runs"
+    ):
+        diff(lake.job_path, EARLIER, "2026-01-01")
+
+
 def test_a_run_beside_itself_has_moved_nowhere(nights: Lake) -> None:
     found = diff(nights.job_path, NIGHT, NIGHT).rows
     assert found is not None
@@ -103,7 +119,7 @@ def test_a_key_that_cannot_join_is_refused_if_it_was_asked_for_and_else_only_sai
     ):
         with pytest.raises(JobError, match=re.escape(said)):
             diff(nights.job_path, EARLIER, NIGHT, key=key)
-    with pytest.raises(JobError, match="no run 'nope' is published in"):
+    with pytest.raises(JobError, match=r"no run 'nope' in .* passed its gates; `nightjar runs JOB` lists the runs"):
         diff(nights.job_path, EARLIER, "nope")
     elsewhere = Lake(tmp_path, LOCAL)
     elsewhere.write_model(MODEL.replace("FACTOR", "1.0"))

@@ -423,8 +423,13 @@ def test_the_command_says_that_nothing_was_printed(
     failed: tuple[Lake, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake, _ = failed
-    logs_command(str(lake.job_path), DATE, shard="none", follow=True)
-    assert capsys.readouterr().out == f"lake {DATE} r1: nothing was printed while shard none was scored.\n"
+    silent = lake.planned().ids()[2]
+    logs_command(str(lake.job_path), DATE, shard=silent, follow=True)
+    assert capsys.readouterr().out == f"lake {DATE} r1: nothing was printed while shard {silent} was scored.\n"
+    with pytest.raises(
+        JobError, match=r"--shard none: no shard of this run begins so; `.*nightjar show \S+ 2026-11-19`"
+    ):
+        logs_command(str(lake.job_path), DATE, shard="none")
     with pytest.raises(JobError, match=r"there is no run '2026-11-01' of lake yet; `.*nightjar runs .*` lists them"):
         logs_command(str(lake.job_path), "2026-11-01")
 
