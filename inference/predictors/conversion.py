@@ -2,7 +2,7 @@
 
 Floats may lose precision; one beyond the largest becomes infinite, as in numpy. Integers must fit. A float becomes an
 integer only if it is a whole number, a moment a date only if it is midnight. Numbers and text are never converted into
-each other. None and values that numpy masks become null; NaN stays NaN in a float output.
+each other. None and values that numpy masks become null, and so does NaN, except among floats and in lists of numbers.
 
 Whether a value fits never depends on the other rows: they are another batch when the row is scored alone.
 """
@@ -89,7 +89,10 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     if is_series(value):
         # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
         numpy_backed = isinstance(value.dtype, np.dtype) or pa.types.is_struct(leaf(declared))
-        return _array(value.to_numpy() if numpy_backed else pa.array(value), declared, rows)
+        plain = value.to_numpy() if numpy_backed else pa.array(value)
+        if numpy_backed and is_list(declared) and _holds_nothing(plain):
+            return pa.nulls(len(plain))
+        return _array(plain, declared, rows)
     if is_tensor(value):
         return _from_numpy(_from_tensor(value), declared, rows)
     if isinstance(value, list | tuple):
@@ -132,7 +135,14 @@ def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Ar
         raise ValueError("it masks some of the numbers of a row; return lists with None in their place")
     if values.dtype == object:
         return _from_list(values.tolist(), declared, rows)
+    if not is_list(declared) and not pa.types.is_floating(declared) and _holds_nothing(values):
+        return pa.nulls(len(values))
     return _flat_or_lists(values, declared)
+
+
+def _holds_nothing(values: Array) -> bool:
+    """Whether all values are NaN, as those of any type are where none of these rows has one."""
+    return values.dtype.kind == "f" and values.ndim == 1 and bool(np.isnan(values).all())
 
 
 def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
@@ -170,6 +180,8 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(fields, fields=list(declared), mask=array.is_null())
     if is_list(declared) and pa.types.is_struct(leaf(declared)) and not pa.types.is_null(array.type):
         return _lists(array, _cast(array.flatten(), declared.value_type), declared)
+    if pa.types.is_floating(array.type) and nan_is_null(declared):
+        array = pc.if_else(pc.is_nan(array), None, array)
     cast = array.cast(declared)
     _check_values(array, cast)
     return cast

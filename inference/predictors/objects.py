@@ -1,7 +1,8 @@
 """Makes Arrow arrays of Python's objects, as a predictor returns them in lists, Series and arrays of objects.
 
 Arrow infers a type from the first object. After a date it drops the time of a moment; of dicts it knows only the keys
-that some row has. What became of a row would depend on those beside it, so such objects are looked at one by one.
+that some row has; an integer is one of int64. What became of a row would depend on those beside it, or a value would
+not fit that does, so such objects are looked at one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_number
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.predictors.arrays import is_missing
 
 _LIKE = 0.8
@@ -29,13 +30,15 @@ def from_objects(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
     Raises:
         ValueError: A value is of no type, or they are of several. pyarrow raises TypeError and OverflowError, too.
     """
+    if is_list(declared) or pa.types.is_struct(declared):
+        values = [None if is_missing(value) else value for value in values]
     if pa.types.is_struct(declared) and all(value is None or isinstance(value, Mapping) for value in values):
         return _structs(values, declared)
     if is_list(declared) and _is_looked_at(leaf(declared)) and _are_lists(values):
         return _lists(values, declared)
     if pa.types.is_temporal(declared):
         return _times(values, declared)
-    return pa.array(values, from_pandas=nan_is_null(declared))
+    return _inferred(values, declared)
 
 
 def leaf(kind: pa.DataType) -> pa.DataType:
@@ -46,10 +49,32 @@ def leaf(kind: pa.DataType) -> pa.DataType:
 
 
 def nan_is_null(declared: pa.DataType) -> bool:
-    """Whether NaN means null: among texts or dates pandas writes missing values as NaN; among numbers NaN is a
-    value.
+    """Whether NaN means null, as where numpy and pandas write missing values. Only among floats NaN is a value, and
+    there may be some within lists and structs.
     """
-    return not (is_list(declared) or is_number(declared) or pa.types.is_struct(declared))
+    return not (pa.types.is_floating(declared) or is_list(declared) or pa.types.is_struct(declared))
+
+
+def _inferred(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
+    nulls = nan_is_null(declared)
+    try:
+        return pa.array(values, from_pandas=nulls)
+    except OverflowError:
+        if not _are_unsigned(values):
+            raise
+    return pa.array(values, _of_uint64(declared), from_pandas=nulls)  # else Arrow knows only integers of int64
+
+
+def _are_unsigned(value: Any) -> bool:
+    """Whether a value is an integer from 0, missing, or a list of such values."""
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        return all(map(_are_unsigned, value))
+    return is_missing(value) or (isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0)
+
+
+def _of_uint64(declared: pa.DataType) -> pa.DataType:
+    """A list type as deep as the declared one, of uint64; or uint64 itself."""
+    return pa.list_(_of_uint64(declared.value_type)) if is_list(declared) else pa.uint64()
 
 
 def _is_looked_at(kind: pa.DataType) -> bool:

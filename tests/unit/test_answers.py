@@ -86,7 +86,7 @@ def test_an_answer_that_does_not_follow_the_schema_costs_the_row(text: str, reas
         ("int32", {"1": 1, "2.5": None, "3.0": 3, "true": 1}, ["2.5"]),
         ("float32", {"1": 1.0, "true": 1.0, "2.5": 2.5, "null": None}, []),
         ("int64", {"3.0": 3, str(2**53 + 1): 2**53 + 1}, []),
-        ("uint64", {"1": 1, str(2**64 - 1): None, "-1": None}, [str(2**64 - 1), "-1"]),
+        ("uint64", {"1": 1, str(2**64 - 1): 2**64 - 1, str(2**64): None, "-1": None}, [str(2**64), "-1"]),
         ("date32", {"5": None, "null": None}, ["5"]),
         ("timestamp[us]", {"5": None, "null": None}, ["5"]),
         ("list<string>", {'""': None, '["a"]': ["a"], "[]": []}, ["''"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,10 +12,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 from nightjar.inference.errors import OutputInvalid
+from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.conversion import to_arrow
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import drained, score_table
 
 
 def objects(values: list[Any]) -> Any:
@@ -128,3 +134,134 @@ def test_arrays_of_times_in_several_units_are_not_taken_for_one() -> None:
     rows = [np.array([1], "m8[s]"), np.array([1], "m8[ns]"), None]
     found = to_arrow("o", rows, arrow_type("list<duration[ns]>"), 3).to_pylist()
     assert found == [[SECOND], [NANOSECOND], None]
+
+
+# ---- numbers, and rows without a result -----------------------------------------------------------------------
+
+MOST = 2**63 + 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("values", "declared"),
+    [
+        ([MOST, 5, None], "uint64"),
+        ([5, 2**64 - 1, np.uint64(MOST)], "uint64"),
+        ([2**60 + 1, 5, None], "int64"),
+        ([-(2**63), 2**63 - 1], "int64"),
+        ([MOST, 5, None], "decimal128(20, 0)"),
+    ],
+)
+def test_an_integer_is_exactly_itself_alone_as_among_others(values: list[Any], declared: str, form: str) -> None:
+    """All of uint64, which is more than Arrow infers, and than a float holds."""
+    kind, make, value = FORMS[form]
+    to = pa.decimal128(20, 0) if declared.startswith("decimal") else arrow_type(declared)
+    for some in (values, values[::-1], *([each] for each in values)):
+        wrapped = {"{}": to, "list<{}>": pa.list_(to), "struct<v: {}>": pa.struct([("v", to)])}
+        wrapped["list<struct<v: {}>>"] = pa.list_(wrapped["struct<v: {}>"])
+        found = to_arrow("o", make(some), wrapped[kind], len(some)).to_pylist()
+        assert [value(each) for each in found] == some
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("values", "declared", "why"),
+    [
+        ([5, 2**64], "uint64", "too large to convert to C unsigned long"),
+        ([5, -1], "uint64", "Integer value -1 not in range"),
+        ([5, MOST], "int64", "Integer value 9223372036854775809 not in range: 0 to 9223372036854775807"),
+        ([5, 2.5], "int64", "was truncated"),
+        ([5, "5"], "int64", "type str|returned .*string|Expected bytes"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused_alone_as_among_others(
+    values: list[Any], declared: str, why: str, form: str
+) -> None:
+    for refused in (values, values[::-1], values[-1:]):
+        with pytest.raises(OutputInvalid, match=why):
+            converted(refused, declared, form)
+
+
+RESULTS: dict[str, Any] = {
+    "int64": 2**60 + 1,
+    "uint64": MOST,
+    "int8": 1.0,
+    "bool": True,
+    "string": "a",
+    "binary": b"a",
+    "date32": DAY,
+    "timestamp[us]": FIVE,
+    "duration[us]": SECOND,
+    "list<float32>": [0.5, None],
+    "list<int64>": [5],
+    "float32[2]": [0.5, 1.5],
+    "struct<a: int64>": {"a": 5},
+}
+
+
+@pytest.mark.parametrize("declared", RESULTS)
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA], ids=str)
+def test_none_or_nan_is_a_row_without_a_result(declared: str, missing: Any) -> None:
+    """Of any type but floats, whose NaN is a value: as the message about a wrong number of values says."""
+    result = RESULTS[declared]
+    for form in ("list", "objects", "Series"):
+        assert converted([result, missing], declared, form) == [result, None]
+        assert converted([missing, result], declared, form) == [None, result]
+        assert converted([missing], declared, form) == [None]
+
+
+@pytest.mark.parametrize("declared", RESULTS)
+def test_floats_that_are_all_nan_are_rows_without_a_result(declared: str) -> None:
+    """As pandas infers them, whatever the results of other batches are."""
+    for values in (pd.Series([np.nan]), pd.Series([np.nan, np.nan])):
+        assert to_arrow("o", values, arrow_type(declared), len(values)).to_pylist() == [None] * len(values)
+    if not declared.startswith(("list", "float32")):  # of which one number may be a row without its list
+        assert to_arrow("o", np.array([np.nan]), arrow_type(declared), 1).to_pylist() == [None]
+
+
+FLOATS: dict[str, Callable[[list[float]], Any]] = {
+    "array": np.array,
+    "column": lambda values: np.array(values).reshape(-1, 1),
+    "float32": lambda values: np.array(values, "f4"),
+    "tensor": torch.tensor,
+    "Series": pd.Series,
+    "Arrow": pa.array,
+    "chunks": lambda values: pa.chunked_array([pa.array([value]) for value in values]),
+}
+
+
+@pytest.mark.parametrize("form", FLOATS)
+@pytest.mark.parametrize(("declared", "one"), [("int64", 1), ("uint8", 1), ("bool", True), ("decimal128(5, 2)", 1)])
+def test_nan_among_floats_is_null_where_no_number_is_nan(form: str, declared: str, one: Any) -> None:
+    kind = pa.decimal128(5, 2) if declared.startswith("decimal") else arrow_type(declared)
+    for values, expected in ([[1.0, np.nan], [one, None]], [[np.nan], [None]]):
+        assert to_arrow("o", FLOATS[form](values), kind, len(values)).to_pylist() == expected
+
+
+@pytest.mark.parametrize("value", [np.array([[1.0, np.nan]]), [[1.0, np.nan]], pa.array([[1.0, np.nan]])])
+def test_nan_in_a_list_of_integers_is_refused(value: Any) -> None:
+    """No check of a column finds a null within a list."""
+    with pytest.raises(OutputInvalid, match="nan was truncated"):
+        to_arrow("o", value, arrow_type("list<int64>"), 1)
+
+
+@pytest.mark.parametrize("size", [3, 1], ids=["together", "alone"])
+@pytest.mark.parametrize("form", ["numpy", "pandas", "pyarrow"])
+@pytest.mark.parametrize(
+    ("kind", "values"), [("uint64", [MOST, 5, None]), ("int64", [2**60 + 1, 5, None]), ("int64", [1, 5, None])]
+)
+def test_a_null_integer_comes_through_a_predictor(
+    tmp_path: Path, kind: str, values: list[Any], form: str, size: int
+) -> None:
+    """A batch has it as None beside large integers, and else as NaN."""
+    (tmp_path / "ident.py").write_text('def same(batch):\n    return {"y": batch["h"]}\n')
+    content = {
+        "name": "t",
+        "input": {"uri": "in/"},
+        "model": {"uses": "ident:same", "outputs": {"y": kind}, "options": {"batch_format": form}},
+        "output": {"uri": "out"},
+    }
+    job = parse_job(content, tmp_path / "job.yaml")
+    table = pa.table({"h": pa.array(values, kind)})
+    done = drained(score_table(table, load_scorer(job, None), BatchSize(size), job.model.output_types()))
+    assert (done.outputs["y"].to_pylist(), done.failures) == (values, ())
