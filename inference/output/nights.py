@@ -177,8 +177,8 @@ def there(storage: Storage, output: str, number: int, run: str, entry: Published
 def deleted(run: str, detail: str = "") -> str:
     """Says of a published run whose files are gone what happened, and what to do."""
     return (
-        f"the files of the run {run!r} were deleted after it was published{detail}; `nightjar run` with --run-id {run} "
-        "--fresh scores it again"
+        f"the files of the run {run!r} were deleted after it was published{detail}; `nightjar run JOB --run-id {run} "
+        "--fresh` scores it again"
     )
 
 

@@ -22,8 +22,8 @@ from nightjar.inference.storage.protocol import Storage, join
 _MAX_TRIES = 100
 
 _WITHOUT = (
-    "restore it; if nobody can, leave it there: `nightjar rollback` shows readers the publication before it, and "
-    "`nightjar republish` then shows them a night again"
+    "restore it; if nobody can, leave it there: `nightjar rollback JOB` shows readers the publication before it, and "
+    "`nightjar republish JOB` then shows them a night again"
 )
 """What a person can do about a publication that cannot be read.
 
@@ -95,7 +95,8 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
     try:
         return read_control(storage, _uri(output, number), _decode, "a publication", _WITHOUT)
     except Missing:
-        raise JobError(f"there is no publication {number} in {output}; `nightjar publications` lists them") from None
+        lists = "`nightjar publications JOB` lists them"
+        raise JobError(f"there is no publication {number} in {output}; {lists}") from None
 
 
 def readable(storage: Storage, output: str, number: int) -> Snapshot:
@@ -170,8 +171,8 @@ def seen(now: Snapshot, output: str, run_id: str | None, date: str | None = None
     run = run_id or (now.nights().get(date, date) if date else now.latest())
     if run is None:
         if now.number:
-            raise JobError(f"nothing is published in {output} any more; `nightjar publications` lists what was")
-        raise JobError(f"nothing is published in {output} yet; `nightjar run` publishes")
+            raise JobError(f"nothing is published in {output} any more; `nightjar publications JOB` lists what was")
+        raise JobError(f"nothing is published in {output} yet; `nightjar run JOB` publishes")
     if run not in now.runs:
         last = sorted(now.runs)[-5:]
         known = ", ".join(last) or "none"

@@ -130,7 +130,7 @@ def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
             join(uri, "_SUCCESS"),
             lambda raw: of_json(Success, json.loads(raw)),
             "the end of a revision",
-            "delete it, and `nightjar run` of this night writes it again",
+            "delete it, and `nightjar run JOB` of this night writes it again",
         )
     except Missing:
         success = None

@@ -78,7 +78,9 @@ def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snaps
     now = _present(storage, output)
     target = to if to is not None else _before(storage, output, now)
     if target is None:
-        raise JobError(f"{output} has no earlier publication to go back to; `nightjar unpublish` takes one night away")
+        raise JobError(
+            f"{output} has no earlier publication to go back to; `nightjar unpublish JOB RUN` takes one night away"
+        )
     earlier = publish.snapshot(storage, output, target) if target else Snapshot(0)
     again = [(run, entry) for run, entry in sorted(earlier.runs.items()) if now.runs.get(run) != entry]
     with ThreadPoolExecutor(_READERS) as pool:
@@ -135,7 +137,7 @@ def republish(storage: Storage, output: str, run_id: str | None, date: str = "")
     run_id = run_id or _last_of(storage, output, date)
     entry = published_before(storage, revs.run_folder(output, run_id))
     if entry is None:
-        raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run` publishes")
+        raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run JOB` publishes")
     before = publish.shown(storage, output, run_id)
     if before == entry:
         raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")
@@ -164,8 +166,8 @@ def _check_can_be_shown(storage: Storage, output: str, run_id: str, entry: Publi
     except Missing as error:
         raise JobError(
             f"r{entry.revision} of the run {run_id!r} cannot be shown again, because it was deleted ({error}); nothing "
-            f"was changed. `nightjar run` with --run-id {run_id} --fresh scores it anew; `nightjar unpublish` takes "
-            "one night away and leaves the others as they are"
+            f"was changed. `nightjar run JOB --run-id {run_id} --fresh` scores it anew; `nightjar unpublish JOB RUN` "
+            "takes one night away and leaves the others as they are"
         ) from error
 
 

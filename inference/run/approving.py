@@ -122,7 +122,7 @@ def _check(
     run = f"{request.job.name} {request.run_id} r{newest.number}"
     given = newest.state.decision
     if newest.sealed:
-        raise JobError(f"{run} was published already; `nightjar unpublish` takes it back from readers")
+        raise JobError(f"{run} was published already; `nightjar unpublish JOB {request.run_id}` takes it back")
     if revision is not None and revision != newest.number:
         raise JobError(f"the answer is about r{revision}, and {run} is the newest now; look at it, and answer again")
     if name and name != question.name:
@@ -133,13 +133,13 @@ def _check(
     if given is not None and given.approved and not approved:
         raise JobError(
             f"{run} was {given.words}, and is not published yet: `nightjar approve JOB {request.run_id}` ends that; "
-            "then `nightjar unpublish` takes it back from readers"
+            f"then `nightjar unpublish JOB {request.run_id}` takes it back"
         )
     if given is not None and not given.approved and not approved:
         raise JobError(f"{run} was {given.words}")
     if question.lapsed and not (given is not None and given.approved):
         raise JobError(
-            f"{run} waited until {question.until} (approval.deadline_h), which counts as a no; `nightjar run` "
+            f"{run} waited until {question.until} (approval.deadline_h), which counts as a no; `nightjar run JOB` "
             "validates it once more, scores nothing that is there, and asks again"
         )
 

@@ -139,7 +139,7 @@ def _read(storage: Storage, revision: str, number: int) -> LateEvaluation:
         _uri(revision, number),
         lambda raw: of_json(LateEvaluation, json.loads(raw)),
         "an evaluation",
-        "delete it, and `nightjar evaluate` makes another one",
+        "delete it, and `nightjar evaluate JOB` makes another one",
     )
 
 

@@ -33,7 +33,7 @@ class Asking:
     told: Webhook
 
     def said(self, night: str) -> list[str]:
-        """What was sent of this night, kind after kind. A message that was not answered in time is sent again: it counts
+        """What was sent of this night, kind after kind. What was sent again, because no answer came in time, counts
         once.
         """
         sent = [message for message in self.told.posted if message["run_id"] == night]

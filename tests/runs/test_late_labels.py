@@ -214,7 +214,7 @@ def test_an_evaluation_stays_with_its_revision(tmp_path: Path) -> None:
 def test_what_is_not_published_is_refused(tmp_path: Path) -> None:
     lake = flights(tmp_path)
     truth = written(lake, labels(lake))
-    with pytest.raises(JobError, match=r"nothing is published in .* yet; `nightjar run` publishes"):
+    with pytest.raises(JobError, match=r"nothing is published in .* yet; `nightjar run JOB` publishes"):
         evaluate(lake.job_path, truth)
     lake.run(publish=False)
     lake.run(date="2026-11-18")
@@ -451,7 +451,7 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     file = Path(evaluation_uri(str(lake.out), made))
     file.write_text("{}")
     request = lake.request()
-    said = r"00000001.json: not an evaluation .*`nightjar evaluate` makes another one"
+    said = r"00000001.json: not an evaluation .*`nightjar evaluate JOB` makes another one"
     assert re.search(said, status_text(status(request)))
     assert list_runs(request.storage, request.output, "lake")[0].standing.state == "published"
     with pytest.raises(Damaged, match=said):

@@ -409,7 +409,7 @@ def test_a_publication_that_cannot_be_read_is_named_and_gone_back_behind(output:
     damaged = Path(output, "publications", "00000003.json")
     damaged.write_text(content)
     with pytest.raises(
-        Damaged, match=f"{damaged}: not a publication that .* leave it there: `nightjar rollback` shows"
+        Damaged, match=f"{damaged}: not a publication that .* leave it there: `nightjar rollback JOB` shows"
     ):
         now(output)
     with pytest.raises(Damaged, match="leave it there"):
@@ -498,13 +498,15 @@ def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
     assert str(refused.value) == f"the run 'x' is not published in {output}; published: none"
     with pytest.raises(JobError) as refused:
         publish.seen(Snapshot(0), output, None)
-    assert str(refused.value) == f"nothing is published in {output} yet; `nightjar run` publishes"
+    assert str(refused.value) == f"nothing is published in {output} yet; `nightjar run JOB` publishes"
     with pytest.raises(JobError) as refused:
         publish.seen(Snapshot(2), output, None)
-    assert str(refused.value) == f"nothing is published in {output} any more; `nightjar publications` lists what was"
+    assert (
+        str(refused.value) == f"nothing is published in {output} any more; `nightjar publications JOB` lists what was"
+    )
     with pytest.raises(JobError) as refused:
         publish.snapshot(LakeStorage(), output, 3)
-    assert str(refused.value) == f"there is no publication 3 in {output}; `nightjar publications` lists them"
+    assert str(refused.value) == f"there is no publication 3 in {output}; `nightjar publications JOB` lists them"
 
 
 def test_what_readers_see_of_a_run_is_its_newest_revision(output: str) -> None:

@@ -93,7 +93,7 @@ def test_a_night_that_was_deleted_is_told_in_one_sentence(lake: Lake, gone: str)
     place = lake.out / "runs" if gone == "runs" else lake.revision() / gone
     place.rename(lake.folder / "elsewhere")
     said = "the files of the run '2026-11-19' were deleted after it was published \\(.*no such file\\); "
-    with pytest.raises(Missing, match=f"^{said}`nightjar run` with --run-id 2026-11-19 --fresh scores it again$"):
+    with pytest.raises(Missing, match=f"^{said}`nightjar run JOB --run-id 2026-11-19 --fresh` scores it again$"):
         files(lake.job_path)
     lake.run(engine="local", fresh=True)
     assert files(lake.job_path).rows == 8000

@@ -513,7 +513,7 @@ def test_a_published_night_whose_files_were_deleted_is_not_an_unknown_one(
     finished(str(job.out), NIGHT)
     shutil.rmtree(job.out / "runs" / NIGHT)
     gone = f"the files of the run '{NIGHT}' were deleted after it was published"
-    again = f"; `nightjar run` with --run-id {NIGHT} --fresh scores it again"
+    again = f"; `nightjar run JOB --run-id {NIGHT} --fresh` scores it again"
     first, second, *_ = said(capsys, "status", "job.yaml", NIGHT).splitlines()
     assert first == f"lake {NIGHT}: readers see r1 of it, and nothing of it is there"
     assert second == f"  why        {gone}{again}"
