@@ -14,6 +14,7 @@ from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.held import held
+from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input
 from nightjar.inference.run.waits import keeping
@@ -71,14 +72,19 @@ def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
     its page, and beside its revisions for `nightjar status`.
     """
     key = f"{request.job.name}-progress"
-    with keeping(request) as keep:
+    try:
+        with keeping(request) as keep:
 
-        def tell(sentence: str) -> None:
-            about = f"{markdown(request.run_id)}: {markdown(sentence)}"
-            _show.get()(sentence)
-            get_run_logger().info("%s", sentence)
-            keep(sentence)
-            deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+            def tell(sentence: str) -> None:
+                about = f"{markdown(request.run_id)}: {markdown(sentence)}"
+                _show.get()(sentence)
+                get_run_logger().info("%s", sentence)
+                keep(sentence)
+                deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
-        yield tell
-        _show.get()("")  # only of a run that goes on: of another the last sentence stays
+            yield tell
+            _show.get()("")  # only of a run that goes on: of another the last sentence stays
+    except BaseException:
+        # The first night of a job may have owned nothing yet: then it leaves nothing.
+        leave_unowned(request.storage, request.output, request.run_uri, request.job.name)
+        raise

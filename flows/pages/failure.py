@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nightjar.flows.pages.addresses import shown_at
-from nightjar.flows.pages.advice import aftermath, near, question_of, remedies, typed
+from nightjar.flows.pages.advice import aftermath, mended, near, question_of, remedies, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
 from nightjar.flows.pages.report.writing import written
@@ -22,6 +22,7 @@ from nightjar.inference.ledger.lines import Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.run.report import lost, mending, remarks
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import before_it_begins
 from nightjar.inference.validation.gates import warnings
 
 
@@ -56,18 +57,20 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
     """Describe a failed run as it is now. job: the job file, as the person can type it. ray: the named cluster. report:
     the URI of its report, empty if it left none; default: looked up.
     """
-    so_far, remarks = _progress(request)
+    found = _Progress.of(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
     outcome = ended.outcome if ended else endings.FAILED
-    state = after.state if after.taken_back else outcome
+    state = after.state if after.taken_back else "never begun" if found.unknown else outcome
     return Failure(
         how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
-        seen=after.seen,
-        so_far=so_far,
-        remarks=(*_beside(error), *remarks),
-        commands=remedies(request, state, job, fresh=after.fresh, ray=ray, question=question_of(error)),
-        continues=not after.fresh,
+        seen="Nothing was scored and nothing new was published." if found.nothing else after.seen,
+        so_far=found.so_far,
+        remarks=(*_beside(error), *found.remarks),
+        commands=remedies(
+            mended(request, type(error).__name__), state, job, fresh=after.fresh, ray=ray, question=question_of(error)
+        ),
+        continues=not after.fresh and not found.nothing,
         report=written(request) if report is None else report,
     )
 
@@ -88,15 +91,30 @@ def asking_page(request: RunRequest, question: Question) -> str:
     return "\n".join(lines)
 
 
-def _progress(request: RunRequest) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """How far the run is, and what a person should know about how it was scored."""
-    with suppress(StorageError):  # the run may have failed because the storage is away
-        newest = newest_revision(request.storage, request.run_uri)
-        if newest is not None:
+@dataclass(frozen=True)
+class _Progress:
+    """How far the run is, and what a person should know about how it was scored.
+
+    nothing: it has no revision, so nothing of it was ever scored. unknown: nor was it kept why it could not begin, so
+    no command that looks at runs knows of it.
+    """
+
+    so_far: str = ""
+    remarks: tuple[tuple[str, str], ...] = ()
+    nothing: bool = False
+    unknown: bool = False
+
+    @classmethod
+    def of(cls, request: RunRequest) -> _Progress:
+        with suppress(StorageError):  # the run may have failed because the storage is away
+            newest = newest_revision(request.storage, request.run_uri)
+            if newest is None:
+                kept = before_it_begins(request.storage, request.run_uri, request.job.name)
+                return cls(nothing=True, unknown=kept is None)
             progress = newest.state.progress
             told = remarks(newest) + [("mend", each) for each in mending(newest, lost(request.storage, newest))]
-            return describe(progress) if progress.shards else "", tuple(told)
-    return "", ()
+            return cls(describe(progress) if progress.shards else "", tuple(told))
+        return cls()
 
 
 def as_text(found: Failure) -> str:

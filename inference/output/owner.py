@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from nightjar.inference.errors import AlreadyExists, JobError, Missing
+from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, StorageError
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.output.publications import now_utc
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, is_local, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,11 @@ def claim_output(storage: Storage, output: str, name: str) -> None:
     """Claim the output for this job, or find that it belongs to this job already.
 
     Raises:
-        JobError: it belongs to another job; names `output.uri`.
+        JobError: it belongs to another job, or nothing can be written there; names `output.uri`.
     """
     try:
-        storage.create(_uri(output), json.dumps(to_json(Owner(name, now_utc()))).encode())
+        with naming_output(output):
+            storage.create(_uri(output), json.dumps(to_json(Owner(name, now_utc()))).encode())
     except AlreadyExists:
         check_owner(storage, output, name)
 
@@ -50,6 +56,70 @@ def check_owner(storage: Storage, output: str, name: str) -> str | None:
     if owner != name:
         raise JobError(f"output.uri: {output} belongs to the job {owner!r}; give {name!r} a place of its own")
     return owner
+
+
+def leave_unowned(storage: Storage, output: str, folder: str, name: str) -> None:
+    """Remove this folder of a local output, and those between the two, as far as they are empty, if the output belongs
+    to nobody: deleting a file leaves its folder. Whatever goes wrong leaves the folders, which nobody reads.
+    """
+    with suppress(StorageError, JobError):
+        if is_local(output) and check_owner(storage, output, name) is None:
+            below = [Path(each) for each, *_ in os.walk(folder, topdown=False)]
+            above = [each for each in Path(folder).parents if each.is_relative_to(output) and each != Path(output)]
+            for each in (*below, *above):
+                with suppress(OSError):
+                    each.rmdir()
+
+
+@contextmanager
+def naming_output(output: str) -> Iterator[None]:
+    """For the first writes into an output.
+
+    Raises:
+        JobError: the storage takes nothing there: it refuses, is read-only, or there is no such bucket or folder and
+            none can be made. Any other error of the storage says nothing about the job, and stays as it is.
+    """
+    try:
+        yield
+    except Missing as error:
+        raise JobError(
+            f"output.uri: {output} is not there and cannot be made ({error}); choose another place"
+        ) from error
+    except Denied as error:
+        raise JobError(f"output.uri: nothing can be written to {output}: {error}") from error
+    except StorageError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno == errno.EROFS:
+            raise _read_only(output) from error
+        raise
+
+
+def check_writable(output: str) -> None:
+    """Find a local output that this process may not write to, without a request to the storage. What only a write can
+    find, the first write finds.
+
+    Raises:
+        JobError: it may not; names `output.uri`.
+    """
+    if not is_local(output):
+        return
+    folder = Path(output)
+    while not os.path.exists(folder):  # noqa: PTH110 (`Path.exists` raises where it may not look into a folder)
+        folder = folder.parent
+    if os.access(folder, os.W_OK | os.X_OK):
+        return
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        raise _read_only(output)
+    raise JobError(
+        f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
+        "process runs as, or choose another place"
+    )
+
+
+def _read_only(output: str) -> JobError:
+    return JobError(
+        f"output.uri: nothing can be written to {output}: its file system is read-only; choose another place"
+    )
 
 
 def _uri(output: str) -> str:

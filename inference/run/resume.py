@@ -21,14 +21,13 @@ from nightjar.inference.metrics.drawing import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.output.owner import claim_output
+from nightjar.inference.output.owner import claim_output, naming_output
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.versions import same_version
-
 
 _TO_SECONDS = len("2026-11-19T02:00:00")
 """The part of a time that all records have: some have milliseconds behind it."""
@@ -42,7 +41,16 @@ def claim(request: RunRequest) -> None:
 
 
 def probe_output(request: RunRequest) -> None:
-    if not request.job.output.single_writer and not probe_conditional_writes(request.storage, request.output):
+    """Check that the output's storage takes files, and honours create-if-absent.
+
+    Raises:
+        JobError: it does not; names `output.uri`.
+    """
+    if request.job.output.single_writer:
+        return
+    with naming_output(request.output):
+        honours = probe_conditional_writes(request.storage, request.output)
+    if not honours:
         raise JobError(
             f"output.uri: the storage behind {request.output} ignores create-if-absent (If-None-Match), so two runs "
             "could overwrite each other; use another one, or set output.single_writer: true if nothing else ever "
@@ -186,7 +194,7 @@ def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | Non
     name = state.planned.identity if state.planned else ""
     if not name:
         return None
-    remedy = "restore it, or score the run anew with --fresh; `nightjar replay` does without it with --live"
+    remedy = "restore it, or score the run anew with --fresh; `nightjar replay … --live` does without it"
     return read_control(storage, join(uri, name), read_identity, "what scored a run", remedy)
 
 
@@ -281,7 +289,7 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
         raise TakenBack(
             f"r{source.number} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since, and this run would publish its results again: nothing was scored, and readers do not see them. "
-            f"`nightjar republish` shows r{source.number} again, --fresh scores everything anew"
+            f"`nightjar republish JOB {request.run_id}` shows r{source.number} again, --fresh scores everything anew"
         )
 
 

@@ -432,7 +432,7 @@ def test_a_night_whose_input_does_not_come_waits_without_a_cluster_then_fails_it
         nightly.nightly(job=str(lake.job_path), date=dt.date.fromisoformat(DATE))
     assert isinstance(ending.of_code, GateFailed)
     assert ray.is_initialized() == connected
-    assert not [path for path in lake.out.rglob("*") if path.is_file()], "what it waited for is over"
+    assert list(lake.out.iterdir()) == [], "what it waited for is over, and the output is nobody's"
     waiting = f"waiting for _SUCCESS in {lake.folder}/data (1 file there), at most 1s"
     assert shown == [waiting]  # and no empty text: it never went on
     found = page(prefect_api, f"late {DATE}")
@@ -441,4 +441,8 @@ def test_a_night_whose_input_does_not_come_waits_without_a_cluster_then_fails_it
     assert html.unescape(str(found.artifacts["late-progress"].description)).replace("\\", "") == f"{DATE}: {waiting}"
     (gate,) = found.table("late-gates")
     assert (gate["gate"], gate["passed"], gate["observed"]) == ("input.wait", "NO", "1 file there")
-    assert "Waited 1s" in str(found.artifacts["late-summary"].data)
+    summary = str(found.artifacts["late-summary"].data)
+    assert "Waited 1s" in summary
+    assert "Nothing was scored and nothing new was published." in summary
+    assert f"nightjar check {lake.job_path} --date {DATE}" in summary
+    assert "nightjar show" not in summary, "no command knows of this run"

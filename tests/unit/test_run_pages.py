@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,19 @@ from nightjar.flows.pages import finished
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.tables import _COMMANDS, _bounded, _headed
 from nightjar.flows.pages.wording import left_out, money
-from nightjar.inference.errors import JobError, NightjarError, QuarantineFull
+from nightjar.inference.errors import GateFailed, JobError, NightjarError, QuarantineFull
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Failed
+from nightjar.inference.run import reasons
 from nightjar.inference.run.report import MAX_LINES, RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
-from support import Lake
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.validation.gates import GateResult
+from support import NIGHT, Lake
 
 PUBLISHED = Verdict(1, 1, (), Figures({}), "manifest.json", "", "shards.parquet")
 PUBLICATION = Publication(1, 1, "manifest.json")
@@ -53,6 +59,31 @@ def test_rows_that_were_left_out_are_those_for_which_the_whole_condition_is_not_
 )
 def test_a_small_sum_of_money_has_more_digits(cost: float, currency: str, said: str) -> None:
     assert money(cost, currency) == said
+
+
+def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake: Lake) -> None:
+    """No command would find it, and nothing is scored that a repetition could leave out."""
+    request = lake.ready().request()
+    late = GateFailed("Waited 1s for data/", (GateResult("input.wait", False, "", "", "Waited 1s for data/"),))
+    found = failure(request, late, "job.yaml", None)
+    assert (found.how, found.seen) == (
+        "failed at gate input.wait",
+        "Nothing was scored and nothing new was published.",
+    )
+    assert found.commands == {
+        "try": f"check job.yaml --date {NIGHT}",
+        "repeat": f"run job.yaml --run-id {NIGHT}",
+    }
+    assert not found.adds("repeat")
+    claim_output(request.storage, request.output, "lake")
+    reasons.keep(request, late, "discover")
+    found = failure(request, late, "job.yaml", None)
+    assert list(found.commands) == ["look", "repeat"], "its reason is kept now, and `show` has it"
+    assert not found.adds("repeat")
+    away = FaultyStorage(LakeStorage(), [fail("*", nth=None)])
+    found = failure(replace(request, storage=away), late, "job.yaml", None, "")
+    assert "could not be looked up" in found.seen
+    assert list(found.commands) == ["look", "repeat"]
 
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
