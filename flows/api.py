@@ -9,16 +9,19 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.terminal import as_found
-from nightjar.inference.engine import RAY
-from nightjar.inference.errors import NightjarError
+from nightjar.inference.engine import LOCAL, RAY
+from nightjar.inference.errors import JobError, NightjarError, RunFailed, StorageError
 from nightjar.inference.garbage import seldom_collected
-from nightjar.inference.run.request import RunRequest, check_date, make_request
+from nightjar.inference.run.request import RunRequest, check_date, date_named, is_run_id, make_request
+from nightjar.inference.storage.lake import LakeStorage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -280,8 +283,9 @@ def _silently(job: str | Path, ray: str | None, **given: Any) -> tuple[Launched,
 def requested(job: str | Path, **given: Any) -> RunRequest:
     """The request for a run that is to begin. given: as `make_request` takes it.
 
-    Where code or model cannot be had, it is known which run was meant, so its reason is kept and told. A job file that
-    cannot be read names nobody to tell.
+    Where code or model cannot be had, or what is kept of the run cannot be read, it is known which run was meant, so
+    its reason is kept and told. A job file that cannot be read names nobody to tell; and words of the command that are
+    wrong are for whoever typed them.
 
     Raises:
         NightjarError: As `make_request`.
@@ -289,13 +293,47 @@ def requested(job: str | Path, **given: Any) -> RunRequest:
     try:
         return make_request(job, **given)
     except NightjarError as error:
-        try:
-            meant = make_request(job, **given, scores=False)
-        except NightjarError:
-            raise error from None
+        if (meant := _meant(job, given)) is not None:
+            from nightjar.flows.unbegun import could_not_begin
+
+            could_not_begin(meant, error, "discover")
+        raise
+
+
+def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
+    """The run that was meant where no request for it could be made; None if that cannot be known."""
+    try:
+        return make_request(job, **given, scores=False)
+    except StorageError:
+        # The job file alone says whom to tell. A run's date is in its folder, unless the command or the name says it:
+        # it is taken for a new run, as one is that has no such folder.
+        name = given.get("run_id")
+        if name is not None and not is_run_id(name):
+            return None
+        day = given.get("date") or date_named(name or "")
+        alone = {**given, "run_id": None, "date": str(day) if day else None}
+        with suppress(NightjarError):
+            found = make_request(job, **alone, scores=False, storage=LakeStorage())
+            return replace(found, run_id=name or found.run_id)
+    except NightjarError:
+        return None
+    return None
+
+
+@contextmanager
+def _telling(request: RunRequest, step: str, unless: tuple[type[NightjarError], ...] = ()) -> Iterator[None]:
+    """Keep why the block fails before a night has begun, and tell whom the job says.
+
+    step: where that is. unless: errors after which nights have begun, which tell for themselves.
+    """
+    try:
+        yield
+    except unless:
+        raise
+    except NightjarError as error:
         from nightjar.flows.unbegun import could_not_begin
 
-        could_not_begin(meant, error, "discover")
+        could_not_begin(request, error, step)
         raise
 
 
@@ -309,14 +347,8 @@ def launched(
     """
     began = time.monotonic()
     with OwnServer() as server:
-        try:
-            with seldom_collected():
-                waits = _look_first(request, ray, server)
-        except NightjarError as error:
-            from nightjar.flows.unbegun import could_not_begin
-
-            could_not_begin(request, error, "discover")
-            raise
+        with _telling(request, "discover"), seldom_collected():
+            waits = _look_first(request, ray, server)
         from nightjar.flows.launch import launch
 
         done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
@@ -348,6 +380,7 @@ def _look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool
     else:
         beginning = Beginning(request.storage, request.job)
         schema = check_request(request, beginning)
+    check_output(request, ray)
     server.begin_early()
     with Inspection(
         request, silent=True
@@ -360,6 +393,24 @@ def _look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool
         # Preflight finds what is not known by then.
         inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
     return waits
+
+
+def check_output(request: RunRequest, ray: str | None) -> None:
+    """Check that this process may write to a local output, if it is this machine that writes there. It costs nothing.
+
+    Raises:
+        JobError: It may not; names `output.uri`.
+    """
+    from nightjar.inference.output.owner import check_writable
+
+    try:
+        check_writable(request.output)
+    except JobError:
+        from nightjar.flows.cluster import named  # only now: Prefect is imported with it, which takes a second
+
+        # The machines of a named cluster may write where this one may not.
+        if request.engine == LOCAL or named(ray) is None:
+            raise
 
 
 def nights(
@@ -384,11 +435,19 @@ def nights(
     days = _date(first), _date(last)
     for day, option in zip(days, ("--from", "--to"), strict=True):
         check_date(day, option)
-    start, end = (make_request(job, date=day, engine=engine) for day in days)
-    check_model(start)  # the other checks depend on the night
-    from nightjar.flows.backfill import launch_backfill
+    start = requested(job, date=days[0], engine=engine)
+    end = make_request(job, date=days[1], engine=engine, scores=False)  # of which only the date is needed
+    with _telling(start, "discover"):
+        check_model(start)  # the other checks depend on the night
+        check_output(start, ray)
+    from nightjar.flows.backfill import check_local, launch_backfill, nights_between
 
-    return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
+    # What is wrong with the words of the command is for whoever typed them, and says nothing about the first night.
+    if engine == LOCAL:
+        check_local(parallel)
+    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    with _telling(start, "start", unless=(RunFailed,)):
+        return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:

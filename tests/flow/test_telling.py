@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from nightjar.flows.nightly import nightly
 from nightjar.flows.pages import standing
 from nightjar.flows.prefect_api.events import FAILED
 from nightjar.flows.prefect_api.server import drain
-from nightjar.inference.errors import Denied, StorageError, Transient
-from nightjar.inference.run import request, steps
+from nightjar.inference.errors import ClusterError, Denied, JobError, StorageError, Transient
+from nightjar.inference.run import request, resume, steps
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from service import events
@@ -143,6 +144,89 @@ def test_a_run_whose_code_or_model_is_missing_is_told(
     (body,) = hook.posted
     assert (body["event"], body["verdict"]) == ("failed", "rejected")
     assert "gone" in body["cause"]
+
+
+@pytest.mark.parametrize("lacks", [{"path": "gone.bin"}, {"uses": "torch", "path": "weights.pt2"}])
+def test_a_backfill_that_fails_before_its_first_night_is_told_once(tmp_path: Path, lacks: dict[str, str]) -> None:
+    """Whether the model cannot be had or cannot be read: of the first of its nights."""
+    (tmp_path / "weights.pt2").write_bytes(b"no model")
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        job = yaml.safe_load(lake.job_path.read_text())
+        job["model"] |= lacks
+        lake.job_path.write_text(yaml.safe_dump(job))
+        with pytest.raises(JobError) as failed:
+            flows.backfill(lake.job_path, DATE, "2026-11-21", engine="local")
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"], body["verdict"]) == ("failed", DATE, "rejected")
+    assert body["cause"] == str(failed.value)
+    assert lacks["path"] in body["cause"]
+
+
+def test_a_backfill_whose_prefect_is_away_is_told_once(tmp_path: Path) -> None:
+    with webhook() as hook, temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        with pytest.raises(ClusterError) as failed:
+            flows.backfill(lake.job_path, DATE, "2026-11-21", engine="local")
+    (body,) = hook.posted
+    assert (body["run_id"], body["verdict"]) == (DATE, "failed")
+    assert body["cause"] == str(failed.value)
+
+
+def test_wrong_words_of_a_backfill_are_told_to_nobody_and_a_night_that_fails_in_it_once(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
+    """The words are for whoever typed them."""
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(
+            notify={"on": ["failed"], "webhook": hook.url}, input__uri="data/{date}/", schedule={"cron": "0 2 * * MON"}
+        )
+        for first, last, more in ((DATE, "2026-11-18", {}), (DATE, DATE, {}), (DATE, "2026-11-23", {"parallel": 2})):
+            with pytest.raises(JobError, match=r"^(there is no night|--parallel 2)"):
+                flows.backfill(lake.job_path, first, last, engine="local", **more)
+        assert hook.posted == []
+        done = forked("backfill", lake.job_path, "--from", DATE, "--to", "2026-11-23", *LOCAL, env=api_env)
+        assert done.returncode == 1, done.stderr
+    (body,) = hook.posted
+    assert (body["run_id"], body["verdict"]) == ("2026-11-23", "rejected")
+
+
+@pytest.mark.parametrize("fault", [None, Denied("fix/run.json: not yours"), Transient("fix/run.json: away")])
+def test_a_run_whose_record_cannot_be_read_is_told_by_its_job_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: StorageError | None
+) -> None:
+    """Whether it is damaged, or the storage refuses to show it. The reason is kept where that is possible."""
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        begun = request.make_request(lake.job_path, date=DATE, run_id="fix", engine="local")
+        resume.claim(begun)
+        kept = lake.out / "runs" / "fix" / "run.json"
+        if fault is None:
+            kept.write_text("{")
+        else:
+            refused = [fail("read", "*/run.json", None, fault)]
+            monkeypatch.setattr(request, "storage_of", lambda _: FaultyStorage(LakeStorage(), refused))
+        with pytest.raises(StorageError, match=r"fix/run\.json") as failed:
+            flows.run(lake.job_path, run_id="fix", date=DATE, engine="local")
+        with pytest.raises(JobError, match="--run-id"):
+            flows.run(lake.job_path, run_id="no/name", date=DATE, engine="local")
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"], body["date"], body["verdict"]) == ("failed", "fix", DATE, "failed")
+    assert body["cause"] == str(failed.value)
+    (note,) = (kept.parent / "not-begun").iterdir()
+    assert str(failed.value) in json.loads(note.read_text())["message"]
+
+
+def test_settings_that_no_storage_can_be_made_of_are_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "gone")
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(
+            notify={"on": ["failed"], "webhook": hook.url}, input__uri="s3://bucket/data/", output__uri="out/{date}/"
+        )
+        with pytest.raises(Denied, match="gone"):
+            flows.run(lake.job_path, run_id="2026-11-18", engine="local")
+    (body,) = hook.posted
+    assert (body["run_id"], body["date"], body["verdict"]) == ("2026-11-18", "2026-11-18", "failed")
 
 
 @pytest.mark.parametrize("step", ["discover", "score", "publish_run"])
