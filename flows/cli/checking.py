@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from nightjar.flows.api import check_output
 from nightjar.flows.cli.tables import sample_rows
 from nightjar.flows.cluster import named
 from nightjar.flows.pages.escaping import line
@@ -31,6 +32,7 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
         JobError, ClusterError: Something must be changed.
     """
     steps.check_input(request, discovery)
+    check_output(request, ray)
     if (limit := request.job.resources.concurrency_limit) is not None:
         # If no API is configured, this starts an own server, as a run does; it has the limits of this machine's
         # database.
@@ -83,13 +85,14 @@ def _sample(sampled: Sampled) -> Sample:
     )
 
 
-def as_text(said: CheckReport) -> list[str | Table]:
-    """What `check` found, for people: lines, and a table of the scored rows."""
+def as_text(said: CheckReport, where: str | None = None) -> list[str | Table]:
+    """What `check` found, for people: lines, and a table of the scored rows. where: `input.where` of the job."""
     sample = said.sample
+    rows = rows_known(said.rows, said.uncounted_files) + (" (before input.where)" if where and said.rows else "")
     columns = (f"{line(each.name)} {each.type}" for each in said.columns)
     scores = f"scores {sample.rows:,} rows of {_places(sample.places)} on" if sample.rows else "is on"
     parts: list[str | Table] = [
-        f"{said.job}: {counted(said.files, 'file')}, {rows_known(said.rows, said.uncounted_files)}; the model "
+        f"{said.job}: {counted(said.files, 'file')}, {rows}; the model "
         f"loads and {scores} {said.device}; {said.output} accepts conditional writes. "
         f"{'Ready, but see the notes.' if said.notes else 'Ready.'}",
         *([f"  input      snapshot {said.snapshot} of its table"] if said.snapshot else []),

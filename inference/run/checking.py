@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from nightjar.inference import witness
 from nightjar.inference.engine import opened
+from nightjar.inference.errors import JobError, NightjarError, SchemaMismatch, ShardError, StorageError, Transient
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.messages import clip, counted
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.output.space import check_space
+from nightjar.inference.records import Piece
 from nightjar.inference.run import outside
 from nightjar.inference.run.request import (
     RunRequest,
@@ -30,7 +37,8 @@ from nightjar.inference.run.samples import (
 )
 from nightjar.inference.run.scoring import told
 from nightjar.inference.run.waiting import awaited
-from nightjar.inference.scoring.preflight import samples
+from nightjar.inference.scoring.assignment import read_schema
+from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
 from nightjar.inference.scoring.timing import Placement
 from nightjar.inference.validation.evidence import judge_input
 
@@ -56,7 +64,42 @@ def check_input(request: RunRequest, discovery: Discovery) -> None:
         JobError: Something must be changed first.
     """
     targets.check(request.storage, request.job, discovery.schema)
-    check_labels(request.storage, request.job, discovery.schema, samples(make_plan(discovery, request.job, "")))
+    places = samples(make_plan(discovery, request.job, ""))
+    check_readable(request, discovery.schema, places)
+    check_labels(request.storage, request.job, discovery.schema, places)
+
+
+def check_readable(request: RunRequest, schema: pa.Schema, places: Sequence[Piece]) -> None:
+    """Check that rows can be read at one of these places at least. A bad file fails only its own shards, but what is
+    wrong with each file fails the night. This needs no model and no cluster.
+
+    schema: the input's columns.
+
+    Raises:
+        JobError: No row can be read at any place. Names the key, and the first file.
+        Transient: The storage is away.
+    """
+    storage, job = request.storage, request.job
+    columns = read_schema(job, schema)
+    wrong: list[tuple[str, NightjarError]] = []
+    for piece in places:
+        try:
+            read, _ = read_sample(storage, job, piece, columns, SAMPLE_ROWS)
+        except (ShardError, StorageError) as error:
+            wrong.append((type(error).__name__, error))
+            continue
+        if read.readable or not read.failures:
+            return  # it can be read, even if none of its rows matches `input.where`
+        failure = read.failures[min(read.failures)]
+        wrong.append((failure.error, JobError(read.unreadable(piece.uri))))
+    if not wrong:
+        return
+    kind, first = wrong[0]
+    if isinstance(first, Transient):
+        raise first
+    key = "input.schema" if kind == SchemaMismatch.__name__ and job.input.declared else job.input.key
+    tried = f"the first rows of {counted(len(places), 'place')} of the input were tried, and none can be read"
+    raise JobError(f"{key}: {tried}; the first: {clip(str(first))}")
 
 
 def check(request: RunRequest, discovery: Discovery) -> Checked:
@@ -88,6 +131,11 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     if discovery.unread:
         warnings.append(discovery.unread)
     warnings += sample_notes(spec, sampled)
+    if request.job.input.where and isinstance(loaded, Examined) and not (sampled.rows or loaded.sample_error):
+        warnings.append(
+            "none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "
+            "matches, the night publishes 0 rows"
+        )
     columns = readers_schema(output_schema(request.job, discovery.schema))
     typed = tuple((each.name, type_name(each.type)) for each in columns)
     what = request.job.in_stage if placement.why else ""

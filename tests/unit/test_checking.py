@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.text import Text
 
 from nightjar.flows.cli import checking
 from nightjar.flows.reports import CheckReport
-from nightjar.inference.errors import JobError
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import Denied, JobError, NightjarError, StorageError, Transient
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.samples import Sampled, Shown
 from nightjar.inference.run.steps import Checked
+from nightjar.inference.storage.faults import FaultyStorage, fail
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 HOSTILE = "\x1b[31mred\n  columns    none"
@@ -77,6 +83,63 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     assert "the model loads and is on cpu" in str(ready)
     identity = "  identity   code: 1 file (model.py)"
     assert more == ["  columns    id int64, score float32", identity, "Note: its files change"]
+
+
+def test_an_input_that_no_file_gives_as_the_job_declares_it_is_refused_before_a_cluster_starts(lake: Lake) -> None:
+    """Each of its shards would fail. One file that can be read is enough to go on."""
+    request = lake.ready(input__schema={"id": "list<int32>"}).request()
+    discovery = run.discover(request)
+    with pytest.raises(JobError) as refused:
+        run.check_input(request, discovery)
+    first = lake.folder / "data" / "part-00.parquet"
+    assert str(refused.value).startswith(
+        "input.schema: the first rows of 8 places of the input were tried, and none can be read; the first: "
+        f"{first}: column 'id' is int64 here, and cannot be read without loss as list<int32>, which input.schema"
+    )
+    last = lake.folder / "data" / "part-03.parquet"
+    table = pq.read_table(last)
+    pq.write_table(table.set_column(0, "id", pa.array([[1]] * table.num_rows, pa.list_(pa.int32()))), last)
+    run.check_input(request, run.discover(request))
+
+
+def test_rows_that_all_have_a_value_of_another_type_are_refused_too(lake: Lake) -> None:
+    """A text file has no types of its own: each row is a failure of its own."""
+    lake.ready(input={"uri": "rows.csv", "schema": {"x": "float32"}}, carry=["id"])
+    (lake.folder / "rows.csv").write_text("id,x\n1,many\n2,few\n")
+    request = lake.request()
+    with pytest.raises(JobError, match=r"^input\.schema: the first rows of 1 place .* 2 rows of .*/rows\.csv can be"):
+        run.check_input(request, run.discover(request))
+
+
+@pytest.mark.parametrize(("error", "raised"), [(Denied("not yours"), JobError), (Transient("away"), Transient)])
+def test_files_that_cannot_be_opened_are_the_jobs_fault_unless_the_storage_is_away(
+    lake: Lake, error: StorageError, raised: type[NightjarError]
+) -> None:
+    request = lake.ready().request()
+    discovery = run.discover(request)
+    closed = replace(request, storage=FaultyStorage(LakeStorage(), [fail("open", "*", None, error)]))
+    with pytest.raises(raised, match=str(error)) as refused:
+        run.check_input(closed, discovery)
+    assert raised is Transient or str(refused.value).startswith("input.uri: the first rows of 8 places")
+
+
+def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_not_tried(tmp_path: Path) -> None:
+    """The night would publish nothing. The count of the rows is from before the condition."""
+    lake = Lake(tmp_path, LOCAL).ready(input__where="x > 100000")
+    request = lake.request()
+    discovery = run.discover(request)
+    ready, *more = checking.as_text(
+        checking.found(request, discovery, run.check(request, discovery), ()), request.job.input.where
+    )
+    assert str(ready).startswith("lake: 4 files, 8,000 rows (before input.where); the model loads and is on cpu; ")
+    assert str(ready).endswith("Ready, but see the notes.")
+    assert more[-1] == (
+        "Note: none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "
+        "matches, the night publishes 0 rows"
+    )
+    lake.write_job(input__where="x > 5")
+    request = lake.request()
+    assert run.check(request, discovery).warnings == ()
 
 
 def test_it_is_said_where_a_preprocess_would_run(lake: Lake) -> None:
