@@ -69,7 +69,8 @@ def _are_unsigned(value: Any) -> bool:
     """Whether a value is an integer from 0, missing, or a list of such values."""
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
         return all(map(_are_unsigned, value))
-    return is_missing(value) or (isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0)
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_missing(value) or (whole and bool(value >= 0))
 
 
 def _of_uint64(declared: pa.DataType) -> pa.DataType:
