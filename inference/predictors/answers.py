@@ -37,11 +37,11 @@ PROBABILITIES = "probabilities"
 
 _ALIKE: Mapping[type, Callable[[pa.DataType], bool]] = {
     str: is_text,
-    int: lambda kind: pa.types.is_integer(kind) and kind != pa.uint64(),
+    int: pa.types.is_integer,
     float: pa.types.is_floating,
 }
 """Values that a type holds as they are, unless they are too large. Arrow takes them several times as fast as they are
-converted, and each answer is looked at alone. Of uint64 the conversion takes fewer numbers than Arrow."""
+converted, and each answer is looked at alone."""
 
 _CHOSEN = "choice"
 """The property of the answer that has the choice, where a schema is all that can be asked for."""
