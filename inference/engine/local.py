@@ -227,15 +227,15 @@ def _set_exit(leave: Callable[[int], None]) -> None:
     setattr(os, "_exit", leave)  # noqa: B010 (mypy lets nobody assign to it)
 
 
-def _leave(leave: Callable[[int], None], process: int, code: int) -> None:
+def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
     """What `os._exit` does while the user's code runs: 0 would tell the caller that the night is published. Processes
     that this one forked end as they like.
     """
-    if code == 0 and os.getpid() == process:
+    if status == 0 and os.getpid() == process:
         print(f"nightjar: the model's code calls os._exit(0), which ends this command. {_ON_RAY}", file=sys.stderr)
         sys.stderr.flush()
-        code = RunFailed.exit_code
-    leave(code)
+        status = RunFailed.exit_code
+    leave(status)
 
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:

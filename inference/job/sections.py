@@ -299,11 +299,16 @@ class RuntimeEnv(Section):
         """Whether the value of a variable is taken from an environment, so that nobody must see it."""
         return _TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
 
+    @property
+    def counted(self) -> dict[str, str]:
+        """The variables that count in the identity, with their values: those that the job file says."""
+        return {name: value.get_secret_value() for name, value in self.env_vars.items() if not self.secret(name)}
+
     def identity(self) -> dict[str, Any]:
         """What of it can change an output. Values that are taken from an environment are secrets, or differ from place
         to place; the others are in the job file, and count by their digest.
         """
-        own = {name: value.get_secret_value() for name, value in self.env_vars.items() if not self.secret(name)}
+        own = self.counted
         digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
         named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}
         return {key: value for key, value in named.items() if value}

@@ -214,11 +214,14 @@ def lost_at(storage: Storage, output: str, run_id: str, revision: int) -> str:
 
 
 def _last_of(storage: Storage, output: str, date: str) -> str:
-    """The run that readers saw last of a date; else a run of that name."""
+    """The run of a date that readers saw last, and do not see now; else one that they see, or a run of that name."""
+    shown = publish.newest(storage, output)
     for number in reversed(publish.numbers(storage, output)):
-        if run := publish.readable(storage, output, number).nights().get(date):
+        there = publish.readable(storage, output, number)
+        hidden = {run: entry for run, entry in there.runs.items() if run not in shown.runs}
+        if run := replace(there, runs=hidden).nights().get(date):
             return run
-    return date
+    return shown.nights().get(date, date)
 
 
 def published_before(storage: Storage, run_uri: str) -> Published | None:

@@ -12,7 +12,7 @@ from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.publishing import finish_publication, make_visible, shown_everywhere
+from nightjar.inference.run.publishing import check_visible, finish_publication, make_visible, shown_everywhere
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.run.validating import verdict_of
@@ -95,6 +95,8 @@ def carried_out(request: RunRequest) -> Answered | None:
         return None
     if given.approved and not newest.sealed:
         return answer(request, approved=True, by=given.by, note=given.note)
+    if newest.state.published is not None:
+        check_visible(request, newest.number, question.published.checksum)
     return _as_it_is(request, newest, question, given)
 
 

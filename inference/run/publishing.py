@@ -34,7 +34,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     """
     began = time.time()
     if scored.finished:
-        _check_visible(request, scored, verdict)
+        check_visible(request, scored.revision, verdict.checksum)
         reasons.forget(request)
         return shown_everywhere(request, scored.revision, scored.number, verdict.manifest, began)
     if not request.publish:
@@ -126,15 +126,15 @@ def mend_places(request: RunRequest, now: publish.Snapshot | None, *, settled: b
     places.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
 
 
-def _check_visible(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
-    """Check that readers see this revision, which was published before.
+def check_visible(request: RunRequest, revision: int, checksum: str) -> None:
+    """Check that readers see this revision, which was published before. checksum: of its manifest.
 
     Raises:
         TakenBack: They do not.
     """
     shown = publish.shown(request.storage, request.output, request.run_id)
-    if shown is None or shown.checksum != verdict.checksum:
+    if shown is None or shown.checksum != checksum:
         raise TakenBack(
-            f"r{scored.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
+            f"r{revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since: nothing was scored, and readers do not see it"
         )

@@ -186,7 +186,8 @@ def _opened(
             options = {
                 f"{each.model.prefix}{key}": value for each in job.each for key, value in each.model.options.items()
             }
-            witness.watch(job.folder, known, spec.job.folder, options=options, packages=packages)
+            notes = witness.watch(job.folder, known, spec.job.folder, options=options, packages=packages)
+            notes.places.variables.update(spec.job.resources.runtime_env.counted)
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)
     release()

@@ -600,6 +600,26 @@ def test_a_run_reads_no_night_again_that_can_never_be_in_the_table(
     assert reads == []
 
 
+def test_a_new_table_over_nights_that_were_deleted_says_so_once(local: Shown) -> None:
+    """Anybody may delete nights. Each run after the one that makes the table would be red for it, and nobody can mend
+    it; whoever restores a night has it committed.
+    """
+    for night in (NIGHT, LATER):
+        local.publish(night)
+    folder = Path(local.uri, "runs", NIGHT)
+    kept = folder.rename(Path(local.uri).with_name("kept"))
+    (problem,) = local.commit(LATER)
+    assert f"the run {NIGHT!r} of {NIGHT} cannot be in it: {folder}/r1 was deleted; restore it, or take" in problem
+    assert f"`nightjar unpublish JOB {NIGHT}`" in problem
+    local.publish("2026-11-20")
+    assert local.commit("2026-11-20") == []
+    assert local.shown().final
+    assert len(local.commit(every=True)) == 1
+    kept.rename(folder)
+    assert local.commit(every=True) == []
+    assert local.says(*(f"{night} r1" for night in (NIGHT, LATER, "2026-11-20")))
+
+
 def test_of_many_nights_that_a_table_lacks_the_latest_are_named(local: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     unfit(local, monkeypatch, *(f"2026-10-{day:02d}" for day in range(1, 31)))
     local.publish(NIGHT)
@@ -608,7 +628,12 @@ def test_of_many_nights_that_a_table_lacks_the_latest_are_named(local: Shown, mo
     assert "2026-10-11" in said[0]
     assert "2026-10-30" in said[19]
     assert said[20] == f"{local.table.uri}: 10 earlier nights not shown either"
-    assert local.shown().problem.count("; the run ") == 19
+    reads: list[str] = []
+    local.storage = FaultyStorage(local.storage, [faults.pause("read", "*/manifest-*", nth=None, before=reads.append)])
+    shown = local.shown()
+    assert shown.problem.count("; the run ") == 19
+    assert (shown.final, shown.problem.endswith("; 10 earlier nights not shown either")) == (True, True)
+    assert len(reads) == 20, "those that are named, however many there are"
 
 
 def test_a_night_without_files_is_not_missed(local: Shown) -> None:

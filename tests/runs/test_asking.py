@@ -10,8 +10,9 @@ import pytest
 from nightjar.flows.pages.advice import advised
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.pages.standing import status
-from nightjar.inference.errors import GateFailed, JobError, Unanswered
+from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswered
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import visibility
 from nightjar.inference.run import approving, steps
 from nightjar.inference.run.approving import Answered, answer, carried_out
 from nightjar.inference.run.request import RunRequest
@@ -221,6 +222,16 @@ def test_a_yes_that_was_cut_off_is_carried_out_by_the_next_yes(
     assert again.publication is not None
     assert (again.publication.number, again.decision.approved) == (1, True)
     assert len(lake.published()) == 8000
+
+
+def test_a_retry_of_an_approved_run_that_was_taken_back_says_so(lake: Lake) -> None:
+    """As Prefect's page offers one: it must not say, nor tell others, that the night is published."""
+    request = asked(lake)
+    assert yes(lake).publication is not None
+    assert carried_out(request) is not None
+    visibility.unpublish(request.storage, request.output, request.run_id)
+    with pytest.raises(TakenBack, match=r"^r1 of the run '2026-11-19' was published before and rolled back or unpub"):
+        carried_out(request)
 
 
 def test_a_yes_that_was_cut_off_may_be_repeated(lake: Lake, tmp_path: Path) -> None:

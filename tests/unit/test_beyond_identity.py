@@ -138,6 +138,28 @@ def test_a_strict_jobs_worker_keeps_nothing_of_what_used_more(lake: Lake, folder
     assert not list(lake.revision().glob("data/*"))
 
 
+def test_a_variable_that_the_job_says_is_part_of_the_identity(lake: Lake, apart: Apart) -> None:
+    """One whose value comes from where the command runs is not."""
+    lake.write_model(READS)
+    env = {"FACTOR": "2", "TOKEN": "${HOME}"}
+    lake.write_job(identity="strict", resources__runtime_env={"env_vars": env})
+    spec = replace(lake.worker_spec(), environment=lake.request().environment)
+    events = apart(scored, spec, list(lake.planned().shards())[:1])
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    assert "reads TOKEN of the environment" in failed.message
+    assert "FACTOR" not in failed.message
+
+
+READS = """
+import os
+
+def score(batch):
+    os.environ["TOKEN"]
+    return {"score": batch["x"] * float(os.environ["FACTOR"])}
+"""
+
+
 def test_a_strict_job_is_refused_in_preflight(lake: Lake) -> None:
     """It lists what was seen; a folder that is only named may be where something is written."""
     lake.write_job(identity="strict")

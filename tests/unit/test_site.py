@@ -21,8 +21,9 @@ from nightjar.flows.pages.report.writing import write
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import Unanswered
-from nightjar.inference.output.visibility import unpublish
+from nightjar.inference.errors import GateFailed, Unanswered
+from nightjar.inference.output.visibility import rollback, unpublish
+from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server, weed
 from support import NIGHT, Lake
 
@@ -278,6 +279,24 @@ def test_no_address_leads_out_of_the_runs(night: Lake, path: str) -> None:
     assert status == 404, text
     assert b"SECRET" not in text
     assert b"root:" not in text
+
+
+def test_the_front_page_says_which_revision_readers_see(tmp_path: Path) -> None:
+    """Not the newest one, which was refused, or from which somebody has gone back."""
+    lake = Lake(tmp_path, LOCAL).ready()
+    lake.run()
+    assert f'<td class="word">{NIGHT} r1 (#1)</td>' in shown(client(served(lake)))
+    lake.write_job(checks=[{"column": "score", "max": 5}])
+    with pytest.raises(GateFailed):
+        lake.run(fresh=True)
+    page = shown(client(served(lake)))
+    assert f'<td class="word">{NIGHT} r1</td>' in page
+    assert f"{NIGHT} r2" in page, "the last night"
+    lake.write_job()
+    lake.run()
+    assert f'<td class="word">{NIGHT} r2 (#2)</td>' in shown(client(served(lake)))
+    rollback(LakeStorage(), str(lake.out), None)
+    assert f'<td class="word">{NIGHT} r1</td>' in shown(client(served(lake)))
 
 
 def test_text_from_outside_is_text(night: Lake) -> None:

@@ -169,6 +169,13 @@ def test_a_night_that_is_taken_away_by_its_date_is_shown_again_by_its_date(outpu
     visibility.unpublish(LakeStorage(), output, None, "2026-11-10")
     assert "repaired" not in seen(output)
     assert visibility.republish(LakeStorage(), output, None, "2026-11-10").origin == Origin("republish", "repaired", 1)
+    finished(output, "another", date="2026-11-10")
+    for taken in ("another", "repaired"):
+        visibility.unpublish(LakeStorage(), output, taken)
+        again = visibility.republish(LakeStorage(), output, None, "2026-11-10")
+        assert again.origin == Origin("republish", taken, 1), "the other one of that date is seen all the time"
+    with pytest.raises(JobError, match="readers see r1 of the run 'repaired' already"):
+        visibility.republish(LakeStorage(), output, None, "2026-11-10")
     with pytest.raises(JobError, match="no revision of the run '2026-11-11' was published"):
         visibility.republish(LakeStorage(), output, None, "2026-11-11")
 

@@ -15,6 +15,9 @@ from nightjar.inference.messages import counted, listed
 _COPIES = 3
 """The number of copies of the shards' descriptors in the object store at once: discovered, planned, and in blocks."""
 
+_PARTS = 10_000
+"""The parts of 1 CPU, 1 GPU and the like in which Ray counts resources."""
+
 _GIB = 1 << 30
 _UNITS = {"CPU": "CPUs", "GPU": "GPUs", "memory": "GiB of memory"}
 _KIND = "accelerator_type:"
@@ -57,8 +60,8 @@ class Demand:
         held, kind = node["Resources"], self.need.accelerator_type
         if (kind and _KIND + kind not in held) or not self.need.labels.items() <= node["Labels"].items():
             return 0
-        room = [held.get(name, 0.0) / each for name, each in self._amounts().items() if each > 0]
-        return int(min(room, default=1024))
+        room = [_times(held.get(name, 0.0), each) for name, each in self._amounts().items() if each > 0]
+        return min(room, default=1024)
 
     def __str__(self) -> str:
         words = [_amount(name, each) for name, each in self._amounts().items()]
@@ -130,7 +133,14 @@ def free_workers(job: Job, *, smallest: bool = False) -> int:
         return 0
     actors = need.min_actors if smallest else need.max_actors
     left = total("CPU") - actors * need.cpus
-    return int(left / step.cpus) if step.cpus > 0 else int(total("CPU"))
+    return _times(left, step.cpus) if step.cpus > 0 else int(total("CPU"))
+
+
+def _times(held: float, each: float) -> int:
+    """How often an amount of a resource fits. It is counted in the parts that Ray counts: in floats 2 - 2 * 0.9 is less
+    than 0.2.
+    """
+    return round(held * _PARTS) // max(1, round(each * _PARTS))
 
 
 def alive() -> list[dict[str, Any]]:

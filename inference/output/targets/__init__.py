@@ -55,7 +55,7 @@ class TableNight:
 
     folder: the URI of its revision. parts: name (relative to `folder`), rows and size of each data file. columns: of
     the parts, those that name their folders last; None without parts. by: these names. problem: why the night cannot be
-    read; then it has no parts.
+    read; then it has no parts. gone: because somebody deleted all of it, as anybody may who needs the space.
     """
 
     date: str
@@ -66,6 +66,7 @@ class TableNight:
     columns: pa.Schema | None = None
     by: tuple[str, ...] = ()
     problem: str = ""
+    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,24 +182,28 @@ def _shown(storage: Storage, output: str, table: TableTarget) -> TableShown:
     try:
         target = opened(storage, output, table)
         number = target.committed()
-        left = _lacks(storage, output, target, number) if number else []
+        left, earlier = _lacks(storage, output, target, number) if number else ([], 0)
     except (StorageError, JobError) as error:
         return TableShown(table.kind, table.uri, number, str(error))
     final = bool(left) and all(each.final for each in left)
-    return TableShown(table.kind, table.uri, number, "; ".join(_sentences(left)), final)
+    return TableShown(table.kind, table.uri, number, "; ".join(_sentences(left, earlier)), final)
 
 
-def _lacks(storage: Storage, output: str, target: Target, number: int) -> list[LeftOut]:
-    """The nights that a table lacks of the newest publication, if it says that one."""
+def _lacks(storage: Storage, output: str, target: Target, number: int) -> tuple[list[LeftOut], int]:
+    """The nights that a table lacks of the newest publication, if it says that one; and the number of earlier ones that
+    it lacks, too, for which nobody can do anything.
+    """
     now = publish.newest(storage, output)
     if now.number != number:
-        return []
-    wanted = change(storage, output, number, now, _missing(target, now))
+        return [], 0
+    missing = sorted(_missing(target, now))
+    looked_at = missing[-_SAID:] if target.settled() else missing
+    wanted = change(storage, output, number, now, looked_at)
     left = {each.date: each for each in target.left_out(wanted)}
     for date, night in wanted.nights.items():
         if night and night.columns is not None and date not in left:
             left[date] = LeftOut(date, night.run, "it can be committed now")
-    return [left[date] for date in sorted(left)]
+    return [left[date] for date in sorted(left)], len(missing) - len(looked_at)
 
 
 def commit(
@@ -246,9 +251,11 @@ def _missing(target: Target, now: Snapshot, dates: Collection[str] | None = None
     return published - target.dates()
 
 
-def _sentences(left: list[LeftOut]) -> list[str]:
+def _sentences(left: list[LeftOut], earlier: int = 0) -> list[str]:
+    """earlier: the number of nights before these that a table lacks, too."""
     said = [str(each) for each in left[-_SAID:]]
-    return [*said, f"{counted(len(left) - _SAID, 'earlier night')} not shown either"] if len(left) > _SAID else said
+    more = earlier + len(left) - len(said)
+    return [*said, f"{counted(more, 'earlier night')} not shown either"] if more else said
 
 
 def change(storage: Storage, output: str, committed: int, now: Snapshot, missing: Collection[str] = ()) -> Change:
@@ -292,6 +299,9 @@ def _read(storage: Storage, output: str, date: str, run: str, entry: Published) 
             columns = pa.schema([*columns, *((name, arrow_type(kind)) for name, kind in found.partitioned_by.items())])
     except (Missing, JobError, pa.ArrowInvalid) as error:
         # Somebody deleted or changed it: no other night must suffer for that.
+        if next(storage.list(folder), None) is None:
+            deleted = f"{folder} was deleted; restore it, or take the night away with `nightjar unpublish JOB {run}`"
+            return TableNight(date, run, entry.revision, problem=deleted, gone=True)
         return TableNight(date, run, entry.revision, problem=str(error))
     return TableNight(date, run, entry.revision, folder, parts, columns, by)
 

@@ -144,7 +144,7 @@ class DeltaTarget:
         latest = next((night for night in reversed(nights) if night.columns is not None), None)
         fitting, left = [], []
         for night in nights:
-            problem, final = night.problem, False
+            problem, final = night.problem, night.gone
             if night.columns is not None and latest is not None:
                 try:
                     self._check_columns(_delta_columns(night.columns), night.by, latest)
