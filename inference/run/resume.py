@@ -164,7 +164,7 @@ def check_shards(
     Raises:
         NoSuchShard: It will not.
     """
-    state = newest.state if newest is not None and newest.number == number else State()
+    state = _state_of(newest, number)
     uri = revs.revision_uri(request.run_uri, number)
     wanted = limited(_planning(request, uri, state, newest, discovery, identity.fingerprint).made, request)
     if not (unknown := sorted(set(request.shards) - set(wanted.ids()))):
@@ -246,6 +246,11 @@ def _scored_again(what: str, shards: int, of: int) -> str:
     return f"{what}: {shards:,} of {of:,} shards {'is' if shards == 1 else 'are'} scored again"
 
 
+def _state_of(newest: revs.Revision | None, number: int) -> State:
+    """The state of the revision of this number, which is the newest one or is yet to begin."""
+    return newest.state if newest is not None and newest.number == number else State()
+
+
 def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
     """The published revision whose results may be taken over. It is chosen when a revision begins, and then stays.
 
@@ -272,7 +277,7 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
     """
     if request.limit:  # never published
         return
-    state = newest.state if newest is not None and newest.number == number else State()
+    state = _state_of(newest, number)
     source = _source(request, state, newest)
     begun = "" if request.fresh or source is not None or not state.openers else state.openers[0][1].at
     if begun:

@@ -162,14 +162,22 @@ def as_of_an_older_release(uri: str) -> None:
         entry.write_text("\n".join(kept))
 
 
-def test_a_table_of_an_older_release_that_lacks_a_night_gets_it(output: Output, table: str) -> None:
-    """Such a table says only the number: what it lacks is seen from its dates."""
+def lacking(output: Output, table: str) -> tuple[list[TableTarget], Path, Path]:
+    """Makes a table that lacks a night, whose manifest could not be read. Returns it, where the manifest belongs, and
+    where it is.
+    """
     output.publish(NIGHT)
     output.publish(LATER)
     manifest = Path(output.uri, output.now().runs[NIGHT].manifest)
     kept = manifest.rename(manifest.with_name("kept"))
     tables = [TableTarget.model_validate({"delta": table})]
     assert len(targets.commit(output.storage, output.uri, tables)) == 1
+    return tables, manifest, kept
+
+
+def test_a_table_of_an_older_release_that_lacks_a_night_gets_it(output: Output, table: str) -> None:
+    """Such a table says only the number: what it lacks is seen from its dates."""
+    tables, manifest, kept = lacking(output, table)
     as_of_an_older_release(table)
     assert len(targets.commit(output.storage, output.uri, tables)) == 1
     kept.rename(manifest)
@@ -192,12 +200,7 @@ def test_a_table_of_an_older_release_that_lacks_nothing_is_left_as_it_is(output:
 
 def test_what_a_table_lacks_is_known_after_another_program_compacted_it(output: Output, table: str) -> None:
     """Its newest commits are not ours then, and its older ones may be in a checkpoint alone."""
-    output.publish(NIGHT)
-    output.publish(LATER)
-    manifest = Path(output.uri, output.now().runs[NIGHT].manifest)
-    kept = manifest.rename(manifest.with_name("kept"))
-    tables = [TableTarget.model_validate({"delta": table})]
-    assert len(targets.commit(output.storage, output.uri, tables)) == 1
+    tables, manifest, kept = lacking(output, table)
     DeltaTable(table).optimize.compact()
     DeltaTable(table).create_checkpoint()
     Path(table, "_delta_log", f"{0:020}.json").unlink()
