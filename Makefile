@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm test test-long test-gpu test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm test test-system test-long test-gpu test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -73,15 +73,25 @@ llm: $(VENV)-vllm/.installed  ## The language model, end to end: fetch 300 gloss
 	$(VENV)-vllm/bin/python $(LLM)/show.py
 
 # A test process that dies ends the tests: pytest-xdist may wait for ever for the process that it starts in its place.
-test: $(VENV)/.installed-dev $(VENV)/.installed-system check  ## Lint, types and tests
-	$(BIN)/python $(FLIGHTS)/prepare.py
-	$(BIN)/python $(FLIGHTS)/train.py
-	$(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0
 
-test-long: $(VENV)/.installed-dev $(VENV)/.installed-system  ## The tests that take too long for `test`: hundreds of rounds, and slow variants of its tests
+# What pip cannot install is installed where that is possible; tests that need a missing program are skipped and say so.
+test: $(VENV)/.installed-dev check flights  ## Lint, types and tests
+	sh tests/system.sh $(VENV) libgomp1 docker-compose
+	$(PYTEST)
+
+test-system: $(VENV)/.installed-dev flights  ## The tests of whole systems: nodes and hosts that are lost, served jobs, pages in a browser
+	sh tests/system.sh $(VENV) chromium postgresql iproute2
+	$(PYTEST) -m 'system and not long'
+
+test-long: $(VENV)/.installed-dev flights  ## The tests that take too long for both: hundreds of rounds, and slow variants of their tests
+	sh tests/system.sh $(VENV)
+	$(BIN)/python -m pytest -m long
+
+.PHONY: flights
+flights: $(VENV)/.installed
 	$(BIN)/python $(FLIGHTS)/prepare.py
 	$(BIN)/python $(FLIGHTS)/train.py
-	$(BIN)/python -m pytest -m long
 
 test-gpu: $(VENV)/.installed-dev  ## The tests that compute on a GPU, on a machine that has one
 	NIGHTJAR_SKIP_FLIGHTS=1 $(BIN)/python -m pytest tests/gpu
@@ -153,11 +163,6 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	mkdir -p $(VENV)/typing/nightjar
 	ln -sfn $(CURDIR)/flows $(VENV)/typing/nightjar/flows
 	ln -sfn $(CURDIR)/inference $(VENV)/typing/nightjar/inference
-	touch $@
-
-# Installs what pip cannot: Chromium, Postgres, compose. Tests that need a missing program are skipped and say so.
-$(VENV)/.installed-system: tests/system.sh | $(VENV)/bin/pip
-	sh tests/system.sh $(VENV)
 	touch $@
 
 clean:  ## Removes what the examples and benchmarks made, but not the environment

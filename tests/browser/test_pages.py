@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
 from service import Service, client, deployments, service
 
-pytestmark = [pytest.mark.browser, pytest.mark.flow]
+pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.flow]
 
 NIGHT = dt.date.today().replace(day=15).isoformat()
 """A day of the month that the date picker opens at."""

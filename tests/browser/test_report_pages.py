@@ -22,7 +22,7 @@ from nightjar.inference.errors import GateFailed
 from nightjar.inference.run.standing import list_runs
 from support import Lake, wait_until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.system, pytest.mark.browser]
 
 PAGES = ("published", "refused", "history")
 SECTIONS = ["verdict", "different", "gates", "metrics", "time", "shards", "quarantine", "origin"]

@@ -19,7 +19,7 @@ from nightjar.inference import engine
 from nightjar.inference.errors import Unanswered
 from support import NIGHT, Lake
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.system, pytest.mark.browser]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
 from service import OFTEN, deployments, ended, start_run
 
-pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
 COMPOSE = Path(__file__).parent.parent.parent / "docker" / "compose.yaml"
 NIGHT = "2026-11-19"

@@ -62,7 +62,7 @@ class Sleeping:
 """
 """A model that never ends its first call; whoever is in one leaves a file."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
 
 @pytest.fixture(scope="module")

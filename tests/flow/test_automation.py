@@ -22,7 +22,7 @@ from forked import forked
 from service import client, deployments, ended, events, runs_of, service, start_run
 from support import FLIGHTS, Lake, conforms, wait_until
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 ROOT = FLIGHTS.parent.parent
 NIGHT = "2026-11-19"

@@ -48,7 +48,7 @@ from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, wait_u
 
 nightly = import_module("nightjar.flows.nightly")
 
-pytestmark = [pytest.mark.flow]
+pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 LOCAL = ("--engine", "local")
 

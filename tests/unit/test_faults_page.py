@@ -10,6 +10,9 @@ import pytest
 TESTS = Path(__file__).parent.parent
 PAGE = (TESTS.parent / "docs" / "faults.md").read_text()
 
+SYSTEM = "pytestmark = [pytest.mark.system,"
+"""What the file of such a test says."""
+
 
 def test_every_row_of_the_tables_names_tests_that_exist() -> None:
     """A fault without a test would be a claim."""
@@ -22,6 +25,20 @@ def test_every_row_of_the_tables_names_tests_that_exist() -> None:
         assert named, row
         assert set(named) <= there, (row, set(named) - there)
     assert set(re.findall(r"`(test_\w+)`", PAGE)) <= there
+
+
+def test_a_test_that_make_test_leaves_out_says_which_target_runs_it() -> None:
+    """Else `pytest -k NAME` selects nothing."""
+    files = [path.read_text() for path in TESTS.rglob("test_*.py")]
+    marked, others = (
+        set(re.findall(r"def (test_\w+)\(", "\n".join(text for text in files if (SYSTEM in text) is system)))
+        for system in (True, False)
+    )
+    told = re.findall(r"`(test_\w+)`(?: \(`make (test-\w+)`\))?", PAGE)
+    apart = {name for name, _ in told if name in marked - others}
+    assert len(apart) > 5
+    assert {name for name, target in told if target in ("test-system", "test-long")} >= apart
+    assert {name for name, target in told if target == "test-system"} <= apart
 
 
 def test_the_example_is_a_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
