@@ -63,6 +63,20 @@ TOGETHER = {
     "test_hosts.py": "hosts",
     "test_memory.py": "memory",
     "test_local_ray.py": "local",
+    # The libraries that they import, which the other processes then do without: see `lazily`.
+    **dict.fromkeys(
+        [
+            *("test_adapters.py", "test_embeddings.py", "test_image_models.py", "test_model_folders.py"),
+            *("test_shared_weights.py", "test_speech.py", "test_text_entities.py", "test_text_labels.py"),
+            *("test_torch_modules.py", "test_torch_misfits.py", "test_torch_inputs.py", "test_torch_weights.py"),
+            *("test_program_archives.py", "test_programs.py", "test_keras.py", "test_sklearn.py", "test_boosters.py"),
+            *("test_onnx.py", "test_out_of_memory.py", "test_endpoint.py", "test_ray_processor.py"),
+            *("test_classes.py", "test_drift.py", "test_metrics.py", "test_ranking.py", "test_regression.py"),
+            *("test_accepting.py", "test_batches.py", "test_ceilings.py", "test_conversion.py", "test_output_types.py"),
+            *("test_parcels.py", "test_private.py", "test_ray_classes.py", "test_scoring.py", "test_spoilt_worker.py"),
+        ],
+        "frameworks",
+    ),
 }
 """Folders and files whose tests stay in one process under `pytest -n`, because they share what takes long to start. A
 file comes before its folder. The tests of another file stay together, too.

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import skops.io  # noqa: F401 (before transformers: its import asks all modules for names, and there that fails)
-import torch
-import transformers
 from PIL import Image
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from lazily import lazily
+
+torch = lazily("torch")
+transformers = lazily("transformers")
+bytes_to_unicode = lazily("transformers.convert_slow_tokenizer", "bytes_to_unicode")
 
 KINDS = {0: "cat", 1: "dog", 2: "bird"}
 RATE = 16_000

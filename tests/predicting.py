@@ -11,11 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
+
+torch = lazily("torch")
 
 F32 = pa.float32()
 
@@ -60,9 +62,6 @@ def scored(job: Job, table: pa.Table, path: str | None = None) -> dict[str, list
 TABLE = pa.table({"a": pa.array([1.0, 2.0, 3.0], F32), "b": pa.array([10, 20, 30], pa.int64())})
 
 
-N = torch.export.Dim("n")
-
-
 def export(
     path: Path, forward: Callable[..., Any], *examples: torch.Tensor, dynamic: bool = True, layer: bool = False
 ) -> str:
@@ -75,7 +74,7 @@ def export(
         def forward(self, *inputs: torch.Tensor) -> Any:
             return forward(*([self.layer(inputs[0])] if layer else inputs))
 
-    shapes = (tuple({0: N} for _ in examples),) if dynamic else None
+    shapes = (tuple({0: torch.export.Dim("n")} for _ in examples),) if dynamic else None
     torch.export.save(torch.export.export(Model(), examples, dynamic_shapes=shapes), path)
     return str(path)
 

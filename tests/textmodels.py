@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import skops.io  # noqa: F401 (before transformers: its import asks all modules for names, and there that fails)
-import torch
-import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from lazily import lazily
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+
+torch = lazily("torch")
+transformers = lazily("transformers")
+Tokenizer = lazily("tokenizers", "Tokenizer")
+models = lazily("tokenizers", "models")
+normalizers = lazily("tokenizers", "normalizers")
+pre_tokenizers = lazily("tokenizers", "pre_tokenizers")
+processors = lazily("tokenizers", "processors")
 
 __all__ = ["transformers"]
 

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from predicting import MakeJob, jobs_in
 
+from lazily import lazily
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
+
+torch = lazily("torch")
 
 F32 = pa.float32()
 NET = '''
@@ -132,7 +134,8 @@ def write(folder: Path, file: str, module: torch.nn.Module) -> None:
         torch.save(module.state_dict(), folder / file)
 
 
-Loaded = tuple[Job, torch.nn.Module]
+Loaded = tuple[Job, Any]
+"""A job, and the torch module that it loads."""
 
 
 @pytest.fixture

@@ -8,9 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+
+from lazily import lazily
+
+pl = lazily("polars")
+DeltaTable = lazily("deltalake", "DeltaTable")
+Schema = lazily("deltalake", "Schema")
 
 COLUMNS = ("date", "night", "id")
 

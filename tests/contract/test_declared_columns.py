@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from test_sources import ALL, STORAGE, WRITERS, Its
 
-from lakes import name_catalog
+from lazily import lazily
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.sources.reading import describe, read_piece, read_sample, source_of
@@ -23,6 +23,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server, weed
+
+name_catalog = lazily("lakes", "name_catalog")
 
 DAY = dt.date(2026, 11, 19)
 FOLDERS = "country=d%20%C3%A9/day=2026-11-19"

@@ -13,10 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
-import torch
-
+from lazily import lazily, skip_without
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -36,6 +33,10 @@ from textmodels import (
     text_job,
     transformers,
 )
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+
+torch = lazily("torch")
 
 TEXTS = sentences(300)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-pytest.importorskip("PIL", reason="pip install 'nightjar-batch[images]'")
-
-from importlib.metadata import version
-
 from PIL import Image
 from predicting import loaded_by_looking
 
+from lazily import skip_without
 from mediamodels import KINDS, encoded, photos, save_classifier, save_detector, transformers
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
@@ -28,6 +24,9 @@ from nightjar.inference.scoring.microbatches import drained, score_table
 from nightjar.inference.tensors import VariableShapedTensor
 from support import Lake
 from textmodels import text_job
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
 
 ALL = {"label": "string", "score": "float32", "scores": "float32[3]", "dog": "float64"}
 FOUND = {"labels": "list<string>", "scores": "list<float32>", "boxes": "list<float32[4]>"}

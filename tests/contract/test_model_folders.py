@@ -15,13 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
-import torch
 from predicting import loaded_by_looking
-from safetensors.torch import load_file, save_file
 
+from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
@@ -34,6 +30,12 @@ from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 from textmodels import WIDTH, direct, save_model, save_recipe, save_tokenizer, sentences, text_job
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+
+torch = lazily("torch")
+load_file = lazily("safetensors.torch", "load_file")
+save_file = lazily("safetensors.torch", "save_file")
 
 TASKS: dict[str, dict[str, Any]] = {
     "embed": {"outputs": {"vector": f"float32[{WIDTH}]"}},

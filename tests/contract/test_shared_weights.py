@@ -16,13 +16,15 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
-import torch
 import yaml
-from sklearn.linear_model import LinearRegression
 from torchnets import has_safetensors, write
 
+from lazily import lazily
 from nightjar.inference.identity import snapshots
 from nightjar.inference.predictors.adapter import SHARED_BYTES
+
+torch = lazily("torch")
+LinearRegression = lazily("sklearn.linear_model", "LinearRegression")
 
 WIDTH, OUTPUTS = 4096, 4352
 WEIGHTS = WIDTH * OUTPUTS * 4

@@ -27,7 +27,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 
-from lakes import as_lance, lay_delta, lay_iceberg, lay_lance, name_catalog
+from lazily import lazily
 from nightjar.inference.errors import (
     Denied,
     InputChanged,
@@ -57,6 +57,12 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
 from s3 import S3Server, weed
+
+as_lance = lazily("lakes", "as_lance")
+lay_delta = lazily("lakes", "lay_delta")
+lay_iceberg = lazily("lakes", "lay_iceberg")
+lay_lance = lazily("lakes", "lay_lance")
+name_catalog = lazily("lakes", "name_catalog")
 
 ROWS = 100
 TABLE = pa.table(

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
+from lazily import skip_without
 from mediamodels import RATE, recordings, save_listener, save_whisper, transformers
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
@@ -20,6 +19,8 @@ from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from textmodels import text_job
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 
 SOUNDS = recordings(7)
 

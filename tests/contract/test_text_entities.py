@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
-
+from lazily import skip_without
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from textmodels import save_model, sentences, text_job, transformers
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 
 TEXTS = [*sentences(60), "", "Cat  and RIVER, the bird!"]
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-geo-loc", 4: "I-geo-loc", 5: "MISC"}

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
-
+from lazily import skip_without
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from textmodels import save_model, sentences, text_job, transformers
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 
 TEXTS = sentences(60)
 LABELS = {0: "bad", 1: "so so", 2: "good"}

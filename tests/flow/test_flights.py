@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
 
 from commands import DATE, Flights
 from forked import Done
+from lazily import lazily
 from support import FLIGHTS, command
+
+log_loss = lazily("sklearn.metrics", "log_loss")
+roc_auc_score = lazily("sklearn.metrics", "roc_auc_score")
 
 pytestmark = pytest.mark.flow
 

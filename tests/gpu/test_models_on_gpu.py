@@ -11,21 +11,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import torch
-
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-pytest.importorskip("PIL", reason="pip install 'nightjar-batch[images]'")
-
 from torchnets import MakeJob, make_job, module_of, numbers, table_of, write
 
+from lazily import lazily, skip_without
 from mediamodels import encoded, photos, recordings, save_classifier, save_detector, save_listener, save_whisper
 from nightjar.inference.predictors import Scorer, check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from textmodels import WIDTH, save_model, save_recipe, sentences
 
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
+
+torch = lazily("torch")
+
 __all__ = ["make_job"]  # a fixture
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+pytestmark = pytest.mark.skipif("not torch.cuda.is_available()", reason="torch sees no GPU here")
 
 CLOSE = 2e-3
 """The largest difference: convolutions and products are computed in TF32, or in half precision by another order."""

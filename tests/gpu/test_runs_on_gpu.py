@@ -7,14 +7,16 @@ import subprocess
 
 import numpy as np
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError
 from support import ONCE, Lake, wait_until
 
+torch = lazily("torch")
+
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
+    pytest.mark.skipif("not torch.cuda.is_available()", reason="torch sees no GPU here"),
     pytest.mark.usefixtures("ray_gpu"),
 ]
 

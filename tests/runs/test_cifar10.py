@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("h5py", reason="pip install 'nightjar-batch[keras]'")
-pytest.importorskip("PIL", reason="pip install 'nightjar-batch[images]'")
-
 from PIL import Image
 
+from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.predictors.kerasmodel import keras_on_torch
 from nightjar.inference.run.request import make_request
 from support import read_published, run_steps
+
+skip_without("h5py", reason="pip install 'nightjar-batch[keras]'")
+skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
+
+keras = lazily("kerasnets", "keras")
 
 pytestmark = pytest.mark.long  # it fetches 140 MB
 
@@ -38,7 +39,7 @@ def test_80_85_percent_of_the_photos_are_what_the_model_says_as_with_keras_itsel
     published = read_published(request)
     assert len(published) == 2000
     images = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in published["path"]])
-    model = keras_on_torch().saving.load_model(EXAMPLE / "models/cnn.h5", compile=False)
+    model = keras.saving.load_model(EXAMPLE / "models/cnn.h5", compile=False)
     wanted = model.predict(images, verbose=0, batch_size=250)
     np.testing.assert_allclose(np.stack(published["scores"].tolist()), wanted, atol=1e-5)
     assert published["label"].tolist() == [Path(path).parent.name for path in published["path"]]

@@ -10,17 +10,19 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lazily import lazily
 from nightjar.inference.errors import AuditFailed, JobError
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports, nights, outcomes, places, visibility
 from nightjar.inference.run import steps
 from nightjar.inference.validation.audit import audit_block
 from support import Lake
+
+pl = lazily("polars")
 
 SCALARS = pa.table(
     {

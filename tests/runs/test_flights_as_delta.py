@@ -11,11 +11,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("deltalake", reason="pip install 'nightjar-batch[delta]'")
-
+from lazily import skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
 from support import FLIGHTS, read_published, run_steps
+
+skip_without("deltalake", reason="pip install 'nightjar-batch[delta]'")
 
 ROWS = 500
 """Of each month."""

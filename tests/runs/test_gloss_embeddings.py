@@ -14,14 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
-from tokenizers import Tokenizer, models, pre_tokenizers
-
+from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
 from support import read_published, run_steps
 from textmodels import direct
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+
+Tokenizer = lazily("tokenizers", "Tokenizer")
+models = lazily("tokenizers", "models")
+pre_tokenizers = lazily("tokenizers", "pre_tokenizers")
 
 fetching = pytest.mark.long  # it fetches 85 MB
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from lazily import lazily
 from nightjar import flows
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import hive, nights, places, publications, reading, visibility
@@ -21,6 +21,8 @@ from nightjar.inference.storage.lake import LakeStorage
 from partitioned import ROWS, SOME, by_python, check, files_of, ready, rows, wanted
 from s3 import S3Server, weed
 from support import Lake
+
+pl = lazily("polars")
 
 HARD: list[str | None] = [
     None,

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-
-pytest.importorskip("PIL", reason="pip install 'nightjar-batch[images]'")
-
 from PIL import Image, ImageOps
 
+from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
 from support import read_published, run_steps
+
+skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
+
+torch = lazily("torch")
 
 pytestmark = pytest.mark.long  # it fetches 30 MB
 

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
-
-import torch
-
+from lazily import lazily, skip_without
 from support import Lake
 from textmodels import SPECIAL, WORDS, save_tokenizer, transformers
+
+skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+
+torch = lazily("torch")
 
 pytestmark = pytest.mark.long  # transformers is imported in a process of its own
 

@@ -10,14 +10,16 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources import normalisation
 from support import Lake
+
+pl = lazily("polars")
 
 ROWS = 300
 BAD = range(100, 200)

@@ -8,13 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
+from lazily import lazily
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.output.publications import newest
 from nightjar.inference.run import steps as run
 from nightjar.inference.validation.manifest import read_manifest
 from support import Lake
+
+DeltaTable = lazily("deltalake", "DeltaTable")
+write_deltalake = lazily("deltalake", "write_deltalake")
 
 
 @pytest.fixture

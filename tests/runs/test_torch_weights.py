@@ -7,14 +7,16 @@ import sys
 from importlib.metadata import version
 
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import package_files
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import identity_of
 from support import Lake
+
+torch = lazily("torch")
 
 NET = """
 import torch

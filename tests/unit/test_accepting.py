@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
@@ -22,6 +22,8 @@ from nightjar.inference.scoring.parcels import PACKED, Parcel
 from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep
+
+torch = lazily("torch")
 
 LONG_S = 20.0
 """No step of these tests takes as long on any machine."""
@@ -210,19 +212,19 @@ def test_a_model_that_hangs_is_reported_with_its_rows(lake: Lake, held: threadin
 @pytest.mark.parametrize(
     ("error", "cause", "said"),
     [
-        (torch.AcceleratorError("CUDA error: device-side assert"), "AcceleratorError", "device-side assert"),
-        (SystemExit(3), "SystemExit", "the model's code calls sys.exit(3)"),
+        (lambda: torch.AcceleratorError("CUDA error: device-side assert"), "AcceleratorError", "device-side assert"),
+        (lambda: SystemExit(3), "SystemExit", "the model's code calls sys.exit(3)"),
     ],
 )
 def test_what_ends_the_process_is_reported_with_its_rows(
-    lake: Lake, held: threading.Event, error: BaseException, cause: str, said: str
+    lake: Lake, held: threading.Event, error: Callable[[], BaseException], cause: str, said: str
 ) -> None:
     """No further shard has its turn with a device that is lost."""
 
     def end(first: int) -> None:
         if first == 2256:
             held.wait()
-            raise error
+            raise error()
 
     lake.ready()
     actor = Actor(lake, Doubling(end))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
 
+from lazily import lazily
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.arrow import SOURCE
 from nightjar.inference.input.sources.fitting import fitted
@@ -22,6 +22,8 @@ from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.run.refusals import check_request
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
+
+pl = lazily("polars")
 
 STORAGE = LakeStorage()
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.batches import to_batch, weight
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import RowsRaised, normalise
+
+torch = lazily("torch")
 
 F32 = pa.float32()
 
@@ -232,26 +235,26 @@ BAD, WORSE = ValueError("bad"), KeyError("worse")
 @pytest.mark.parametrize(
     "beside",
     [
-        [1, 2, 3, 4],
-        (1, 2, 3, 4),
-        np.array([1, 2, 3, 4]),
-        np.ma.masked_array([1, 2, 3, 4], [False] * 4),
-        torch.tensor([1, 2, 3, 4]),
-        pd.Series([1, 2, 3, 4], index=[7, 7, 8, 9]),
-        pa.array([1, 2, 3, 4]),
-        pa.chunked_array([[1, 2], [3, 4]]),
+        list,
+        tuple,
+        np.array,
+        lambda values: np.ma.masked_array(values, [False] * 4),
+        lambda values: torch.tensor(values),
+        lambda values: pd.Series(values, index=[7, 7, 8, 9]),
+        pa.array,
+        lambda values: pa.chunked_array([values[:2], values[2:]]),
     ],
-    ids=lambda column: type(column).__name__,
+    ids=["list", "tuple", "array", "masked", "tensor", "Series", "Arrow", "chunks"],
 )
 @pytest.mark.parametrize(
     "answers",
     [["a", BAD, "c", BAD], np.array(["a", BAD, "c", BAD], object), pd.Series(["a", BAD, "c", BAD])],
     ids=lambda column: type(column).__name__,
 )
-def test_a_value_that_is_an_exception_is_what_its_row_raised(answers: Any, beside: Any) -> None:
+def test_a_value_that_is_an_exception_is_what_its_row_raised(answers: Any, beside: Callable[[list[int]], Any]) -> None:
     """Whatever kind of column is beside it."""
     with pytest.raises(RowsRaised, match=r"the output of 2 rows; row 1 of the batch: ValueError\('bad'\)") as found:
-        normalise({"answer": answers, "n": beside}, {"answer": pa.string(), "n": pa.int64()}, 4)
+        normalise({"answer": answers, "n": beside([1, 2, 3, 4])}, {"answer": pa.string(), "n": pa.int64()}, 4)
     assert found.value.raised == {1: BAD, 3: BAD}
     assert {name: values.to_pylist() for name, values in found.value.outputs.items()} == {
         "answer": ["a", "c"],

@@ -12,13 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import lightgbm
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import xgboost
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
@@ -30,6 +29,9 @@ from nightjar.inference.predictors.features import numbers
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from support import Lake
+
+lightgbm = lazily("lightgbm")
+xgboost = lazily("xgboost")
 
 ROWS = 600
 RANDOM = np.random.default_rng(0)
@@ -81,6 +83,10 @@ def train_lightgbm(frame: Any, target: Any, objective: str = "regression", **ext
     return lightgbm.train(parameters | extra, lightgbm.Dataset(frame, target), 8)
 
 
+def ask_lightgbm(model: lightgbm.Booster, frame: Any, **extra: Any) -> Any:
+    return model.predict(frame, **extra)
+
+
 def train_xgboost(frame: Any, target: Any, objective: str = "regression", **extra: Any) -> xgboost.Booster:
     names = {"regression": "reg:squarederror", "binary": "binary:logistic", "multiclass": "multi:softprob"}
     data = xgboost.DMatrix(frame, target, enable_categorical=True)
@@ -91,7 +97,7 @@ def ask_xgboost(model: xgboost.Booster, frame: Any, **extra: Any) -> Any:
     return model.predict(xgboost.DMatrix(frame, enable_categorical=True), **extra)
 
 
-LIGHTGBM = Library("lightgbm", "model.txt", train_lightgbm, lightgbm.Booster.predict, "raw_score", {"num_iteration": 3})
+LIGHTGBM = Library("lightgbm", "model.txt", train_lightgbm, ask_lightgbm, "raw_score", {"num_iteration": 3})
 XGBOOST = Library("xgboost", "model.ubj", train_xgboost, ask_xgboost, "output_margin", {"iteration_range": [0, 3]})
 each = pytest.mark.parametrize("library", [LIGHTGBM, XGBOOST], ids=lambda library: library.uses)
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
+from lazily import lazily
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
@@ -24,6 +24,10 @@ from nightjar.inference.metrics.classes import LONGEST, MOST_CLASSES, MOST_PAIRS
 from nightjar.inference.metrics.figures import Bounded, Confused, Evaluation, Figures
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
+
+accuracy_score = lazily("sklearn.metrics", "accuracy_score")
+confusion_matrix = lazily("sklearn.metrics", "confusion_matrix")
+precision_recall_fscore_support = lazily("sklearn.metrics", "precision_recall_fscore_support")
 
 CONTENT = {
     "name": "kinds",

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.outputtypes import arrow_type
@@ -21,6 +21,8 @@ from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
+
+torch = lazily("torch")
 
 
 def objects(values: list[Any]) -> Any:
@@ -223,7 +225,7 @@ FLOATS: dict[str, Callable[[list[float]], Any]] = {
     "array": np.array,
     "column": lambda values: np.array(values).reshape(-1, 1),
     "float32": lambda values: np.array(values, "f4"),
-    "tensor": torch.tensor,
+    "tensor": lambda values: torch.tensor(values),
     "Series": pd.Series,
     "Arrow": pa.array,
     "chunks": lambda values: pa.chunked_array([pa.array([value]) for value in values]),

@@ -11,13 +11,13 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pv
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
@@ -30,6 +30,8 @@ from nightjar.inference.input.sources.records import Records
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
+
+pl = lazily("polars")
 
 STORAGE = LakeStorage()
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
+from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets, visibility
@@ -28,6 +27,9 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import PARTS, ROWS, Output
 from s3 import S3Server, weed
+
+pl = lazily("polars")
+DeltaTable = lazily("deltalake", "DeltaTable")
 
 NIGHT, LATER = "2026-11-18", "2026-11-19"
 

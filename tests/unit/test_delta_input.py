@@ -15,9 +15,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
-from lakes import delete_rows, lay_delta
+from lazily import lazily
 from nightjar.inference.errors import InputChanged, JobError, StorageError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import Plan, make_plan
@@ -27,6 +26,11 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import LakeStorage
 from support import Measuring
+
+delete_rows = lazily("lakes", "delete_rows")
+lay_delta = lazily("lakes", "lay_delta")
+DeltaTable = lazily("deltalake", "DeltaTable")
+write_deltalake = lazily("deltalake", "write_deltalake")
 
 STORAGE = LakeStorage()
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy import stats
-from scipy.spatial.distance import jensenshannon
 
+from lazily import lazily
 from nightjar.inference.metrics.drift import SURE, Drift, Incomparable, _chi_squared, drift
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.metrics.windows import merged
+
+stats = lazily("scipy", "stats")
+jensenshannon = lazily("scipy.spatial.distance", "jensenshannon")
 
 
 def profile(values: Any, kind: pa.DataType | None = None) -> ColumnProfile:

@@ -15,17 +15,18 @@ import pyarrow as pa
 import pytest
 
 from endpoints import Asked, Endpoint, Half, Hang, Reply, endpoint, fault, said, upper, vector
+from lazily import lazily
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.predictors import endpoint as product
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.predictors.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until
 
+product = lazily("nightjar.inference.predictors.endpoint")
 KEY = "sk-very-secret-key"
 
 

@@ -9,13 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType, LongType, NestedField, StringType
 
-from lakes import catalog_of, delete_iceberg_rows, known_by, name_catalog
+from lazily import lazily
 from nightjar.inference.errors import InputChanged, JobError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
@@ -25,6 +20,20 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
+
+catalog_of = lazily("lakes", "catalog_of")
+delete_iceberg_rows = lazily("lakes", "delete_iceberg_rows")
+known_by = lazily("lakes", "known_by")
+name_catalog = lazily("lakes", "name_catalog")
+PartitionField = lazily("pyiceberg.partitioning", "PartitionField")
+PartitionSpec = lazily("pyiceberg.partitioning", "PartitionSpec")
+Schema = lazily("pyiceberg.schema", "Schema")
+Table = lazily("pyiceberg.table", "Table")
+IdentityTransform = lazily("pyiceberg.transforms", "IdentityTransform")
+DateType = lazily("pyiceberg.types", "DateType")
+LongType = lazily("pyiceberg.types", "LongType")
+NestedField = lazily("pyiceberg.types", "NestedField")
+StringType = lazily("pyiceberg.types", "StringType")
 
 STORAGE = LakeStorage()
 

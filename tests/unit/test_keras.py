@@ -13,19 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("h5py", reason="pip install 'nightjar-batch[keras]'")
-
+from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.predictors.kerasmodel import keras_on_torch
 from support import Lake
 
-keras = keras_on_torch()
-layers = keras.layers
+skip_without("h5py", reason="pip install 'nightjar-batch[keras]'")
+
+keras = lazily("kerasnets", "keras")
+layers = lazily("kerasnets", "layers")
+kerasnets = lazily("kerasnets")
 CHANCE = np.random.default_rng(0)
 F32 = pa.float32()
 
@@ -163,18 +164,10 @@ def test_a_layer_of_python_code_needs_allow_pickle(tmp_path: Path) -> None:
         assert scored(job_of(path, allow_pickle=True), table) == {"y": [3.0, 6.0]}
 
 
-@keras.saving.register_keras_serializable("mine")
-class Odd(layers.Layer):  # type: ignore[misc]  # Keras has no types
-    """A layer that only its author's code can make."""
-
-    def call(self, given: Any) -> Any:
-        return given
-
-
 def test_a_layer_that_keras_does_not_know_is_said(tmp_path: Path) -> None:
     """In a process without its author's code."""
     taken = keras.Input((1,))
-    keras.Model(taken, Odd()(taken)).save(tmp_path / "m.keras")
+    keras.Model(taken, kerasnets.Odd()(taken)).save(tmp_path / "m.keras")
     code = (
         "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\n"
         "from nightjar.inference.errors import JobError\nfrom nightjar.inference.job.file import load_job\n"
@@ -255,4 +248,4 @@ def test_what_counts_beyond_job_and_file_are_keras_and_torch(tmp_path: Path) -> 
 def test_keras_with_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(JobError, match=r"computes with torch, and .* imported Keras with jax; set KERAS_BACKEND=torch"):
-        keras_on_torch()
+        kerasnets.keras_on_torch()

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakes import known_by
+from lazily import lazily
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
@@ -25,6 +25,8 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
+
+known_by = lazily("lakes", "known_by")
 
 lance = pytest.importorskip("lance", reason="needs pylance, of the extra `lance`")
 

@@ -18,18 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import (
-    accuracy_score,
-    average_precision_score,
-    brier_score_loss,
-    confusion_matrix,
-    f1_score,
-    log_loss,
-    precision_score,
-    recall_score,
-    roc_auc_score,
-)
 
+from lazily import lazily
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -38,6 +28,16 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.evaluation import _BINS, _bins
 from nightjar.inference.metrics.figures import Bounded, Evaluation, OutputFigures
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
+
+accuracy_score = lazily("sklearn.metrics", "accuracy_score")
+average_precision_score = lazily("sklearn.metrics", "average_precision_score")
+brier_score_loss = lazily("sklearn.metrics", "brier_score_loss")
+confusion_matrix = lazily("sklearn.metrics", "confusion_matrix")
+f1_score = lazily("sklearn.metrics", "f1_score")
+log_loss = lazily("sklearn.metrics", "log_loss")
+precision_score = lazily("sklearn.metrics", "precision_score")
+recall_score = lazily("sklearn.metrics", "recall_score")
+roc_auc_score = lazily("sklearn.metrics", "roc_auc_score")
 
 
 def job_of(outputs: dict[str, str], label: str | None = "late", checks: tuple[str, ...] = ()) -> Job:

@@ -7,18 +7,21 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import lightgbm
 import numpy as np
-import onnxruntime
 import pyarrow as pa
 import pytest
-import torch
-import xgboost
-from onnx import TensorProto, helper
 
+from lazily import lazily
 from nightjar.inference.predictors.outofmemory import is_memory
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
+
+lightgbm = lazily("lightgbm")
+onnxruntime = lazily("onnxruntime")
+torch = lazily("torch")
+xgboost = lazily("xgboost")
+TensorProto = lazily("onnx", "TensorProto")
+helper = lazily("onnx", "helper")
 
 TOO_MANY = 1 << 50
 """Bytes that no machine has."""
@@ -91,25 +94,32 @@ JAX = named("jax.errors", "JaxRuntimeError", RuntimeError)
 @pytest.mark.parametrize(
     ("error", "memory"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
-        (type("Own", (torch.OutOfMemoryError,), {})("mine"), True),
-        (xgboost.core.XGBoostError("std::bad_alloc"), True),
-        (xgboost.core.XGBoostError("[10:00:00] device_helpers.cu:22: Memory allocation error on worker 0: …"), True),
-        (xgboost.core.XGBoostError("Check failed: out of memory is a column's name"), False),
-        (lightgbm.basic.LightGBMError("std::bad_alloc"), True),
-        (EXHAUSTED("OOM when allocating tensor with shape[4194304,4194304]"), True),
-        (XLA("RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes."), True),
-        (JAX("RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes."), True),
-        (JAX("INVALID_ARGUMENT: Argument does not match"), False),
-        (XLA("INVALID_ARGUMENT: Argument does not match"), False),
-        (RuntimeError("CUDA out of memory"), False),  # the type of everything, and not torch's own words
-        (named("mine", "ResourceExhaustedError")("no more licences"), False),
-        (named("torches", "OutOfMemoryError")("a lamp"), False),
+        (lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (lambda: type("Own", (torch.OutOfMemoryError,), {})("mine"), True),
+        (lambda: xgboost.core.XGBoostError("std::bad_alloc"), True),
+        (
+            lambda: xgboost.core.XGBoostError(
+                "[10:00:00] device_helpers.cu:22: Memory allocation error on worker 0: …"
+            ),
+            True,
+        ),
+        (lambda: xgboost.core.XGBoostError("Check failed: out of memory is a column's name"), False),
+        (lambda: lightgbm.basic.LightGBMError("std::bad_alloc"), True),
+        (lambda: EXHAUSTED("OOM when allocating tensor with shape[4194304,4194304]"), True),
+        (lambda: XLA("RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes."), True),
+        (lambda: JAX("RESOURCE_EXHAUSTED: Out of memory allocating 70368744177664 bytes."), True),
+        (lambda: JAX("INVALID_ARGUMENT: Argument does not match"), False),
+        (lambda: XLA("INVALID_ARGUMENT: Argument does not match"), False),
+        (lambda: RuntimeError("CUDA out of memory"), False),  # the type of everything, and not torch's own words
+        (lambda: named("mine", "ResourceExhaustedError")("no more licences"), False),
+        (lambda: named("torches", "OutOfMemoryError")("a lamp"), False),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, bool) else None,
 )
-def test_the_type_decides_and_the_words_only_where_a_framework_has_one_type(error: Exception, memory: bool) -> None:
-    assert is_memory(error) is memory
+def test_the_type_decides_and_the_words_only_where_a_framework_has_one_type(
+    error: Callable[[], Exception], memory: bool
+) -> None:
+    assert is_memory(error()) is memory
 
 
 def test_an_error_that_was_raised_from_one_counts_and_one_raised_beside_it_does_not() -> None:

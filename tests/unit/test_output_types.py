@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import arrow_type, type_name
@@ -19,6 +19,8 @@ from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import normalise
 from nightjar.inference.validation.rescore import differences
 from support import Lake
+
+torch = lazily("torch")
 
 BOX = pa.struct([("label", pa.string()), ("box", pa.list_(pa.float32(), 4))])
 TYPES = {
@@ -150,7 +152,7 @@ VALUES = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     [
         VALUES,
         VALUES.astype(np.float64),
-        torch.from_numpy(VALUES),
+        lambda: torch.from_numpy(VALUES),
         list(VALUES),
         VALUES.tolist(),
         np.asfortranarray(VALUES),
@@ -161,7 +163,7 @@ VALUES = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     ids=["array", "float64", "torch", "arrays", "lists", "fortran", "arrow", "chunks", "slice"],
 )
 def test_a_tensor_keeps_its_shape(value: Any) -> None:
-    found = to_arrow("map", value, TENSOR, 2)
+    found = to_arrow("map", value() if callable(value) else value, TENSOR, 2)
     assert found.type == TENSOR
     np.testing.assert_array_equal(found.to_numpy_ndarray(), VALUES)
 

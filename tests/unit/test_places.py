@@ -9,11 +9,11 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
 from nightjar.inference.output import nights, places, visibility
@@ -26,6 +26,8 @@ from nightjar.inference.storage.protocol import join
 from outputs import JOB, NIGHT, PARTS, ROWS, Placed, rows_of
 from s3 import S3Server, weed
 from support import Lake
+
+pl = lazily("polars")
 
 
 @pytest.fixture

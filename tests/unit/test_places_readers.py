@@ -11,12 +11,14 @@ from itertools import cycle
 from pathlib import Path
 
 import pandas as pd
-import polars as pl
 import pytest
 from test_places import read_view
 
+from lazily import lazily
 from nightjar.inference.output import visibility
 from outputs import NIGHT, Placed, rows_of
+
+pl = lazily("polars")
 
 
 @pytest.fixture

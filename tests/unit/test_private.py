@@ -17,9 +17,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 
+from lazily import lazily
 from nightjar.inference.predictors.batches import FORMATS, to_batch
 from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.private import Copier
@@ -33,6 +33,8 @@ from nightjar.inference.scoring.preflight import (
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
+
+torch = lazily("torch")
 
 ROWS = 120
 BAD = 37

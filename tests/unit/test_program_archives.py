@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from predicting import MakeJob, N, export, jobs_in
+from predicting import MakeJob, export, jobs_in
 
+from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.archive import inspect_program
+
+torch = lazily("torch")
 
 
 class Hostile:
@@ -132,7 +134,7 @@ def test_normal_programs_pass_with_parameters_buffers_and_constants(tmp_path: Pa
             shifted: torch.Tensor = self.norm(self.layer(x.bfloat16()).float()) + self.plain
             return shifted + torch.tensor([1.0, 2.0])
 
-    exported = torch.export.export(Model().eval(), (torch.ones(4, 2),), dynamic_shapes=({0: N},))
+    exported = torch.export.export(Model().eval(), (torch.ones(4, 2),), dynamic_shapes=({0: torch.export.Dim("n")},))
     torch.export.save(exported, tmp_path / "m.pt2", extra_files={"note.txt": "mine"})
     inspect_program(str(tmp_path / "m.pt2"))
 

@@ -11,18 +11,20 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import polars
 import pyarrow.parquet as pq
 import pytest
 from prefect.logging.configuration import setup_logging
 from rich.console import Console
 
+from lazily import lazily
 from nightjar.flows import Files, files, status
 from nightjar.flows.api import nights
 from nightjar.flows.prefect_api import terminal
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output import reading
 from support import Lake
+
+polars = lazily("polars")
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "python.md").read_text()

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import ndcg_score
 
+from lazily import lazily
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
@@ -32,6 +32,8 @@ from nightjar.inference.run.collecting import figures as figures_of
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of, late_gates_of
+
+ndcg_score = lazily("sklearn.metrics", "ndcg_score")
 
 CONTENT = {
     "name": "search",

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from predicting import TABLE, MakeJob, jobs_in, scored
 
+from lazily import lazily
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.user import check_usable, imported
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
+
+torch = lazily("torch")
 
 
 @pytest.fixture
@@ -140,19 +142,23 @@ class Predictor(TorchInference):
         assert a.device.type == "DEVICE" and not torch.is_grad_enabled() and collated_other is None
         return {"score": a * self.factor + collated_tensors["b"]}
 """
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device() -> str:
+    """Where torch computes on this machine."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def test_a_subclass_of_torch_inference_works_unchanged(make_job: MakeJob) -> None:
-    job = make_job(INFERENCE.replace("DEVICE", DEVICE), options={"factor": 3})
+    job = make_job(INFERENCE.replace("DEVICE", device()), options={"factor": 3})
     scorer = load_scorer(job, None)
-    assert scorer.device.startswith(DEVICE)
+    assert scorer.device.startswith(device())
     assert scorer(TABLE)["score"].to_pylist() == [13.0, 26.0, 39.0]
 
 
 def test_tensors_in_parts_are_joined_and_the_rest_is_handed_on(make_job: MakeJob) -> None:
     """`collate` and `process_on_device` may each return a pair; what is no tensor goes to the next step."""
-    code = INFERENCE.replace("DEVICE", DEVICE) + (
+    code = INFERENCE.replace("DEVICE", device()) + (
         "    def collate(self, input_batch):\n"
         "        a = torch.from_numpy(input_batch.pop('a').copy())\n"
         "        return {'a': [a[:1], a[1:]], 'b': a}, 'words'\n"

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
+from lazily import lazily
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
@@ -23,6 +23,10 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.figures import Figures, RegressionFigures
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
+
+mean_absolute_error = lazily("sklearn.metrics", "mean_absolute_error")
+mean_squared_error = lazily("sklearn.metrics", "mean_squared_error")
+r2_score = lazily("sklearn.metrics", "r2_score")
 
 CONTENT = {
     "name": "delays",

@@ -17,14 +17,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import skops.io
-from lightgbm import LGBMClassifier
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.description import differences
@@ -36,6 +30,17 @@ from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.run.replay import replay_row
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
+
+skops = lazily("skops")
+LGBMClassifier = lazily("lightgbm", "LGBMClassifier")
+make_column_transformer = lazily("sklearn.compose", "make_column_transformer")
+RandomForestClassifier = lazily("sklearn.ensemble", "RandomForestClassifier")
+LinearRegression = lazily("sklearn.linear_model", "LinearRegression")
+LogisticRegression = lazily("sklearn.linear_model", "LogisticRegression")
+RidgeClassifier = lazily("sklearn.linear_model", "RidgeClassifier")
+make_pipeline = lazily("sklearn.pipeline", "make_pipeline")
+OneHotEncoder = lazily("sklearn.preprocessing", "OneHotEncoder")
+StandardScaler = lazily("sklearn.preprocessing", "StandardScaler")
 
 NUMBERS = np.random.default_rng(0).random((60, 2))
 TABLE = pa.table({"a": NUMBERS[:, 0], "b": NUMBERS[:, 1]})

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-import torch
 
+from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import (
     Crumb,
@@ -26,6 +26,8 @@ from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import Lake, OneStep
+
+torch = lazily("torch")
 
 OVER = threading.Event()
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lakes import known_by
+from lazily import lazily
 from nightjar.inference.errors import InputChanged, JobError, StorageError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
@@ -28,6 +28,8 @@ from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from postgres import PASSWORD, PostgresServer, programs, running
+
+known_by = lazily("lakes", "known_by")
 
 STORAGE = LakeStorage()
 AS_DECLARED = {"c_smallint": "int16", "c_numeric": "decimal128(10, 2)", "c_when": "timestamp[us, tz=UTC]"}

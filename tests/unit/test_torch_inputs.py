@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
-from torch.utils._pytree import tree_map
 
+from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
-from nightjar.inference.predictors.exported import load_program
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, score_table
+
+torch = lazily("torch")
+tree_map = lazily("torch.utils._pytree", "tree_map")
+programs = lazily("torchprograms")
+load_program = lazily("nightjar.inference.predictors.exported", "load_program")
 
 
 @pytest.fixture(autouse=True)
@@ -56,42 +59,11 @@ def export(path: Path, module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
 
 ROWS = {"income": [100.0, 200.0], "age": [1.0, 2.0]}
 """In the order of no program below: age - income is negative."""
-E64 = torch.ones(4, dtype=torch.float64)
 
 
-class Positional(torch.nn.Module):
-    def forward(self, age: torch.Tensor, income: torch.Tensor) -> torch.Tensor:
-        return age - income
-
-
-class Keyword(torch.nn.Module):
-    def forward(self, *, age: torch.Tensor, income: torch.Tensor) -> torch.Tensor:
-        return age - income
-
-
-class OfDict(torch.nn.Module):
-    def forward(self, columns: dict[str, torch.Tensor]) -> torch.Tensor:
-        return columns["age"] - columns["income"]
-
-
-class UpperCase(torch.nn.Module):
-    def forward(self, Age: torch.Tensor, Income: torch.Tensor) -> torch.Tensor:  # noqa: N803
-        return Age - Income
-
-
-class Other(torch.nn.Module):
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x - y
-
-
-class ByCase(torch.nn.Module):
-    def forward(self, columns: dict[str, torch.Tensor]) -> torch.Tensor:
-        return columns["T"] - columns["t"]
-
-
-class Stacked(torch.nn.Module):
-    def forward(self, age: torch.Tensor) -> torch.Tensor:
-        return age[:, 0] - age[:, 1]
+def doubles() -> torch.Tensor:
+    """An example of an input."""
+    return torch.ones(4, dtype=torch.float64)
 
 
 def scored(path: str, table: dict[str, Any], features: list[str] | None = None) -> list[Any]:
@@ -99,58 +71,49 @@ def scored(path: str, table: dict[str, Any], features: list[str] | None = None) 
 
 
 @pytest.mark.parametrize(
-    ("module", "args", "kwargs"),
+    ("program", "given"),
     [
-        (Positional(), (E64, E64), {}),
-        (Positional(), (E64,), {"income": E64}),
-        (Keyword(), (), {"age": E64, "income": E64}),
-        (Keyword(), (), {"income": E64, "age": E64}),
-        (OfDict(), ({"age": E64, "income": E64},), {}),
-        (OfDict(), ({"income": E64, "age": E64},), {}),
-        (UpperCase(), (E64, E64), {}),
+        ("Positional", lambda e: ((e, e), {})),
+        ("Positional", lambda e: ((e,), {"income": e})),
+        ("Keyword", lambda e: ((), {"age": e, "income": e})),
+        ("Keyword", lambda e: ((), {"income": e, "age": e})),
+        ("OfDict", lambda e: (({"age": e, "income": e},), {})),
+        ("OfDict", lambda e: (({"income": e, "age": e},), {})),
+        ("UpperCase", lambda e: ((e, e), {})),
     ],
     ids=["positional", "mixed", "keyword", "keyword-reversed", "dict", "dict-reversed", "upper-case"],
 )
 def test_inputs_get_the_columns_of_their_names_whatever_their_order(
-    tmp_path: Path, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    tmp_path: Path, program: str, given: Callable[[torch.Tensor], tuple[tuple[Any, ...], dict[str, Any]]]
 ) -> None:
-    path = export(tmp_path / "m.pt2", module, args, kwargs)
+    """given: how the program is called as it is exported."""
+    path = export(tmp_path / "m.pt2", getattr(programs, program)(), *given(doubles()))
     assert scored(path, ROWS) == [-99.0, -198.0]
     assert scored(path, ROWS, ["age", "income"]) == [-99.0, -198.0]
     assert scored(path, {"Income": ROWS["income"], "AGE": ROWS["age"]}) == [-99.0, -198.0]
 
 
 def test_inputs_of_other_names_get_the_columns_in_the_jobs_order(tmp_path: Path) -> None:
-    path = export(tmp_path / "m.pt2", Other(), (E64, E64))
+    path = export(tmp_path / "m.pt2", programs.Other(), (doubles(), doubles()))
     assert scored(path, ROWS) == [99.0, 198.0]
     assert scored(path, ROWS, ["age", "income"]) == [-99.0, -198.0]
     assert scored(path, {"y": [1.0], "z": [3.0]}) == [-2.0]
 
 
 def test_names_that_differ_in_case_only_are_told_apart_or_taken_in_order(tmp_path: Path) -> None:
-    path = export(tmp_path / "m.pt2", ByCase(), ({"T": E64, "t": E64},))
+    path = export(tmp_path / "m.pt2", programs.ByCase(), ({"T": doubles(), "t": doubles()},))
     assert scored(path, {"t": [1.0], "T": [3.0]}) == [2.0]
-    path = export(tmp_path / "n.pt2", Positional(), (E64, E64))
+    path = export(tmp_path / "n.pt2", programs.Positional(), (doubles(), doubles()))
     assert scored(path, {"age": [1.0], "Age": [3.0]}) == [-2.0]
 
 
 def test_one_stacked_input_takes_the_features_in_the_jobs_order(tmp_path: Path) -> None:
-    path = export(tmp_path / "m.pt2", Stacked(), (torch.ones(4, 2, dtype=torch.float64),))
+    path = export(tmp_path / "m.pt2", programs.Stacked(), (torch.ones(4, 2, dtype=torch.float64),))
     assert scored(path, ROWS) == [99.0, 198.0]
     assert scored(path, ROWS, ["age", "income"]) == [-99.0, -198.0]
 
 
 # ---- a row's list that does not fit -------------------------------------------------------------------------
-
-
-class Sum(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.flatten(1).sum(1)
-
-
-class Add(torch.nn.Module):
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x.sum(1) + y.reshape(-1)
 
 
 def score(table: pa.Table, path: str, output: str = "int64") -> ScoredRows:
@@ -173,7 +136,7 @@ ODD: dict[str, list[int | None]] = {"short": [1, 2, 3], "long": [1] * 5, "empty"
 def test_a_list_that_does_not_fit_costs_its_row_only(
     tmp_path: Path, kind: Callable[..., pa.DataType], shape: tuple[int, ...], odd: list[int | None]
 ) -> None:
-    path = export(tmp_path / "m.pt2", Sum(), (torch.ones(shape, dtype=torch.int64),))
+    path = export(tmp_path / "m.pt2", programs.Sum(), (torch.ones(shape, dtype=torch.int64),))
     lists: list[list[int | None]] = [[row, 0, 0, 1] for row in range(64)]
     lists[7] = odd
     result = score(pa.table({"v": pa.array(lists, kind(pa.int64()))}), path)
@@ -185,7 +148,7 @@ def test_a_list_that_does_not_fit_costs_its_row_only(
 def test_a_null_in_a_list_of_one_costs_its_row_only(tmp_path: Path) -> None:
     """Of one number a row, but still a list: its rows may differ."""
     example = torch.ones(4, 4, dtype=torch.int64), torch.ones(4, dtype=torch.int64)
-    path = export(tmp_path / "m.pt2", Add(), example)
+    path = export(tmp_path / "m.pt2", programs.Add(), example)
     table = pa.table(
         {"x": [[row, 0, 0, 0] for row in range(64)], "y": [[None] if row == 7 else [1] for row in range(64)]}
     )
@@ -196,7 +159,7 @@ def test_a_null_in_a_list_of_one_costs_its_row_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("type_", [pa.list_(pa.int64(), 4), pa.fixed_shape_tensor(pa.int64(), [4])], ids=str)
 def test_a_null_inside_rows_of_a_fixed_length_costs_its_row_only(tmp_path: Path, type_: pa.DataType) -> None:
-    path = export(tmp_path / "m.pt2", Sum(), (torch.ones((4, 4), dtype=torch.int64),))
+    path = export(tmp_path / "m.pt2", programs.Sum(), (torch.ones((4, 4), dtype=torch.int64),))
     lists: list[list[int | None]] = [[row, 0, 0, 1] for row in range(64)]
     lists[7] = [1, None, 3, 4]
     storage = pa.array(lists, pa.list_(pa.int64(), 4))
@@ -208,14 +171,14 @@ def test_a_null_inside_rows_of_a_fixed_length_costs_its_row_only(tmp_path: Path,
 
 def test_lists_that_fit_nowhere_cost_every_row(tmp_path: Path) -> None:
     """Which preflight refuses."""
-    path = export(tmp_path / "m.pt2", Sum(), (torch.ones((4, 4), dtype=torch.int64),))
+    path = export(tmp_path / "m.pt2", programs.Sum(), (torch.ones((4, 4), dtype=torch.int64),))
     failures = score(pa.table({"v": [[1, 2, 3]] * 5}), path).failures
     assert [failure.row for failure in failures] == list(range(5))
     assert "model.features: v makes 3 columns, and input 'x' of the model takes 4" in failures[0].message
 
 
 def test_scalar_columns_that_do_not_fit_are_the_jobs_fault(tmp_path: Path) -> None:
-    path = export(tmp_path / "m.pt2", Sum(), (torch.ones((4, 4), dtype=torch.int64),))
+    path = export(tmp_path / "m.pt2", programs.Sum(), (torch.ones((4, 4), dtype=torch.int64),))
     with pytest.raises(JobError, match=r"model\.features: a, b make 2 columns, and input .* takes 4"):
         score(pa.table({"a": [1, 2], "b": [3, 4]}), path)
     with pytest.raises(JobError, match=r"model\.features: 'a' is float64, and the model takes int64"):
@@ -229,7 +192,9 @@ def test_list_views_become_arrays_as_lists_do(type_: pa.DataType) -> None:
 
 def test_what_preprocess_masks_is_no_number(tmp_path: Path) -> None:
     """As a null: NaN where the numbers have it, else the row's fault."""
-    program = load_program(job(), export(tmp_path / "m.pt2", Sum(), (torch.ones((4, 1), dtype=torch.float64),)))
+    program = load_program(
+        job(), export(tmp_path / "m.pt2", programs.Sum(), (torch.ones((4, 1), dtype=torch.float64),))
+    )
     prepared = program.prepare({"x": np.ma.masked_array([1.0, 2.0], [False, True])})
     given = program.predict(prepared)["score"]
     assert given[0] == 1.0
