@@ -211,6 +211,13 @@ def _answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
+        if (unheard := replies.last_reply()) is not None:
+            get_run_logger().warning(
+                "the answer %r of %s on this run's page is to an older validation, and counts for nothing: another run "
+                "has gone on with this night since. If the gates still ask, this run asks again",
+                unheard.decision,
+                unheard.name or "somebody",
+            )
         return None
     before, shown, said = newest.state.decision, newest.state.published, replies.reply(question)
     approves = said is not None and said.decision == "approve"

@@ -60,6 +60,17 @@ def reply(question: Question) -> Reply | None:
         return None  # it was resumed without the form
 
 
+def last_reply() -> Reply | None:
+    """What a person answered when this flow run waited last, whatever the question was; None if nobody did."""
+    try:
+        with get_client(sync_client=True) as client:
+            waits = [each for each in client.read_flow_run_states(UUID(flow_run.id)) if each.is_paused()]
+        keys = max(waits, key=lambda each: each.timestamp).state_details.run_input_keyset if waits else None
+        return cast("Reply", Reply.load(keys)) if keys else None
+    except _UNUSABLE:  # it was resumed without the form, or the API is away: there is nothing to tell of
+        return None
+
+
 def repeats(said: Reply | None, decision: Decision) -> bool:
     """Whether this is what `resume` filled in for a decision: a command resumed the run, and no person on its page."""
     return said is not None and said.model_dump(include={*_filled(decision)}) == _filled(decision)
