@@ -80,7 +80,7 @@ test: $(VENV)/.installed-dev check flights  ## Lint, types and tests
 	sh tests/system.sh $(VENV) libgomp1 docker-compose
 	$(PYTEST)
 
-test-system: $(VENV)/.installed-dev flights  ## The tests of whole systems: nodes and hosts that are lost, served jobs, pages in a browser
+test-system: $(VENV)/.installed-dev flights  ## The tests of whole systems: what is lost around a night, served jobs, pages in a browser
 	sh tests/system.sh $(VENV) chromium postgresql iproute2
 	$(PYTEST) -m 'system and not long'
 
@@ -105,7 +105,7 @@ mutants: $(VENV)/.installed-dev  ## Whether the unit tests find small faults put
 check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p nightjar.inference -p nightjar.flows
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy --num-workers auto -p nightjar.inference -p nightjar.flows
 
 bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; needs Java 17
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers

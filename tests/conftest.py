@@ -52,13 +52,11 @@ TOGETHER = {
     "test_nodes.py": "fleet",
     "test_two_stages.py": "fleet",
     "test_remote.py": "fleet",
-    # The same nights.
-    "test_artifacts.py": "nights",
-    "test_commands.py": "nights",
-    "test_display.py": "nights",
-    "test_flights.py": "nights",
-    "test_s3_run.py": "nights",
-    "test_escaping.py": "nights",
+    # One Prefect server, and the same nights; but for the tests of served jobs, which are by themselves.
+    "flow": "flow",
+    "test_asking_pages.py": "asking",
+    "test_automation.py": "automation",
+    "test_service.py": "service",
     # Nothing of it: a cluster of its own, and commands alone.
     "test_hosts.py": "hosts",
     "test_memory.py": "memory",

@@ -13,7 +13,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import RunInput, keyset_from_base_key
+from prefect.input import Keyset, RunInput, keyset_from_base_key
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
 from pydantic import Field, ValidationError
@@ -66,7 +66,7 @@ def last_reply() -> Reply | None:
         with get_client(sync_client=True) as client:
             waits = [each for each in client.read_flow_run_states(UUID(flow_run.id)) if each.is_paused()]
         keys = max(waits, key=lambda each: each.timestamp).state_details.run_input_keyset if waits else None
-        return cast("Reply", Reply.load(keys)) if keys else None
+        return cast("Reply", Reply.load(cast("Keyset", keys))) if keys else None
     except _UNUSABLE:  # it was resumed without the form, or the API is away: there is nothing to tell of
         return None
 

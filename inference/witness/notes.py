@@ -61,6 +61,10 @@ class Notes:
             if seen.kind != "folder" or not any(name.startswith(seen.name + "/") for name in names)
         )
 
+    def mapped(self) -> frozenset[str]:
+        """The files that were mapped into this process by the last look at them."""
+        return frozenset(self._mapped)
+
     def news(self) -> list[Seen]:
         """What was not reported before. Mapped files are inspected only now and then: a large library maps hundreds."""
         if (now := time.monotonic()) - self._looked_at > MAPPED_S:

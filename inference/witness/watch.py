@@ -16,7 +16,7 @@ from nightjar.inference.errors import OutsideIdentity
 from nightjar.inference.witness import environment
 from nightjar.inference.witness.events import CALLS, FILES, PATH_AT
 from nightjar.inference.witness.named import naming
-from nightjar.inference.witness.notes import Notes, mapped_files
+from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import is_installed
 from nightjar.inference.witness.records import UNSURE, Seen, sentences
 
@@ -81,7 +81,7 @@ def data() -> set[str]:
     """Installed files that were opened or are mapped, and are not code; empty without a watch."""
     if _notes is None:
         return set()
-    for path in filter(is_installed, mapped_files()):
+    for path in filter(is_installed, _notes.mapped()):
         _notes.places.opened(path)
     return set(_notes.places.data)
 

@@ -18,7 +18,7 @@ import pytest
 from nightjar.flows.cluster.connection import LOST
 from support import Lake, leaves_nothing, marked, wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.system, pytest.mark.cluster]
 
 DRIVER = '''
 import os

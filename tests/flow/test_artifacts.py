@@ -367,6 +367,7 @@ with reporting_to(PrefectApi(sys.argv[1]), verbose=False):
 """A command whose API takes its first event, and perhaps no other."""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
 def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, prefect_api: str, engine: str) -> None:
     """Gone in mid-run and never back: the run is published, exits 0, and says that Prefect was not told.

@@ -196,8 +196,13 @@ def test_an_answer_to_an_older_validation_is_refused_on_the_page(asking: Asking,
             return state.is_paused() and state.state_details.pause_key != before
 
         wait_until(asks_anew, 120, "it asks anew")
-        said = [log.message for log in asked.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))]
-        assert any("the answer 'approve' of anna on this run's page is to an older validation" in each for each in said)
+        its = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+
+        def says_so() -> bool:
+            told = "the answer 'approve' of anna on this run's page is to an older validation"
+            return any(told in log.message for log in asked.read_logs(its))
+
+        wait_until(says_so, 30, "its log tells of the answer")
     assert "2026-11-04" not in asking.lake.snapshot().runs
     assert asking.status("2026-11-04").state == "asks"
     done = asking.reply(run, decision="reject")

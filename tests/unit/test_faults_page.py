@@ -29,16 +29,20 @@ def test_every_row_of_the_tables_names_tests_that_exist() -> None:
 
 def test_a_test_that_make_test_leaves_out_says_which_target_runs_it() -> None:
     """Else `pytest -k NAME` selects nothing."""
-    files = [path.read_text() for path in TESTS.rglob("test_*.py")]
-    marked, others = (
-        set(re.findall(r"def (test_\w+)\(", "\n".join(text for text in files if (SYSTEM in text) is system)))
-        for system in (True, False)
-    )
+    apart, others = set(), set()
+    for text in (path.read_text() for path in TESTS.rglob("test_*.py")):
+        named = set(re.findall(r"^ *def (test_\w+)\(", text, re.MULTILINE))
+        alone = set(re.findall(r"^@pytest\.mark\.system\n(?:@.*\n)*def (test_\w+)\(", text, re.MULTILINE))
+        here = named if SYSTEM in text else alone
+        apart |= here
+        others |= named - here
     told = re.findall(r"`(test_\w+)`(?: \(`make (test-\w+)`\))?", PAGE)
-    apart = {name for name, _ in told if name in marked - others}
-    assert len(apart) > 5
-    assert {name for name, target in told if target in ("test-system", "test-long")} >= apart
-    assert {name for name, target in told if target == "test-system"} <= apart
+    assert len({name for name, _ in told if name in apart}) > 5
+    for name, target in told:
+        if name in apart - others:
+            assert target, f"{name} is run by `make test-system`"
+        if target == "test-system":
+            assert name in apart, name
 
 
 def test_the_example_is_a_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
