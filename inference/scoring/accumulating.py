@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -102,13 +103,13 @@ class Accumulating:
         self._spec = spec
         self._turn = threading.Lock()
         self._lost = ""
-        # The worker's own limit of a step must not end first, because that would charge the shard.
+        # For a whole question, however many accumulators there are: the worker's own limit of a step must not end
+        # first, because that would charge the shard.
         self._patience_s = spec.job.retry.stall_s / 2
         asked, self._asking = multiprocessing.get_context("spawn").Pipe(duplex=False)
-        child = Child(_serve, spec, asked, daemon=True)
+        self._child = Child(_serve, spec, asked, daemon=True)
         asked.close()
-        self._answers = child.answers(self._patience_s)
-        self.close = weakref.finalize(self, _end, child, self._asking)
+        self.close = weakref.finalize(self, _end, self._child, self._asking)
         """Ends the process, at the latest when nobody has this object any more."""
 
     def states(self, tables: Sequence[pa.Table]) -> bytes:
@@ -138,9 +139,11 @@ class Accumulating:
         """
         found: dict[str, Any] = {}
         at = "accumulators"
+        until = time.monotonic() + self._patience_s
         try:
             _send(self._asking, what, tables)
-            for name, answer in self._answers:
+            while (told := self._told(until)) is not None:
+                name, answer = told
                 if not name:
                     return found
                 at = f"accumulators.{name}: {self._spec.job.accumulators[name]}"
@@ -148,21 +151,35 @@ class Accumulating:
                     found[name] = answer
             how = "ended its process"
         except TimeoutError:
-            how = f"gave no answer within half of retry.stall_s = {self._spec.job.retry.stall_s:g} s"
+            how = (
+                f"gave no answer before half of retry.stall_s = {self._spec.job.retry.stall_s:g} s was over, which all "
+                "accumulators share for a shard; make them faster, or allow more"
+            )
         except WorkLost as lost:
             how = lost.how
         except OSError:
-            how = self._how_lost()
+            how = self._how_lost(until)
         except (NightjarError, pa.ArrowException) as error:  # the code's copy, or columns that cannot be sent
             at, how = "accumulators:", str(error)
         self._lost = clip(f"{at} {how}".strip())
         self.close()
         return found
 
-    def _how_lost(self) -> str:
+    def _told(self, until: float) -> tuple[str, Any] | None:
+        """What the process yields next; None if it ends. until: of the whole question, on the monotonic clock.
+
+        Raises:
+            TimeoutError: That time is over.
+            WorkLost, NightjarError: As `Child.answers`.
+        """
+        if (left_s := until - time.monotonic()) <= 0:
+            raise TimeoutError
+        return next(self._child.answers(left_s), None)
+
+    def _how_lost(self, until: float) -> str:
         """How the process was lost that could not be asked."""
         try:
-            next(self._answers, None)
+            self._told(until)
         except WorkLost as lost:
             return lost.how
         except TimeoutError:
