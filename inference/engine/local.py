@@ -54,6 +54,7 @@ class LocalEngine:
     def __init__(self) -> None:
         self._process = _Process()
         self._worker: ShardWorker | None = None
+        self._spec: WorkerSpec | None = None
 
     def check_capacity(self, job: Job, descriptors: int = 0) -> None:
         """Do nothing: one process always has room."""
@@ -77,6 +78,9 @@ class LocalEngine:
         assert loaded is not None
         if loaded.sample_error and loaded.hung:
             raise JobError(f"{key}: {loaded.sample_error}")
+        if loaded.spoilt:
+            # The model was interrupted anywhere: from here on it may answer with anything.
+            raise NeedsRay(f"{key}: scoring the first rows: {loaded.sample_error}. {_ON_RAY}")
         return loaded
 
     def place(self, job: Job, found: Timed | None) -> Placement:
@@ -128,13 +132,15 @@ class LocalEngine:
         self._process.take_back()
 
     def _opened(self, spec: WorkerSpec) -> ShardWorker:
-        if self._worker is None or self._worker.spec != spec:
+        # The worker's own spec may differ: it reads the run's copy of the code.
+        if self._worker is None or self._spec != spec:
             self._process.lend(spec)
             logs = self._process.logs
             if self._worker is not None:
                 self._worker.close()
+                self._worker = None  # its models go before others are loaded
             made = worker_of(spec)
-            self._worker = made(spec, turn_to=logs.turn_to) if logs else made(spec)
+            self._worker, self._spec = made(spec, turn_to=logs.turn_to) if logs else made(spec), spec
         return self._worker
 
 
@@ -239,19 +245,27 @@ def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
 
 
 def _modules_in(folder: str) -> dict[str, ModuleType]:
-    """The modules that were read from a folder, without packages that are installed below it."""
+    """The modules that were read from a folder, without packages that are installed below it.
+
+    A package without `__init__.py` has no file, and would keep its modules: it counts by its folders.
+    """
     base, found = os.path.realpath(folder).rstrip("/") + "/", {}
     places: dict[str, str] = {}
     inside: dict[str, bool] = {}  # asked once of each folder: a process has thousands of modules
-    for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
-        file = getattr(module, "__file__", None)
-        if not file:
-            continue
-        place = file.rpartition("/")[0] or os.path.dirname(file)  # noqa: PTH120 (of "/a.py" it is the root)
+
+    def is_inside(place: str) -> bool:
         if place not in inside:
             at = f"{_real(place, places)}/"
             inside[place] = at.startswith(base) and "site-packages" not in at[len(base) :]
-        if inside[place] and name.partition(".")[0] not in _OURS:
+        return inside[place]
+
+    for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
+        file = getattr(module, "__file__", None)
+        if file:
+            its = [file.rpartition("/")[0] or os.path.dirname(file)]  # noqa: PTH120 (of "/a.py" it is the root)
+        else:
+            its = [each for each in getattr(module, "__path__", None) or () if isinstance(each, str)]
+        if any(map(is_inside, its)) and name.partition(".")[0] not in _OURS:
             found[name] = module
     return found
 

@@ -75,5 +75,25 @@ def _forget_namesakes(folder: Path) -> None:
         file = getattr(sys.modules.get(top), "__file__", None)
         if file is None or top == "__main__" or top in sys.stdlib_module_names or Path(file).absolute() == path:
             continue
-        for name in [name for name in sys.modules if f"{name}.".startswith(f"{top}.")]:
-            del sys.modules[name]
+        _forget(top)
+    for top in _namesakes_without_init(folder):
+        _forget(top)
+
+
+def _forget(top: str) -> None:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{top}.")]:
+        del sys.modules[name]
+
+
+def _namesakes_without_init(folder: Path) -> set[str]:
+    """Packages without `__init__.py` of which a module is loaded from elsewhere, and has a namesake in this folder."""
+    found = set()
+    for name, module in sys.modules.copy().items():
+        top, _, below = name.partition(".")
+        file = getattr(module, "__file__", None)
+        if not below or file is None or getattr(sys.modules.get(top), "__file__", None) is not None:
+            continue
+        ours = folder.joinpath(top, *below.split(".")).with_suffix(".py")
+        if Path(file) != ours and ours.is_file():
+            found.add(top)
+    return found

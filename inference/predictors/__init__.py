@@ -22,6 +22,7 @@ from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.ownbatch import own_batch
+from nightjar.inference.predictors.panics import panics_are_errors
 from nightjar.inference.predictors.preprocessing import Preprocessor
 from nightjar.inference.predictors.private import Copier, OwnCopy
 from nightjar.inference.predictors.requests import Answered, Known, Streaming
@@ -199,6 +200,7 @@ class _Scorer:
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
         return self.score(self.prepare(table))
 
+    @panics_are_errors()
     def prepare(self, table: pa.Table) -> _Prepared:
         if not self._preprocessor.own and self._features is not None:
             table = table.select(list(self._features))
@@ -209,9 +211,11 @@ class _Scorer:
         content = self._input(self._preprocessor(given.table))
         return _Prepared(table.num_rows, content, given, before)
 
+    @panics_are_errors()
     def preprocess(self, table: pa.Table) -> Any:
         return self._preprocessor.preprocess(table)
 
+    @panics_are_errors()
     def accept(self, batch: Any, rows: int) -> Any:
         return _Prepared(rows, self._input(batch if self._reads_arrow else own_batch(batch)))
 
@@ -228,6 +232,7 @@ class _Scorer:
                 raise
             raise OutputInvalid(f"the model cannot take what preprocess returned: {error}") from error
 
+    @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         try:
             return outputs.normalise(self._predictor.predict(prepared.content), self._types, prepared.rows)

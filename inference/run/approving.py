@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -140,8 +141,9 @@ def _check(
     if given is not None and not given.approved and not approved:
         raise JobError(f"{run} was {given.words}")
     if question.lapsed and not (given is not None and given.approved):
+        again = shlex.join([request.command, "JOB", *request.again])
         raise JobError(
-            f"{run} waited until {question.until} (approval.deadline_h), which counts as a no; `nightjar run JOB` "
+            f"{run} waited until {question.until} (approval.deadline_h), which counts as a no; `nightjar {again}` "
             "validates it once more, scores nothing that is there, and asks again"
         )
 

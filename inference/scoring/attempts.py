@@ -158,15 +158,18 @@ class Worker:
 
     def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
         """Check the time, and give a sign of life if there was none for a while."""
-        now = time.monotonic()
-        if now > deadline:
+        self.check_time(at, deadline)
+        if time.monotonic() - self._said > self.spec.job.retry.stall_s / 4:
+            # From here on a death blames no row, because the next micro-batches leave no crumb.
+            yield Crumb(at.started.shard, at.uri, at.row, 0)
+
+    def check_time(self, at: At, deadline: float) -> None:
+        """Raise ShardTooSlow if the time of the attempt is over."""
+        if time.monotonic() > deadline:
             raise ShardTooSlow(
                 f"this attempt takes longer than retry.shard_s = {self.spec.job.retry.shard_s:g} s; it came to row "
                 f"{at.row} of {at.uri}. See why the model is slow, lower input.shard_rows, or allow more"
             )
-        if now - self._said > self.spec.job.retry.stall_s / 4:
-            # From here on a death blames no row, because the next micro-batches leave no crumb.
-            yield Crumb(at.started.shard, at.uri, at.row, 0)
 
     def failed(self, running: Running, error: Exception) -> Failed:
         pieces = running.assignment.shard.pieces

@@ -62,7 +62,8 @@ WRITES = (
 class Loaded:
     """What preflight found: the device of the model, and why the samples could not be scored, if they could not.
 
-    place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. notes:
+    place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. spoilt:
+    whether its process was interrupted in the model, or has lost its device, and can score no more. notes:
     what else a person should know about the model's code. outside: what the code used that the identity does not cover.
     packages: the installed packages that are loaded. timed: what the job's preprocess and the model cost.
     """
@@ -71,6 +72,7 @@ class Loaded:
     sample_error: str = ""
     place: int = 0
     hung: bool = False
+    spoilt: bool = False
     notes: tuple[str, ...] = ()
     outside: tuple[witness.Seen, ...] = ()
     packages: Mapping[str, Package] = field(default_factory=dict)
@@ -248,7 +250,7 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
             continue
         except ProcessSpoilt as spoilt:
             # The passes will find this row, as they find a row that kills its process.
-            yield Loaded(device, str(spoilt), place)
+            yield Loaded(device, str(spoilt), place, spoilt=True)
             return
         failures = [failure for failure in scored.failures if failure.row not in read.failures]
         if len(failures) < read.readable:

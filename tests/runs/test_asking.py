@@ -120,7 +120,8 @@ def test_without_an_answer_in_time_it_is_a_no(lake: Lake) -> None:
     found = stands_at(lake)
     assert found.state == "failed"
     assert "nobody approved it until " in found.cause
-    with pytest.raises(JobError, match=r"waited until .* \(approval.deadline_h\), which counts as a no"):
+    again = "`nightjar run JOB --run-id 2026-11-19 --engine local` validates it once more"
+    with pytest.raises(JobError, match=rf"waited until .*deadline_h\), which counts as a no; {again}"):
         yes(lake)
     assert lake.snapshot().number == 0
 

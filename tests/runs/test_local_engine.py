@@ -169,6 +169,60 @@ def test_the_modules_of_a_folder_are_found_through_links_and_installed_ones_are_
         assert set(local._modules_in(str(tmp_path / folder))) == {"found_mine", "found_linked"}
 
 
+def test_a_package_without_init_is_that_of_the_run(lake: Lake) -> None:
+    """Its modules are edited between two nights of one process, and another job has namesakes of them."""
+    lake.ready()
+    lake.write_model("from lib import factors\ndef score(batch):\n    return {'score': batch['x'] * factors.FACTOR}\n")
+    (lake.folder / "lib").mkdir()
+    (lake.folder / ".rayignore").write_text("/data\n/out\n")
+    for factor in (2, 3):
+        (lake.folder / "lib/factors.py").write_text(f"FACTOR = {factor}  # of now\n")
+        assert lake.run().scored.progress.reused_rows == 0
+        assert (lake.published()["score"] == lake.published()["id"] * factor).all()
+
+
+def test_a_process_that_was_interrupted_in_preflight_scores_nothing(lake: Lake) -> None:
+    """The model was interrupted anywhere: this one would answer with the rows themselves."""
+    lake.write_model(
+        "import time\n"
+        "class Lazy:\n"
+        "    def __init__(self):\n"
+        "        self.factor = 0\n"
+        "    def __call__(self, batch):\n"
+        "        if not self.factor:\n"
+        "            self.factor = 1\n"
+        "            time.sleep(60)\n"
+        "            self.factor = 2\n"
+        "        return {'score': batch['x'] * self.factor}\n"
+    )
+    lake.write_files()
+    lake.write_job(model__uses="model:Lazy", retry__stall_s=1)
+    with pytest.raises(
+        NeedsRay, match=r"^model\.uses: scoring the first rows: Stalled: no progress for retry\.stall_s"
+    ):
+        lake.run()
+    assert lake.snapshot().number == 0
+
+
+def test_a_library_that_panics_costs_the_row(lake: Lake) -> None:
+    """Its exception is no `Exception`."""
+    lake.write_model(
+        "from polars.exceptions import PanicException\n"
+        "def score(batch):\n"
+        "    if 1234 in batch['x']:\n"
+        "        raise PanicException('called `Option::unwrap()` on a `None` value')\n" + SCORES
+    )
+    lake.write_files()
+    lake.write_job(retry__max_quarantined=1)
+    lake.run()
+    (row,) = lake.quarantined().to_dict("records")
+    assert (row["_row"], row["error"], row["message"]) == (
+        1234,
+        "Panicked",
+        "called `Option::unwrap()` on a `None` value",
+    )
+
+
 def test_a_bad_row_costs_that_row(lake: Lake) -> None:
     lake.write_model(
         "def score(batch):\n"

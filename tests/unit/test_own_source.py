@@ -50,6 +50,21 @@ def test_the_example_of_the_docs_reads_what_numpy_reads(lake: Lake) -> None:
     assert lake.published()["id"].tolist() == [*range(40, 120)]
 
 
+def test_the_local_engine_loads_the_model_once_for_preflight_and_all_passes(lake: Lake) -> None:
+    lake.write_model(
+        "from pathlib import Path\n"
+        "class Model:\n"
+        "    def __init__(self):\n"
+        "        with open(Path(__LIVE__) / 'loads', 'a') as noted:\n"
+        "            noted.write('x')\n"
+        "    def __call__(self, batch):\n"
+        "        return {'score': batch['x'] * 2}\n"
+    )
+    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"], model__uses="model:Model")
+    lake.run()
+    assert (lake.folder / "loads").read_text() == "x"
+
+
 def test_its_code_is_part_of_the_identity(lake: Lake) -> None:
     lake.run()
     assert lake.run().scored.progress.reused_rows == 300

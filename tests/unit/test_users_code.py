@@ -10,6 +10,7 @@ import pytest
 from predicting import F32, TABLE, MakeJob, jobs_in, scored
 
 from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.finding import find
 from nightjar.inference.predictors import input_columns, load_scorer
 
 RAY_DOCS = """
@@ -171,6 +172,16 @@ def test_another_jobs_modules_of_the_same_name_never_stand_in(make_job: MakeJob,
     for folder, value in (("one", 1), ("two", 2), ("one", 1)):
         job = make_job(uses="samename:f").model_copy(update={"folder": str(tmp_path / folder)})
         assert scored(job, TABLE) == {"score": [value] * 3}
+
+
+def test_nor_do_those_of_a_package_without_init(make_job: MakeJob, tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for factor, folder in enumerate(folders, 2):
+        (folder / "lib").mkdir(parents=True)
+        (folder / "lib/factors.py").write_text(f"FACTOR = {factor}\n")
+        (folder / "scoring.py").write_text("from lib import factors\n")
+    found = [find("model.uses", "scoring:factors", folder).FACTOR for folder in (*folders, folders[0])]
+    assert found == [2, 3, 2]
 
 
 def test_device_tells_where_the_users_model_says_it_is(make_job: MakeJob) -> None:

@@ -850,3 +850,38 @@ def test_a_module_imported_later_and_a_file_read_later_are_the_runs(lake: Lake) 
     (lake.folder / "late.py").write_text("FACTOR = 3\n")
     (lake.folder / "more.json").write_text("20")
     assert scorer(pa.table({"x": [1.0]}))["score"].to_pylist() == [12.0]
+
+
+def test_a_sign_of_life_does_not_take_back_which_rows_a_suspect_is_at(lake: Lake) -> None:
+    """The driver may take long to take the crumb, and the process may die just then."""
+    scores = worker(lake.ready())
+    told: list[int] = []
+    for event in scores.process(assignments(lake, SUSPECT)[:1]):
+        if isinstance(event, Crumb):
+            told.append(event.rows)
+        scores._said = -1e9
+    assert told[-1] == 0, "all rows are scored"
+    assert 0 not in told[:-1]
+
+
+def test_a_write_has_time_of_its_own(lake: Lake) -> None:
+    """Not what the model's last step has left of it."""
+    scores = worker(lake.ready())
+    begun, signs = False, 0
+    calling, submit = scores.watchdog.calling, scores.writer.submit
+
+    def sign() -> None:
+        nonlocal signs
+        signs += begun
+        calling()
+
+    def begin(*given: object) -> object:
+        nonlocal begun
+        begun = True
+        return submit(*given)  # type: ignore[arg-type]
+
+    scores.watchdog.calling = sign  # type: ignore[method-assign]
+    scores.writer.submit = begin  # type: ignore[method-assign, assignment]
+    (*_, receipt) = scores.process(assignments(lake)[:1])
+    assert isinstance(receipt, Receipt)
+    assert signs == 1
