@@ -60,8 +60,8 @@ class ColumnCheck(Asked):
 
     @model_validator(mode="after")
     def _asks(self) -> ColumnCheck:
-        if self.min is None and self.max is None and self.nulls is None and self.finite is None:
-            raise ValueError("asks nothing: give at least one of min, max, nulls, finite")
+        if self.min is None and self.max is None and self.nulls is None and not self.finite:
+            raise ValueError("asks nothing: give at least one of min, max, nulls, finite: true")
         _check_order(self.min, self.max)
         return self
 
@@ -224,6 +224,9 @@ class Window(Section):
 BASELINE = "baseline"
 """The name of the run that `nightjar baseline` makes of a training set."""
 
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+"""The names that a run can have."""
+
 
 class DriftCheck(Asked):
     """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
@@ -232,7 +235,7 @@ class DriftCheck(Asked):
     """
 
     drift: Annotated[str | tuple[str, ...], BeforeValidator(_as_columns)]
-    against: str | Window = "last"
+    against: Annotated[str, Field(pattern=f"^{RUN_ID}$")] | Window = "last"
     psi: float | None = Field(default=None, ge=0)
     js: float | None = Field(default=None, ge=0, le=1)
     ks: float | None = Field(default=None, ge=0, le=1)

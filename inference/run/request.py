@@ -20,7 +20,7 @@ from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
 from nightjar.inference.identity.ownstate import CACHE
 from nightjar.inference.input.lists import with_list_if_there
-from nightjar.inference.job.checks import BASELINE
+from nightjar.inference.job.checks import BASELINE, RUN_ID
 from nightjar.inference.job.file import for_training, load_job
 from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model import Job
@@ -187,7 +187,7 @@ def date_named(run_id: str) -> dt.date | None:
 
 def is_run_id(name: str) -> bool:
     """Whether a run can have this name."""
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
+    return re.fullmatch(RUN_ID, name) is not None
 
 
 def _which(

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.checks import ColumnCheck
+from nightjar.inference.job.checks import ColumnCheck, DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.evaluators import evaluator_of
+from nightjar.inference.metrics.profile import ColumnProfile
 from nightjar.inference.metrics.slices import can_slice
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}
@@ -42,6 +43,8 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
             evaluator.check_columns(types)
     check_slices(job, types)
     for index, check in enumerate(job.checks):
+        if isinstance(check, DriftCheck):
+            _check_drift(check, f"checks[{index}]", types)
         if not isinstance(check, ColumnCheck):
             continue
         kind = types[check.column]
@@ -52,6 +55,27 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
             raise JobError(
                 f"checks[{index}].{asked}: {_ASKS[asked]}, but {check.column!r} is {kind}; remove it, or check another "
                 "column"
+            )
+
+
+def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) -> None:
+    """Check that each column that a check on drift names has a figure that the check limits. `all` leaves out others.
+
+    Raises:
+        JobError: One has none. Names the key, the column and its type.
+    """
+    limited = set(check.limits)
+    for name in check.columns:
+        profile = ColumnProfile()
+        profile.update(pa.chunked_array([], types[name]))
+        if profile.kind == "other" and limited != {"nulls"}:
+            raise JobError(
+                f"{key}.drift: compares numbers, text and bools, but {name!r} is {types[name]}; limit only nulls, as "
+                "nulls: 0.1, or check another column"
+            )
+        if profile.kind in {"text", "bool"} and limited == {"ks"}:
+            raise JobError(
+                f"{key}.ks: compares numbers, but {name!r} is {types[name]}; use psi or js, or check another column"
             )
 
 

@@ -10,11 +10,14 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import (
+    Baseline,
     Evidence,
     Found,
     column_gates_of,
+    gates_of,
 )
 
 SCHEMA = pa.schema(
@@ -28,6 +31,7 @@ SCHEMA = pa.schema(
         ("vector", pa.list_(pa.float32())),
         ("counts", pa.list_(pa.int64())),
         ("empty", pa.null()),
+        ("flag", pa.bool_()),
     ]
 )
 VALUES: dict[str, list[Any]] = {
@@ -40,6 +44,7 @@ VALUES: dict[str, list[Any]] = {
     "vector": [[1.0]],
     "counts": [[1]],
     "score": [1.0],
+    "flag": [True],
 }
 
 
@@ -88,6 +93,54 @@ def test_a_column_of_nulls_and_a_check_that_is_off_are_not_refused() -> None:
     """What the nulls of tonight would be, nobody knows."""
     check_label_and_gates(job({"column": "empty", "min": 0, "finite": True}), SCHEMA)
     check_label_and_gates(job({"column": "text", "finite": False, "nulls": 0}), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("limits", "numbers", "texts", "others"),
+    [
+        ({}, "", "", "drift"),
+        ({"psi": 0.1, "nulls": 0}, "", "", "drift"),
+        ({"ks": 0.1}, "", "ks", "drift"),
+        ({"ks": 0.1, "js": 0.1}, "", "", "drift"),
+        ({"ks": 0.1, "nulls": 0}, "", "", "drift"),
+        ({"nulls": 0}, "", "", ""),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("column", VALUES)
+def test_refused_is_exactly_the_drift_that_could_not_be_compared(
+    column: str, limits: dict[str, float], numbers: str, texts: str, others: str
+) -> None:
+    """Of two nights that are the same, whatever can be compared passes."""
+    kind = pa.float32() if column == "score" else SCHEMA.field(column).type
+    found = {"text": texts, "category": texts, "flag": texts, "number": numbers, "decimal": numbers, "score": numbers}
+    key = found.get(column, others)
+    its = job({"drift": column, **limits})
+    profile = Profile.empty([column])
+    profile.update(pa.table({column: pa.array(VALUES[column], kind)}))
+    evidence = Evidence(Found(1, 1), profile=profile, baselines={"last": Baseline("a night", profile)})
+    gate = gates_of(its)[-1].gate
+    assert gate.judge(evidence).passed == (not key)
+    check_label_and_gates(job({"drift": "all", **limits}), SCHEMA)
+    if not key:
+        check_label_and_gates(its, SCHEMA)
+        return
+    with pytest.raises(JobError) as told:
+        check_label_and_gates(its, SCHEMA)
+    what, instead = {
+        "drift": ("numbers, text and bools", "limit only nulls, as nulls: 0.1,"),
+        "ks": ("numbers", "use psi or js,"),
+    }[key]
+    assert str(told.value) == (
+        f"checks[0].{key}: compares {what}, but {column!r} is {kind}; {instead} or check another column"
+    )
+
+
+def test_of_several_columns_the_one_whose_drift_cannot_be_compared_is_named() -> None:
+    """By the place of its check among all. Of a column of nulls nobody knows what it will hold."""
+    checks = [{"drift": ["number", "empty"], "ks": 0.1}, {"drift": ["number", "text"], "ks": 0.1}]
+    with pytest.raises(JobError, match=r"^checks\[1\]\.ks: compares numbers, but 'text' is string; "):
+        check_label_and_gates(job({}, checks=checks), SCHEMA)
 
 
 def test_a_label_needs_an_output_that_is_a_float() -> None:

@@ -165,6 +165,98 @@ def test_without_earlier_nights_a_window_passes_and_without_a_training_set_a_bas
     assert gate.sentence == f"checks[0].drift has nothing to compare with: it is not there{then}"
 
 
+@pytest.mark.parametrize(
+    ("asked", "passed", "sentence"),
+    [
+        ("last", True, "the other night has no profile of 'score', so checks[0].drift passes."),
+        ({"last": 7}, True, "the other night has no profile of 'score', so checks[0].drift passes."),
+        (
+            "baseline",
+            False,
+            "checks[0].drift has nothing to compare with: the other night has no profile of 'score'. Repeat `nightjar "
+            "baseline JOB --input URI`.",
+        ),
+        (
+            "one",
+            False,
+            "checks[0].drift has nothing to compare with: the other night has no profile of 'score'. Name another "
+            "published run in checks[0].against, or write `last`.",
+        ),
+    ],
+)
+def test_a_column_that_a_fixed_run_lacks_does_not_pass(asked: Any, passed: bool, sentence: str) -> None:
+    """The next night is compared with this one, but a run that is named stays as it is."""
+    gate = gate_against(asked, {"drift": "score"}, described(carrier=["UA"]))
+    assert (gate.passed, gate.observed, gate.sentence) == (passed, "nothing to compare with", sentence)
+
+
+def gate_against(asked: Any, check: dict[str, Any], before: Profile) -> GateResult:
+    """The verdict of a check against the other night, whichever it is."""
+    name = asked if isinstance(asked, str) else f"last:{asked['last']}"
+    job = parse_job({**CONTENT, "checks": [{**check, "against": asked}]}, Path("/jobs/job.yaml"))
+    evidence = Evidence(Found(1, 4), profile=BEFORE, baselines={name: Baseline("the other night", before)})
+    return evaluate(gates_of(job), evidence)[-1]
+
+
+UNTIL = (
+    "Let the check warn or ask (checks[0].on_fail) until a night with rows is published, or take the empty one back "
+    "with `nightjar unpublish JOB RUN`."
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "remedy"),
+    [
+        ("last", UNTIL),
+        ({"last": 7}, UNTIL),
+        ("baseline", "Repeat `nightjar baseline JOB --input URI`."),
+        ("one", "Name another published run in checks[0].against, or write `last`."),
+    ],
+)
+def test_after_a_night_without_rows_it_is_said_what_helps(asked: Any, remedy: str) -> None:
+    empty = described(carrier=pa.array([], pa.string()), score=pa.array([], pa.float64()))
+    gate = gate_against(asked, {"drift": "score"}, empty)
+    assert (gate.passed, gate.observed) == (False, "cannot be compared")
+    assert gate.sentence == (
+        f"checks[0].drift cannot compare 'score' with the other night: the other night has no rows. {remedy}"
+    )
+    for limit in ({}, {"ks": 0.1}):
+        gate = gate_against(asked, {"drift": "all", **limit}, empty)
+        assert (gate.passed, gate.observed) == (False, "nothing to compare")
+        assert gate.sentence == f"checks[0].drift found no column that it could compare with the other night. {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(["a", "b"] * 500, ["z"] * 1000), ([True] * 1000, [False] * 1000), ([None] * 9, [None] * 9)]
+)
+def test_what_has_no_figure_that_is_limited_is_not_as_it_was(before: list[Any], now: list[Any]) -> None:
+    """Texts and bools have no Kolmogorov-Smirnov distance, and neither have nulls of no type."""
+    then, tonight = described(carrier=before), described(carrier=now)
+    (gate,) = judged({"drift": "carrier", "ks": 0.1}, tonight, against(then))
+    assert (gate.passed, gate.observed) == (False, "cannot be compared")
+    assert gate.sentence == (
+        f"checks[0].drift cannot compare 'carrier' with {NIGHT}: it holds no numbers. The limit ks is for numbers "
+        "only: give psi or js."
+    )
+    (gate,) = judged({"drift": "all", "ks": 0.1}, tonight, against(then))
+    assert (gate.passed, gate.observed) == (False, "nothing to compare")
+    assert gate.sentence == (
+        f"checks[0].drift found no column that it could compare with {NIGHT}. The limit ks is for numbers only: give "
+        "psi or js."
+    )
+    (gate,) = judged({"drift": "all", "ks": 0.1}, described(carrier=[]), against(then))
+    assert gate.sentence.endswith(f"compare with {NIGHT}."), "tonight has no rows, whatever they hold"
+
+
+def test_only_columns_that_have_a_limited_figure_are_counted() -> None:
+    (gate,) = judged({"drift": "all", "ks": 0.1}, BEFORE, against(BEFORE))
+    assert (gate.passed, gate.observed) == (True, "0 of 1 column")
+    assert gate.sentence == f"1 column as in {NIGHT}, within checks[0]."
+    for more in ({"nulls": 0}, {"js": 0.1}):
+        (gate,) = judged({"drift": "all", "ks": 0.1, **more}, BEFORE, against(BEFORE))
+        assert (gate.passed, gate.observed) == (True, "0 of 2 columns")
+
+
 def test_a_column_of_another_type_cannot_be_compared() -> None:
     now = described(carrier=[1, 2, 3], score=np.arange(1000.0))
     (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))

@@ -726,6 +726,28 @@ AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
             "checks[0].rows.change = 0.3 allows 2,800 to 5,200 rows. Check that the input is complete and has "
             "nothing twice, or raise checks[0].rows.change.",
         ),
+        (
+            CHANGE,
+            Found(1, 2000, last=LastNight("trial", "2026-11-18", 0)),
+            "rows.last",
+            False,
+            "2,000 rows",
+            "0 to 0 rows",
+            "The input has 2,000 rows in 1 file, after the 0 rows of 2026-11-18 (trial), the last published night: "
+            "checks[0].rows.change allows none after an empty night, however large it is. Let the check warn or ask "
+            "(on_fail) until a night with rows is published, or take the empty one back with `nightjar unpublish JOB "
+            "trial`.",
+        ),
+        (
+            CHANGE,
+            Found(1, 0, last=LastNight("trial", "2026-11-18", 0)),
+            "rows.last",
+            True,
+            "0 rows",
+            "0 to 0 rows",
+            "The input has 0 rows in 1 file, after the 0 rows of 2026-11-18 (trial), the last published night; "
+            "checks[0].rows.change = 0.3 holds.",
+        ),
     ],
 )
 def test_what_each_gate_on_the_input_says(

@@ -192,6 +192,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"output__format": "delta"}, "output.format: must be 'parquet', not 'delta'"),
     ({"output__lineage": "no"}, "output.lineage: must be true or false, not 'no'"),
     ({"checks": [{"column": "score"}]}, "checks[0]: asks nothing: give at least one of min, max, nulls, finite"),
+    ({"checks": [{"column": "score", "finite": False}]}, "checks[0]: asks nothing: give at least one of min, max, nul"),
+    *(
+        (
+            {"checks": [{"drift": "score", "against": night}]},
+            "checks[0].against: must be last, baseline, the id of a run, or {last: 7} for the last 7 nights, not "
+            f"{night!r}",
+        )
+        for night in ("last:0", "last:7", "last:week", "last:-1", "", "a night")
+    ),
     ({"checks": [{"column": "scor", "min": 0}]}, "checks[0].column: 'scor' is neither an output nor a carried column;"),
     ({"models": []}, "models: must not be empty"),
     ({"models": [NET]}, "models: model is there, too; write one of the two"),

@@ -92,6 +92,13 @@ class SinceLast(InputGate):
         if low <= found.rows <= high:
             sentence = f"{_described(found)}, after {before}; {self.key} = {self.change:g} holds."
             return GateResult("rows.last", True, observed, limit, sentence)
+        if not last.rows:
+            sentence = (
+                f"{_described(found)}, after {before}: {self.key} allows none after an empty night, however large it "
+                "is. Let the check warn or ask (on_fail) until a night with rows is published, or take the empty one "
+                f"back with `nightjar unpublish JOB {last.run_id}`."
+            )
+            return GateResult("rows.last", False, observed, limit, sentence)
         sentence = (
             f"{_described(found)}, after {before}: {self.key} = {self.change:g} allows {limit}. Check that the input "
             f"is complete and has nothing twice, or raise {self.key}."

@@ -24,6 +24,8 @@ _CALLED = {
 }
 
 _NOTHING = "nothing to compare with"
+_INCOMPARABLE = "cannot be compared"
+_NO_KS = "The limit ks is for numbers only: give psi or js."
 
 
 def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | AnyDrift]:
@@ -42,10 +44,17 @@ def may_lack(against: str) -> bool:
 
 def nothing_there(key: str, against: str, why: str) -> str:
     """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
-    then = ", and passes." if may_lack(against) else f". Name another published run in {key}.against, or write `last`."
+    then = ", and passes." if may_lack(against) else f". {_another(key, against)}"
     if against == BASELINE:
         then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
     return f"{key}.drift has nothing to compare with: {why}{then}"
+
+
+def _another(key: str, against: str) -> str:
+    """What helps where a run that a check names is there, but has nothing to compare with."""
+    if against == BASELINE:
+        return "Repeat `nightjar baseline JOB --input URI`."
+    return f"Name another published run in {key}.against, or write `last`."
 
 
 def lacking(key: str, against: str, why: str) -> GateResult:
@@ -101,6 +110,21 @@ class _Drifting(ABC):
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
         return GateResult(self.name, passed, observed, limit, sentence)
 
+    def _measured(self, found: Drift) -> bool:
+        """Whether there is any figure that has a limit: what is no number has no Kolmogorov-Smirnov distance."""
+        return any(getattr(found, name) is not None for name in self.figures)
+
+    def _if_empty(self, before: Profile) -> str:
+        """What helps if the other night has no rows, after a space."""
+        if before.rows:
+            return ""
+        if not may_lack(self.against):
+            return f" {_another(self.key, self.against)}"
+        return (
+            f" Let the check warn or ask ({self.key}.on_fail) until a night with rows is published, or take the empty "
+            "one back with `nightjar unpublish JOB RUN`."
+        )
+
     def _beyond(self, found: Drift) -> list[str]:
         """What is beyond its limit, in words."""
         said = []
@@ -136,12 +160,21 @@ class ColumnDrift(_Drifting):
     def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
         """Compare the column."""
         if self.column not in before.columns:
-            sentence = f"{night} has no profile of {self.column!r}, so {self.key}.drift passes."
-            return self._result(True, _NOTHING, sentence)
+            why = f"{night} has no profile of {self.column!r}"
+            # The next night will have tonight's profile to compare with. A run that is named stays as it is.
+            if may_lack(self.against):
+                return self._result(True, _NOTHING, f"{why}, so {self.key}.drift passes.")
+            sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
+            return self._result(False, _NOTHING, sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
         if isinstance(found, Incomparable) or (found.why and self.figures - {"nulls"}):
-            sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}."
-            return self._result(False, "cannot be compared", sentence)
+            sentence = (
+                f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}.{self._if_empty(before)}"
+            )
+            return self._result(False, _INCOMPARABLE, sentence)
+        if not self._measured(found):
+            sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: it holds no numbers. {_NO_KS}"
+            return self._result(False, _INCOMPARABLE, sentence)
         figures = ((name, getattr(found, name)) for name, _ in self.limits)
         observed = ", ".join(f"{name} {value:.3g}" for name, value in figures if value is not None)
         if beyond := self._beyond(found):
@@ -166,7 +199,7 @@ class AnyDrift(_Drifting):
         compared, said = 0, []
         for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):
-                compared += not each.why or "nulls" in self.figures
+                compared += self._measured(each)
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
             elif each.changed:
                 compared += 1
@@ -174,6 +207,9 @@ class AnyDrift(_Drifting):
         observed = f"{len(said)} of {counted(compared, 'column')}"
         if not compared:
             sentence = f"{self.key}.drift found no column that it could compare with {night}."
+            if self.figures == {"ks"} and before.rows and now.rows:
+                sentence += f" {_NO_KS}"
+            sentence += self._if_empty(before)
             return self._result(False, "nothing to compare", sentence)
         if not said:
             return self._result(True, observed, f"{counted(compared, 'column')} as in {night}, within {self.key}.")
