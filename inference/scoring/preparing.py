@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 
+import pyarrow as pa
+
 from nightjar.inference import witness
 from nightjar.inference.errors import NightjarError, OutputInvalid
 from nightjar.inference.predictors import batches, input_columns
@@ -20,7 +22,9 @@ PARCEL_BYTES = 512 << 20
 
 
 class PreparingWorker(Worker):
-    """Prepares shards. While `Prepared` is yielded, `handed` is the shard that it tells of."""
+    """Prepares shards. While `Prepared` is yielded, `handed` is the shard that it tells of, and `packed` its parcel as
+    one row.
+    """
 
     def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
         assert spec.job.stage is not None
@@ -29,6 +33,7 @@ class PreparingWorker(Worker):
         self.spec = spec = self._opened.reading(spec)
         self._sizes = [batch_size(spec, index) for index in range(len(spec.job.each))]
         self.handed: tuple[Assignment, Parcel] | None = None
+        self.packed: pa.Array | None = None
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """For each assignment `Preparing`, and then `Prepared`, when `handed` is set, or `Failed`."""
@@ -39,6 +44,8 @@ class PreparingWorker(Worker):
             self.turn_to(started)
             try:
                 parcel = yield from self._prepared(running)
+                self.watchdog.calling()
+                packed = parcel.packed()  # which may run code of the user's objects
                 self._opened.check()
                 if self.spec.job.identity.strict:
                     witness.refuse()
@@ -46,9 +53,10 @@ class PreparingWorker(Worker):
                 yield self.failed(running, error)
                 continue
             yield from self.noticed()
-            self.handed = assignment, parcel
+            self.handed, self.packed = (assignment, parcel), packed
+            del parcel, packed  # which would be held while the next shard is prepared
             yield Prepared(started.shard, started.attempt, self.name)
-            self.handed = None
+            self.handed = self.packed = None
 
     def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
         pieces = running.assignment.shard.pieces

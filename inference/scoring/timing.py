@@ -13,6 +13,7 @@ import pyarrow as pa
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import Scorer, batches
+from nightjar.inference.scoring.parcels import not_handed_over, unpicklable
 
 GAIN = 1.15
 """How many times as many rows a CPU stage must promise: less is within what the measurement may be wrong."""
@@ -68,7 +69,7 @@ def timed(scorer: Scorer, table: pa.Table, *, own: bool) -> Timed:
     try:
         pickle.dumps(content, protocol=5, buffer_callback=lambda _: False)
     except Exception as error:  # noqa: BLE001 (pickle raises whatever the object's own code raises)
-        refused = f"what it returns cannot be pickled ({type(error).__name__}: {error})"
+        refused = unpicklable(error)
     rows = table.num_rows
     weight = batches.weight(content) if own else 0
     return Timed(min(prepare) / rows, min(predict) / rows, weight / rows, rows, refused)
@@ -90,10 +91,15 @@ def placed(step: Preprocess, actors: int, ahead: bool, free: int, found: Timed |
 
     actors: of the model. ahead: whether each prepares the next batch while the model computes. free: the workers of the
     stage for which there are CPUs beside the actors. found: None if nothing could be measured.
+
+    Raises:
+        JobError: The job wants a stage that cannot hand over what it prepares.
     """
     if step.placement == "fused":
         return Placement(0, "in the model's actors, as placement: fused says")
     if step.placement == "staged":
+        if found is not None and found.refused:
+            raise not_handed_over(found.refused)
         most = step.max_workers or max(1, free)
         wanted = most if step.max_workers or found is None else min(most, _enough(found, actors))
         return Placement(wanted, f"in a stage of {_workers(wanted)}, as placement: staged says", notable=True)

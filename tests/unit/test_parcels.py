@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazily import lazily
+from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.predictors import batches
 from nightjar.inference.records import RowFailure
@@ -79,6 +80,22 @@ def test_what_arrives_may_be_written_to() -> None:
     one, other = (unpacked(packed[0]).batches[""][0].content["pixels"] for _ in range(2))
     one += 1
     np.testing.assert_array_equal(other, PIXELS)
+
+
+def test_what_cannot_be_pickled_is_refused_by_its_key() -> None:
+    content = {"x": np.ones(2), "made": [lambda: 0, lambda: 1]}
+    said = r"preprocess: what it returns cannot be pickled \(\w+: .*lambda.*\), so that .* or write placement: fused"
+    with pytest.raises(JobError, match=said):
+        Parcel((READ,), {"": [Batch(range(2), content)]}, 0.0, 0).packed()
+
+
+def test_memory_that_is_too_small_is_no_fault_of_what_is_handed_over() -> None:
+    class Huge:
+        def __reduce__(self) -> str:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        Parcel((READ,), {"": [Batch(range(1), {"x": [Huge()]})]}, 0.0, 0).packed()
 
 
 def test_what_is_no_parcel_is_refused() -> None:

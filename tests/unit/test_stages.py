@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.engine import LOCAL
+from nightjar.inference.engine.ray import processes
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.file import parse_job
@@ -28,6 +30,7 @@ from nightjar.inference.run.scoring import too_heavy
 from nightjar.inference.scoring import preparing, timing
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.parcels import unpacked
 from nightjar.inference.scoring.preparing import PreparingWorker
 from nightjar.inference.scoring.timing import GAIN, Placement, Timed, placed
 from nightjar.inference.scoring.worker import ShardWorker
@@ -271,6 +274,34 @@ def test_a_file_that_cannot_be_read_fails_its_own_shard(staged: Lake) -> None:
     assert sum(isinstance(event, Prepared) for event in events) == 2
 
 
+LAMBDAS = """
+def prep(batch):
+    return {"x": batch["x"], "made": [(lambda: 0) if x == 1500 else 0 for x in batch["x"].tolist()]}
+
+def score(batch):
+    return {"score": batch["x"] * 2}
+"""
+
+
+def test_what_cannot_be_handed_over_fails_its_own_shard_with_the_reason(lake: Lake) -> None:
+    """It is told through Ray's own callable, in which an error would end the worker with all shards of the block."""
+    lake.write_files(files=1)
+    lake.write_model(LAMBDAS)
+    lake.write_job(preprocess={"uses": "model:prep", "placement": "staged", "columns": ["x"]}, model__features=None)
+    plan = lake.planned().table
+    begun = {"attempt": pa.array([1] * len(plan), pa.int32()), "how": pa.array([""] * len(plan))}
+    block = pa.table({**dict(zip(plan.column_names, plan.columns, strict=True)), **begun})
+    told, handed = [], []
+    for line in processes.Preparing(processes.Sealed(lake.worker_spec()))(block):
+        told += [decode(json.loads(text)) for text in line["event"].to_pylist()]
+        handed += [unpacked(parcel) for parcel in line["parcel"] if parcel.is_valid]
+    (failed,) = (event for event in told if isinstance(event, Failed))
+    assert (failed.cause, failed.terminal, failed.died) == ("JobError", True, False)
+    assert failed.message.startswith("preprocess: what it returns cannot be pickled")
+    assert "write placement: fused" in failed.message
+    assert sum(isinstance(event, Prepared) for event in told) == len(handed) == len(plan) - 1
+
+
 def test_a_preprocess_that_hangs_names_its_rows(lake: Lake) -> None:
     from nightjar.inference.errors import ProcessSpoilt
 
@@ -426,6 +457,15 @@ def test_a_placement_is_told_in_whole_sentences(
 ) -> None:
     """With what was measured. A person reads each night of those that were chosen for a reason, or against one."""
     assert placed(Preprocess(uses="prep:p", **step), 1, True, free, found) == placement
+
+
+@pytest.mark.parametrize("step", [{}, {"workers": 3}])
+def test_a_stage_that_could_hand_nothing_over_is_refused_before_it_starts(step: dict[str, Any]) -> None:
+    refused = replace(QUICK, refused="what it returns cannot be pickled (TypeError: no)")
+    said = r"^preprocess: what it returns cannot be pickled \(TypeError: no\), so that no worker of the CPU stage"
+    with pytest.raises(JobError, match=said):
+        placed(Preprocess(uses="prep:p", placement="staged", **step), 1, True, 8, refused)
+    assert placed(Preprocess(uses="prep:p", placement="fused", **step), 1, True, 8, refused).preparers == 0
 
 
 class Clocked:

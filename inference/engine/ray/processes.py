@@ -69,11 +69,12 @@ class Preparing:
             for event in self._worker.process(assignments(block)):
                 if isinstance(event, Failed):
                     self._logs.urge()
-                assignment, parcel = self._worker.handed or (None, None)
+                assignment, _ = self._worker.handed or (None, None)
+                packed = self._worker.packed
                 columns = [
                     pa.array([_as_text(event)]),
                     pa.array([assignment and pickle.dumps(assignment)], pa.binary()),
-                    pa.nulls(1, PACKED) if parcel is None else parcel.packed(),
+                    pa.nulls(1, PACKED) if packed is None else packed,
                 ]
                 yield pa.Table.from_arrays(columns, schema=HANDED)
 
