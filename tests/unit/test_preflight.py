@@ -232,11 +232,11 @@ def test_if_no_place_can_be_read_the_model_is_loaded_and_the_first_reason_said(s
 def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
     assert tried(small, lost) == [
         Loaded("meta"),
-        Loaded("meta", str(ProcessSpoilt("DeviceLost", "the device is gone"))),
+        Loaded("meta", str(ProcessSpoilt("DeviceLost", "the device is gone")), spoilt=True),
     ]
     first, *_ = places = samples(small.planned())
     Path(first.uri).write_bytes(b"torn")
-    assert tried(small, lost, places)[-1] == Loaded("meta", "DeviceLost: the device is gone", 1)
+    assert tried(small, lost, places)[-1] == Loaded("meta", "DeviceLost: the device is gone", 1, spoilt=True)
 
 
 def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> None:
