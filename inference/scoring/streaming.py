@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -37,6 +37,7 @@ from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.requests import Answered
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.batchsize import BatchSize
@@ -82,6 +83,45 @@ class _Open:
     deadline: float
 
 
+class _Turns:
+    """One thread at a time prepares: the user's preprocess is not made for two."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    @contextmanager
+    def taken(self, watchdog: Watchdog) -> Iterator[None]:
+        """Wait for the turn, and keep it. watchdog: of this thread; that another one prepares is no stall of it."""
+        while not self._lock.acquire(timeout=_LOOK_S):
+            watchdog.calling()
+        try:
+            watchdog.calling()
+            yield
+        finally:
+            self._lock.release()
+
+
+class _InTurn:
+    """The steps of a scorer for shards that are scored batch by batch, while other threads prepare, too."""
+
+    def __init__(self, scorer: StreamingScorer, turns: _Turns, watchdog: Watchdog) -> None:
+        self._scorer, self._turns, self._watchdog = scorer, turns, watchdog
+
+    def prepare(self, table: pa.Table) -> Any:
+        with self._turns.taken(self._watchdog):
+            return self._scorer.prepare(table)
+
+    def accept(self, batch: Any, rows: int) -> Any:
+        return self._scorer.accept(batch, rows)
+
+    def score(self, prepared: Any) -> dict[str, pa.Array]:
+        self._watchdog.calling()
+        return self._scorer.score(prepared)
+
+    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        return self.score(self.prepare(table))
+
+
 class StreamingWorker(ShardWorker):
     """Scores shards whose rows are requests. Several threads may call `process` at once."""
 
@@ -89,10 +129,13 @@ class StreamingWorker(ShardWorker):
         """As `ShardWorker`."""
         super().__init__(spec, *scorers, turn_to=turn_to)
         self._turn = Lock()
-        behind = self.watchdog.behind
+        self.turns = _Turns()
         self._by_force = ByForce(spec.job.retry.stall_s / 20)
         self.watchdog = self.another_watchdog()  # of the thread that has its turn
-        self.watchdog.behind = behind
+        # Without a thread that prepares ahead: it would wait for its turn where no watchdog looks.
+        (model,) = self.models
+        steps = _InTurn(self.scorer, self.turns, self.watchdog)
+        self.models = (replace(model, preparer=Preparer(steps, None, self.watch)),)
 
     def another_watchdog(self) -> Watchdog:
         """A watchdog for the steps of one thread."""
@@ -219,7 +262,8 @@ class _Stream:
         for rows in micro_batches(table, _whole(table.num_rows), sorted(stretch.failures)):
             self._watchdog.calling()
             try:
-                prepared = scorer.prepare(rows.table)
+                with self._worker.turns.taken(self._watchdog):
+                    prepared = scorer.prepare(rows.table)
             except Exception as error:
                 if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                     raise
