@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.errors import NightjarError, OutputInvalid
+from nightjar.inference.errors import JobError, NightjarError, OutputInvalid
 from nightjar.inference.predictors import batches, input_columns
 from nightjar.inference.records import Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
@@ -45,7 +46,12 @@ class PreparingWorker(Worker):
             try:
                 parcel = yield from self._prepared(running)
                 self.watchdog.calling()
-                packed = parcel.packed()  # which may run code of the user's objects
+                try:
+                    packed = parcel.packed()  # which may run code of the user's objects
+                except JobError:
+                    # Of an odd row, since preflight saw none: the actor prepares this shard itself.
+                    parcel = replace(parcel, batches={})
+                    packed = parcel.packed()
                 self._opened.check()
                 if self.spec.job.identity.strict:
                     witness.refuse()

@@ -283,8 +283,8 @@ def score(batch):
 """
 
 
-def test_what_cannot_be_handed_over_fails_its_own_shard_with_the_reason(lake: Lake) -> None:
-    """It is told through Ray's own callable, in which an error would end the worker with all shards of the block."""
+def test_a_shard_of_which_something_cannot_be_handed_over_is_left_for_the_actor_to_prepare(lake: Lake) -> None:
+    """Tried in Ray's own callable, in which an error would end the worker with all shards of the block."""
     lake.write_files(files=1)
     lake.write_model(LAMBDAS)
     lake.write_job(preprocess={"uses": "model:prep", "placement": "staged", "columns": ["x"]}, model__features=None)
@@ -295,11 +295,10 @@ def test_what_cannot_be_handed_over_fails_its_own_shard_with_the_reason(lake: La
     for line in processes.Preparing(processes.Sealed(lake.worker_spec()))(block):
         told += [decode(json.loads(text)) for text in line["event"].to_pylist()]
         handed += [unpacked(parcel) for parcel in line["parcel"] if parcel.is_valid]
-    (failed,) = (event for event in told if isinstance(event, Failed))
-    assert (failed.cause, failed.terminal, failed.died) == ("JobError", True, False)
-    assert failed.message.startswith("preprocess: what it returns cannot be pickled")
-    assert "write placement: fused" in failed.message
-    assert sum(isinstance(event, Prepared) for event in told) == len(handed) == len(plan) - 1
+    assert not [event for event in told if isinstance(event, Failed)]
+    assert sum(isinstance(event, Prepared) for event in told) == len(handed) == len(plan)
+    assert [sum(map(len, each.batches.values())) for each in handed].count(0) == 1
+    assert all(sum(len(read.table) for read in each.reads) for each in handed)
 
 
 def test_a_preprocess_that_hangs_names_its_rows(lake: Lake) -> None:
