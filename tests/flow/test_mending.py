@@ -12,10 +12,11 @@ import pytest
 
 from commands import DATE
 from forked import forked
+from nightjar.inference.errors import NeedsRay
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.lake import LakeStorage
 from service import events
-from support import Lake, nightjar, wait_until
+from support import Lake, command, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
 
@@ -129,3 +130,37 @@ def test_two_commands_started_together_publish_once(lake: Lake, api_env: dict[st
     assert f"flow run {opened[0]['flow_run']}" in said[1]
     assert lake.published()["id"].tolist() == list(range(8000))
     assert publish.newest(LakeStorage(), str(lake.out)).number == 1
+
+
+HANGS = """
+import threading
+
+import pyarrow as pa
+
+from nightjar.inference import Description, FileSource
+
+
+class Hanging(FileSource):
+    name, suffixes = "hanging", (".rec",)
+
+    def describe(self, storage, entry):
+        return Description(pa.schema([("x", pa.float64())]), rows=(1,), sizes=(8,))
+
+    def read(self, storage, piece, schema, most=None):
+        if piece.uri.endswith("/9.rec"):
+            threading.Event().wait()
+        return pa.table({"x": [1.0]})
+"""
+
+
+def test_a_command_on_the_local_engine_ends_though_a_read_hangs(lake: Lake, api_env: dict[str, str]) -> None:
+    """The thread that reads cannot be ended, and Python would wait for it."""
+    (lake.folder / "data").mkdir()
+    for index in range(10):
+        (lake.folder / f"data/{index}.rec").write_bytes(bytes(8))
+    lake.write_model()
+    (lake.folder / "hanging.py").write_text(HANGS)
+    lake.write_job(input={"uri": "data/", "format": "hanging:Hanging", "shard_rows": 1}, carry=[], retry__stall_s=4)
+    done = command("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env, timeout_s=120)
+    assert done.returncode == NeedsRay.exit_code, done.stderr
+    assert "no progress for retry.stall_s = 4 s" in done.stderr
