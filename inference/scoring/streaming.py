@@ -5,13 +5,13 @@ the end of a shard. A shard is written when its own rows are done. All shards th
 dies; suspects are scored alone, as by `ShardWorker`.
 
 What reads, prepares and puts together is watched, as in `ShardWorker`; each of these is one step for a whole shard, and
-may take `retry.stall_s`. Waiting for answers is no step: it has its own limit, see `_Stream._signs`.
+may take `retry.stall_s`. Waiting for answers and for a write is no step: it has its own limits, see `_Stream._signs`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.requests import Answered
-from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started, Usage
 from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
@@ -171,11 +171,20 @@ class StreamingWorker(ShardWorker):
             try:
                 for event in super().process([assignment]):
                     if kept is not None:
-                        with suppress(StorageError):  # what is not written now is written with the next answers
-                            kept.flush(now=isinstance(event, Receipt | Failed))
+                        yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
                     yield event
             finally:
                 self.scorer.journal = None
+
+    def _flushed(self, kept: KeptAnswers, *, now: bool) -> Iterator[Event]:
+        """Write answers of a shard that is scored batch by batch."""
+        try:
+            with self.watchdog, suppress(StorageError):  # what is not written now is written with the next answers
+                self.watchdog.calling()
+                kept.flush(now=now)
+        except ProcessSpoilt as spoilt:
+            yield from self.last_words(spoilt, self.at and At(self.at.started))
+            raise
 
     def kept(self, assignment: Assignment) -> KeptAnswers | None:
         """The answers of a shard that were paid for, if the job keeps them."""
@@ -195,6 +204,7 @@ class _Stream:
         self._watchdog = worker.another_watchdog()
         self._open: list[_Open] = []
         self._writing: list[Future[Event]] = []
+        self._write: tuple[Started, float] | None = None  # that is underway, and since when
         self._moved_at = self._said_at = time.monotonic()
         self._done = worker.scorer.done
 
@@ -307,20 +317,36 @@ class _Stream:
                 yield from self._end(ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))))
             yield from self._failed(each, error)
             return
-        self._keep_all(each)  # the receipt may be lost on its way
+        yield from self._keep_all(each)  # the receipt may be lost on its way
         usage = answered.usage if answered is not None else None
-        self._writing.append(worker.writer.submit(worker.write, running, assembly, worker.backoffs(), usage))
+        self._writing.append(worker.writer.submit(self._written, running, assembly, worker.backoffs(), usage))
+
+    def _written(
+        self, running: Running, assembly: Assembly, backoffs: Sequence[Backoffs], usage: Usage | None
+    ) -> Event:
+        """Write a shard, in the writing thread, which may have shards of other calls before this one."""
+        self._write = running.started, time.monotonic()
+        try:
+            return self._worker.write(running, assembly, backoffs, usage)
+        finally:
+            self._write = None
 
     def _failed(self, each: _Open, error: Exception) -> Iterator[Event]:
         """A shard failed; what was answered is kept for the next attempt."""
-        self._keep_all(each)
+        yield from self._keep_all(each)
         yield from self._told(self._worker.failed(each.running, error))
 
-    def _keep_all(self, each: _Open) -> None:
+    def _keep_all(self, each: _Open) -> Iterator[Event]:
         """Keep what was answered so far."""
-        if each.kept is not None:
-            with suppress(StorageError):  # it may be what failed
+        if each.kept is None:
+            return
+        try:
+            with self._watchdog, suppress(StorageError):  # it may be what failed
+                self._watchdog.calling()
                 each.kept.flush(now=True)
+        except ProcessSpoilt as spoilt:
+            self._open.append(each)
+            yield from self._end(spoilt, hanging=True)
 
     def _scored(self, each: _Open, answered: Answered | None) -> ScoredRows:
         """What became of the rows, in the form in which every other model's come."""
@@ -346,10 +372,14 @@ class _Stream:
         """Give a sign of life if there was none for a while; end what takes too long.
 
         Raises:
-            ProcessSpoilt: A model in this process had no row done for `retry.stall_s`. It was reported, and the process
-                must end.
+            ProcessSpoilt: A model in this process had no row done for `retry.stall_s`, or a write takes longer. It was
+                reported, and the process must end.
         """
         now, stall_s = time.monotonic(), self._spec.job.retry.stall_s
+        if (write := self._write) is not None:
+            started, began = write
+            if now - began > stall_s:
+                yield from self._end(self._watchdog.stalled(), At(started), hanging=True)
         if (done := self._worker.scorer.done) != self._done or not self._open:
             self._done, self._moved_at = done, now
         for each in [each for each in self._open if now > each.deadline]:
@@ -370,20 +400,26 @@ class _Stream:
             self._said_at = now
             yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
 
-    def _end(self, spoilt: ProcessSpoilt, at: At | None = None) -> Iterator[Event]:
-        """This process must end: all shards whose rows are underway are charged. at: the one that is just begun.
+    def _end(self, spoilt: ProcessSpoilt, at: At | None = None, *, hanging: bool = False) -> Iterator[Event]:
+        """This process must end: all shards whose rows are underway are charged. at: the one that is just begun, or
+        whose write hangs. hanging: the storage does, so nothing more is written.
 
         Raises:
             ProcessSpoilt: Always.
         """
         # One that is not written by then is charged, as one that was started and has no receipt.
-        wait(self._writing, self._spec.job.retry.stall_s)
-        for future in self._writing:
+        wait(self._writing, 0 if hanging else self._spec.job.retry.stall_s)
+        writing, self._writing = self._writing, []
+        for future in writing:
             if future.done():
                 yield future.result()
         yield from self._worker.last_words(spoilt, at)
-        for each in self._open:
-            self._keep_all(each)
+        while self._open:
+            each = self._open.pop(0)
+            if each.asked is not None:
+                each.asked.cancel()
+            if not hanging:
+                yield from self._keep_all(each)
             yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
         raise spoilt
 
@@ -401,7 +437,11 @@ class _Stream:
         """Keep the answers that came since the last time."""
         assert each.kept is not None
         try:
-            each.kept.flush()
+            with self._watchdog:
+                self._watchdog.calling()
+                each.kept.flush()
+        except ProcessSpoilt as spoilt:
+            yield from self._end(spoilt, hanging=True)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             self._open.remove(each)
             if each.asked is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from endpoints import endpoint, upper
-from nightjar.inference.records import Event, Receipt
+from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.storage.faults import FaultyStorage, pause
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 SHARD = 10
@@ -37,9 +41,25 @@ def asking(lake: Lake, url: str, rows: int, **changes: object) -> Lake:
     """A job that asks the endpoint for each row, in shards of `SHARD`."""
     lake.write_texts([f"text {row}" for row in range(rows)], SHARD)
     outputs = {"answer": "string"}
-    model = {"uses": "openai", "url": url, "served_model": "m", "prompt": "{text}", "outputs": outputs}
+    model = {"uses": "openai", "url": url, "served_model": "m", "prompt": "{text}", "outputs": outputs, "journal": True}
     lake.write_job(**{"input__shard_rows": SHARD, "model": model, "carry": ["id"], **changes})
     return lake
+
+
+OVER = threading.Event()
+
+HANGS_S = 3
+"""Seconds after which a step hangs: on a busy machine a step that does not may take one, too."""
+
+
+@pytest.fixture
+def _nothing_hangs_for_ever() -> Iterator[None]:
+    OVER.clear()
+    over = threading.Timer(10 * HANGS_S, OVER.set)
+    over.start()
+    yield
+    over.cancel()
+    OVER.set()
 
 
 @pytest.mark.parametrize("first", [Attempt(), Attempt(2, crumbs=True)], ids=["two streams", "a suspect and a stream"])
@@ -60,3 +80,26 @@ def test_a_preprocess_is_called_by_one_of_two_calls_at_a_time(lake: Lake, first:
             found = list(pool.map(score, [Assignment(shards[0], first), Assignment(shards[1])]))
     assert all(isinstance(events[-1], Receipt) for events in found), found
     assert sorted(server.texts()) == sorted(f"text {row}!" for row in range(2 * SHARD))
+
+
+@pytest.mark.parametrize(
+    ("what", "attempt"),
+    [("data", Attempt()), ("answers", Attempt()), ("answers", Attempt(2, crumbs=True))],
+    ids=["a part", "answers", "answers of a suspect"],
+)
+@pytest.mark.usefixtures("_nothing_hangs_for_ever")
+def test_a_write_that_hangs_ends_the_process_and_is_named(lake: Lake, what: str, attempt: Attempt) -> None:
+    """What was written before is not lost, and no row is blamed."""
+    with endpoint(upper) as server:
+        asking(lake, server.url, 3 * SHARD, retry={"stall_s": HANGS_S})
+        first, second, _ = lake.planned().shards()
+        stuck = FaultyStorage(LakeStorage(), [pause("write", f"*/{what}/{second.id}-*", before=lambda *_: OVER.wait())])
+        worker = StreamingWorker(lake.worker_spec(stuck))
+        events = list(worker.process([Assignment(first)]))
+        with pytest.raises(ProcessSpoilt, match=f"no progress for retry.stall_s = {HANGS_S} s"):
+            for event in worker.process([Assignment(second, attempt)]):
+                events.append(event)
+    assert [event.shard for event in events if isinstance(event, Receipt)] == [first.id]
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert (failed.shard, failed.died, failed.cause, failed.rows) == (second.id, True, "Stalled", 0)
+    assert failed.message.endswith(" written")
