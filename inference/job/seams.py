@@ -14,9 +14,10 @@ class Framework:
     themselves; so `batch_size: auto` is thousands of rows, whatever their size. code: options that name objects of the
     user's own code, as "module:name"; its adapter is an `adapter.TakesCode`. rows: of `batch_size: auto`, on the CPU
     and on a GPU, where every row weighs the same for the model. streams: it is asked for one row at a time; so several
-    shards are scored at once, and a micro-batch is a whole shard. own_keys: its options are keys of `model` itself.
-    documents: options that may be the name of a JSON or YAML file, in place of its content. aside: options that change
-    no output.
+    shards are scored at once. Where they are not, a micro-batch is a few times the rows that are underway at once, so
+    that it is answered within `retry.stall_s`, however large its shard is. own_keys: its options are keys of `model`
+    itself. documents: options that may be the name of a JSON or YAML file, in place of its content. aside: options that
+    change no output.
     """
 
     module: str
@@ -29,6 +30,9 @@ class Framework:
     documents: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
 
+
+ASKED_ROWS = (64, 512)
+"""Of a micro-batch of prompts, on the CPU and on a GPU: a large model with long answers has them in `retry.stall_s`."""
 
 FRAMEWORKS = {
     "torch": Framework(
@@ -60,7 +64,7 @@ FRAMEWORKS = {
     "vllm": Framework(
         "nightjar.inference.predictors.vllm",
         "a model's folder",
-        rows=(1 << 16, 1 << 16),
+        rows=ASKED_ROWS,
         streams=True,
         own_keys=True,
         documents=("json_schema",),
@@ -70,7 +74,7 @@ FRAMEWORKS = {
         "nightjar.inference.predictors.raydatallm",
         "a model's folder",
         code=("config", "preprocess", "postprocess"),
-        rows=(1 << 16, 1 << 16),
+        rows=ASKED_ROWS,
         streams=True,
         own_keys=True,
         aside=("requests_in_flight",),
@@ -78,7 +82,7 @@ FRAMEWORKS = {
     "openai": Framework(
         "nightjar.inference.predictors.openai",
         "",
-        rows=(1 << 16, 1 << 16),
+        rows=(128, 128),
         streams=True,
         own_keys=True,
         documents=("json_schema",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.panics import panics_are_errors
 from nightjar.inference.predictors.preprocessing import Preprocessor
 from nightjar.inference.predictors.private import Copier, OwnCopy
-from nightjar.inference.predictors.requests import Answered, Known, Streaming
+from nightjar.inference.predictors.requests import NOTHING, Answered, Known, Streaming
 from nightjar.inference.records import Usage
 
 __all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
@@ -235,10 +235,13 @@ class _Scorer:
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         try:
-            return outputs.normalise(self._predictor.predict(prepared.content), self._types, prepared.rows)
+            return outputs.normalise(self._predict(prepared.content), self._types, prepared.rows)
         finally:
             if not self._watched and prepared.given is not None:
                 self._watched, self.wrote = True, prepared.given.digest() != prepared.before
+
+    def _predict(self, content: Any) -> Any:
+        return self._predictor.predict(content)
 
 
 class Journal(Protocol):
@@ -254,10 +257,12 @@ class Journal(Protocol):
 class StreamingScorer(_Scorer):
     """Of a predictor that takes several batches at once.
 
-    journal: of the shard that is scored batch by batch, if its answers are kept.
+    journal: of the shard that is scored batch by batch, if its answers are kept. alive: called when rows of its batch
+    are done.
     """
 
     journal: Journal | None = None
+    alive: Callable[[], None] | None = None
 
     @property
     def hungry(self) -> bool:
@@ -288,11 +293,9 @@ class StreamingScorer(_Scorer):
             begun = self._predictor.submit(prepared.content, journal.known(prepared.content), journal.keep)
         return begun
 
-    def score(self, prepared: Any) -> dict[str, pa.Array]:
-        if self.journal is None:
-            return super().score(prepared)
-        found = self._predictor.claim(self.submit(prepared, self.journal))
-        return outputs.normalise(found, self._types, prepared.rows)
+    def _predict(self, content: Any) -> Any:
+        known, keep = (NOTHING, None) if self.journal is None else (self.journal.known(content), self.journal.keep)
+        return self._predictor.predict(content, known, keep, self.alive)
 
     def collected(self, answered: Answered, rows: int) -> dict[str, pa.Array]:
         """The declared outputs of a batch that is done. Raises as `__call__`."""

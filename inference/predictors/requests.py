@@ -11,7 +11,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,6 +29,9 @@ Keep = Callable[[Any, Answer, Usage], None]
 """Gets what was asked for a row, the answer, and what it took."""
 
 NOTHING: Known = {}
+
+_LOOK_S = 0.5
+"""Seconds between two looks whether rows of a batch were done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +143,24 @@ class Requests(ABC):
         """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
         return range(len(prepared))
 
-    def predict(self, prepared: list[Any]) -> dict[str, Any]:
-        """Ask for a batch, and wait for it."""
-        return self.claim(self.submit(prepared))
+    def predict(
+        self,
+        prepared: list[Any],
+        known: Known = NOTHING,
+        keep: Keep | None = None,
+        alive: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
+        """Ask for a batch, and wait for it. Its usage is added to what `claimed` returns.
 
-    def claim(self, begun: Future[Answered]) -> dict[str, Any]:
-        """Wait for a batch. Its usage is added to what `claimed` returns."""
+        known, keep: as for `submit`. alive: called when further rows of the batch are done.
+        """
+        left = _Left(len(prepared))
+        begun = self._begun(prepared, left, known, keep)
+        rows = left.rows
+        while not wait([begun], _LOOK_S).done:
+            if alive is not None and left.rows != rows:
+                rows = left.rows
+                alive()
         answered = begun.result()
         self._unclaimed = self._unclaimed.plus(answered.usage)
         return answered.outputs
@@ -157,7 +172,10 @@ class Requests(ABC):
 
     def submit(self, prepared: list[Any], known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
         """As in `Streaming`."""
-        left = _Left(len(prepared))
+        return self._begun(prepared, _Left(len(prepared)), known, keep)
+
+    def _begun(self, prepared: list[Any], left: _Left, known: Known, keep: Keep | None) -> Future[Answered]:
+        """Begin a batch. left: its rows that are not done."""
         with self._counting:
             self.waiting += left.rows
         begun: Future[Answered] = self.call(self._batch(prepared, left, known, keep))

@@ -122,6 +122,28 @@ class _InTurn:
         return self.score(self.prepare(table))
 
 
+@contextmanager
+def answering(scorers: Iterable[Scorer], watchdog: Watchdog) -> Iterator[None]:
+    """Each row that is answered is a sign of progress, while its batch is waited for."""
+    asked = [each for each in scorers if isinstance(each, StreamingScorer)]
+    for each in asked:
+        each.alive = watchdog.calling
+    try:
+        yield
+    finally:
+        for each in asked:
+            each.alive = None
+
+
+class AskingWorker(ShardWorker):
+    """Scores shards with several models, of which some are asked for one row at a time."""
+
+    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """As `Worker.process`."""
+        with answering(self.scorers, self.watchdog):
+            yield from super().process(assignments)
+
+
 class StreamingWorker(ShardWorker):
     """Scores shards whose rows are requests. Several threads may call `process` at once."""
 
@@ -169,10 +191,11 @@ class StreamingWorker(ShardWorker):
                 yield from (running.started, self.failed(running, error))
                 return
             try:
-                for event in super().process([assignment]):
-                    if kept is not None:
-                        yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
-                    yield event
+                with answering(self.scorers, self.watchdog):
+                    for event in super().process([assignment]):
+                        if kept is not None:
+                            yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
+                        yield event
             finally:
                 self.scorer.journal = None
 
@@ -474,4 +497,6 @@ def spans(job: Job) -> bool:
 
 def worker_of(spec: WorkerSpec) -> type[ShardWorker]:
     """What scores the shards of a job in its actors."""
-    return StreamingWorker if spans(spec.job) else ShardWorker
+    if spans(spec.job):
+        return StreamingWorker
+    return AskingWorker if spec.job.streams else ShardWorker

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from endpoints import endpoint, upper
+from endpoints import Asked, Reply, endpoint, upper
 from nightjar.inference.errors import ProcessSpoilt
-from nightjar.inference.records import Event, Failed, Receipt
+from nightjar.inference.records import Crumb, Event, Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.streaming import StreamingWorker
+from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
@@ -37,11 +38,13 @@ def prep(batch):
 """Fills the same memory for each batch. A second call, if there is one meanwhile, comes before the first one ends."""
 
 
+MODEL = {"uses": "openai", "served_model": "m", "prompt": "{text}", "outputs": {"answer": "string"}}
+
+
 def asking(lake: Lake, url: str, rows: int, **changes: object) -> Lake:
     """A job that asks the endpoint for each row, in shards of `SHARD`."""
     lake.write_texts([f"text {row}" for row in range(rows)], SHARD)
-    outputs = {"answer": "string"}
-    model = {"uses": "openai", "url": url, "served_model": "m", "prompt": "{text}", "outputs": outputs, "journal": True}
+    model = {**MODEL, "url": url, "journal": True}
     lake.write_job(**{"input__shard_rows": SHARD, "model": model, "carry": ["id"], **changes})
     return lake
 
@@ -103,3 +106,56 @@ def test_a_write_that_hangs_ends_the_process_and_is_named(lake: Lake, what: str,
     (failed,) = [event for event in events if isinstance(event, Failed)]
     assert (failed.shard, failed.died, failed.cause, failed.rows) == (second.id, True, "Stalled", 0)
     assert failed.message.endswith(" written")
+
+
+RAISES = """
+def prep(batch):
+    if "text 5" in batch["text"].tolist():
+        raise ValueError("not this one")
+    return batch
+
+def size(batch):
+    return {"n": [len(text) for text in batch["text"].tolist()]}
+"""
+
+
+@pytest.mark.parametrize("way", ["a suspect", "a preprocess that raises", "several models", "no journal"])
+def test_a_batch_of_which_rows_are_answered_does_not_hang(lake: Lake, way: str) -> None:
+    """Though all of it takes longer than a step may."""
+    lake.write_model(RAISES)
+
+    def slowly(asked: Asked) -> Reply:
+        time.sleep(0.5)
+        return upper(asked)
+
+    rows = 4 * HANGS_S
+    changes: dict[str, object] = {}
+    if way == "a preprocess that raises":
+        changes["preprocess"] = {"uses": "model:prep", "placement": "fused"}
+    with endpoint(slowly) as server:
+        asking(lake, server.url, rows)
+        asked = {"requests_in_flight": 1, "journal": way != "no journal", **MODEL, "url": server.url}
+        if way == "several models":
+            size = {"name": "size", "uses": "model:size", "features": ["text"], "outputs": {"n": "int64"}}
+            changes |= {"model": None, "models": [{"name": "llm", **asked, "journal": False}, size]}
+        else:
+            changes["model"] = asked
+        retry = {"stall_s": HANGS_S, "max_quarantined": 0.5}
+        lake.write_job(input__shard_rows=rows, carry=["id"], retry=retry, **changes)
+        (shard,) = lake.planned().shards()
+        spec = lake.worker_spec()
+        attempt = Attempt(2, crumbs=True) if way in {"a suspect", "no journal"} else Attempt()
+        events = list(worker_of(spec)(spec).process([Assignment(shard, attempt)]))
+    assert isinstance(events[-1], Receipt), events[-1]
+    assert events[-1].rows_quarantined == (way == "a preprocess that raises")
+
+
+def test_a_shard_that_is_scored_alone_is_not_one_batch(lake: Lake) -> None:
+    """A step has its time for each batch, and a suspect dies for one of them."""
+    rows = 300
+    with endpoint(upper) as server:
+        asking(lake, server.url, rows, input__shard_rows=rows)
+        (shard,) = lake.planned().shards()
+        events = list(StreamingWorker(lake.worker_spec()).process([Assignment(shard, Attempt(2, crumbs=True))]))
+    assert [event.rows for event in events if isinstance(event, Crumb) and event.rows] == [128, 128, 44]
+    assert isinstance(events[-1], Receipt), events[-1]
