@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -25,6 +26,9 @@ from nightjar.inference.messages import nearest
 
 _READ_BYTES = 8 << 20
 """Larger files are hashed by xxh3, which is six times as fast as SHA-256; some compiled libraries have gigabytes."""
+
+_NOTHING = hashlib.sha256().hexdigest()
+"""The content of a package of which no file was found."""
 
 _ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
 """Every virtual environment, whatever its name, contains one of these."""
@@ -118,7 +122,7 @@ def of_distribution(name: str) -> str:
     """A distribution's version and a hash of its packages' content.
 
     Raises:
-        JobError: It is not installed. Names `identity.packages`.
+        JobError: It is not installed, or none of its files is found. Names `identity.packages`.
     """
     try:
         version = metadata.version(name)
@@ -134,13 +138,16 @@ def of_distribution(name: str) -> str:
         linked = [_hash(_importable(place)) for place in _linked_folders(installed)]
     except OSError as error:
         raise JobError(f"identity.packages: {name!r} cannot be read: {error}") from error
-    # A name that begins with an underscore belongs to a loader, and is not one of its modules.
-    told = linked or any(content for top, content in contents.items() if not top.startswith("_"))
-    if editable_folder(installed) and not told:
-        raise JobError(
-            f"identity.packages: {name!r} is an editable installation that does not tell where its modules are; "
-            "install it without --editable"
+    editable = editable_folder(installed)
+    # In an editable installation a name that begins with an underscore belongs to a loader, and is none of its modules.
+    found = {content for top, content in contents.items() if not (editable and top.startswith("_"))}
+    if found.union(linked) <= {"", _NOTHING}:
+        what = (
+            "is an editable installation that does not tell where its modules are; install it without --editable"
+            if editable
+            else "has no modules, so its content would not count; name the package that has them, or remove it"
         )
+        raise JobError(f"identity.packages: {name!r} {what}")
     digest.update("".join(f"{content}\0" for content in linked).encode())
     return f"{version} {digest.hexdigest()}"
 
@@ -155,12 +162,15 @@ def files_of_distribution(name: str) -> list[Path]:
 
 def _modules_of(name: str) -> list[str]:
     """A distribution's top-level modules."""
-    wanted = name.lower().replace("_", "-")
+    wanted = _normalized(name)
     return sorted(
-        top
-        for top, owners in metadata.packages_distributions().items()
-        if any(owner.lower().replace("_", "-") == wanted for owner in owners)
+        top for top, owners in metadata.packages_distributions().items() if wanted in map(_normalized, owners)
     )
+
+
+def _normalized(name: str) -> str:
+    """The one spelling of a distribution's name: `importlib.metadata` finds it by any."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def editable_folder(distribution: metadata.Distribution) -> str:
