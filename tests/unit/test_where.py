@@ -98,6 +98,38 @@ def test_a_condition_means_what_it_means_to_a_database(where: str) -> None:
     assert 0 < len(wanted) < 12, "it takes some rows and leaves out some, so that the test can fail"
 
 
+PATHS = pa.table({"path": ["C:\\temp\\x", "C:\\TEMP", "C:%", "C:\\", "\\", "a.b\\\n", "a_b\\é", "\\%\\_", "", None]})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "C:\\%",
+        "C:\\temp%",
+        "C:\\temp\\_",
+        "%\\temp%",
+        "%\\",
+        "\\",
+        "\\%",
+        "\\_",
+        "\\%\\_",
+        "C:\\\\%",
+        "a.b\\%",
+        "a_b\\_",
+        "[\\",
+    ],
+)
+def test_a_backslash_in_a_pattern_is_a_letter(pattern: str) -> None:
+    """As in any database. Arrow's own LIKE takes it for an escape in some patterns."""
+    for operator in ("LIKE", "NOT LIKE", "ILIKE", "NOT ILIKE"):
+        where = f"path {operator} '{pattern}'"
+        wanted = [path for (path,) in duckdb.from_arrow(PATHS).filter(where).fetchall()]
+        for kind in (pa.string(), pa.large_string(), pa.string_view()):
+            table = pa.table({"path": PATHS["path"].cast(kind)})
+            mask = condition(where, table.schema).mask(table)
+            assert PATHS.filter(pa.array(mask))["path"].to_pylist() == wanted, where
+
+
 def test_its_columns_are_named_once_in_their_order() -> None:
     assert columns_of("b = 1 AND (a = 2 OR b = 3)") == ("b", "a")
 
@@ -155,6 +187,7 @@ def test_what_is_no_condition_is_told_with_its_place_when_the_job_is_read(
         ("x = country", "'x' is float64 and 'country' is string; they do not compare"),
         ("time = 'noon'", "'time' is time64[us], and 'noon' is no value of that type"),
         ("time > '01:00:00+01:00'", "is no value of that type"),
+        ("time > '01:00:00.1234567'", "'time' is time64[us], and '01:00:00.1234567' is no value of that type"),
         ("wide = 1111111111111111111111111111111", "cannot be compared in these types: Decimal precision out of range"),
         ("tags = 1", "'tags' is list<int64>, which input.where cannot compare"),
     ],

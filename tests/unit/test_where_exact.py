@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -21,6 +22,7 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import condition, on_some
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
@@ -51,7 +53,7 @@ TIMES: dict[pa.DataType, list[Any]] = {
     pa.timestamp("ns"): [-(2**63) + 1, -(10**9) + 1, -1, 0, 10**9, 10**9 + 1, 2**63 - 1, None],
 }
 PAIRS = [*permutations([*INTEGERS, *FLOATS], 2), *permutations(TIMES, 2)]
-NANOSECONDS = {"s": 10**9, "us": 10**3, "ns": 1}
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def array(kind: pa.DataType, values: list[Any]) -> pa.Array:
@@ -194,6 +196,24 @@ def test_a_file_with_values_of_any_size_is_no_damaged_file(tmp_path: Path) -> No
         piece = Piece(entry.uri, entry.size, entry.version, 0, sum(units), (0, len(units)))
         found = read_piece(storage, job, piece, STATISTICS.schema)
         assert [found.index(row) for row in range(len(found.table))] == kept
+
+
+@pytest.mark.parametrize(
+    ("unit", "exact", "finer"),
+    [("s", "", ".5"), ("ms", ".125", ".1255"), ("us", ".000125", ".0001255"), ("ns", ".000000125", ".0000001255")],
+)
+def test_a_time_finer_than_the_column_is_no_value_of_it(unit: str, exact: str, finer: str) -> None:
+    """As a timestamp that is finer than its column. It took the rows of the time that it was cut off to."""
+    ticks = [36_000 * 10**9 // NANOSECONDS[unit] + tick for tick in (0, 125, 126)]
+    kind = pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+    table = pa.table({"t": pa.array(ticks, kind)})
+    wanted = [1] if exact else [0]
+    for written in (f"10:00:00{exact}", f"10:00:00{exact or '.'}000", f"T100000{exact}"):
+        assert rows(f"t = '{written}'", table) == wanted
+        assert rows(f"t IN ('{written}', '09:00')", table) == wanted
+    for where in ("t = '{}'", "t >= '{}'", "t IN ('{}')", "t BETWEEN '09:00' AND '{}'"):
+        with pytest.raises(JobError, match=rf"'t' is {re.escape(type_name(kind))}, and .* is no value of that type"):
+            condition(where.format(f"10:00:00{finer}"), table.schema)
 
 
 def test_what_arrow_cannot_compare_after_all_is_told_of_the_condition() -> None:

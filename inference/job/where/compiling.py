@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -221,9 +222,11 @@ class Compiler:
         if not pattern.is_string or (kind is not None and not is_text(kind)):
             self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
         text, negated = str(pattern.this), bool(node.args.get("negate"))
+        # Of Arrow's LIKE a backslash is an escape, but not where a pattern is only the begin or the end of a text.
+        match, told = (pc.match_substring_regex, _as_regex(text)) if "\\" in text else (pc.match_like, text)
 
         def build(column: Column) -> Any:
-            found = pc.match_like(column(name), text, ignore_case=not cased)
+            found = match(column(name), told, ignore_case=not cased)
             return pc.invert(found) if negated else found
 
         return build
@@ -279,6 +282,12 @@ class Compiler:
 
     def _fail(self, node: exp.Expr, said: str) -> NoReturn:
         raise refused(self._text, node, said)
+
+
+def _as_regex(pattern: str) -> str:
+    """A regular expression that takes what LIKE takes."""
+    pieces = ({"%": ".*", "_": "."}.get(letter) or re.escape(letter) for letter in pattern)
+    return f"^(?s:{''.join(pieces)})$"
 
 
 def _may_be_pushed(node: exp.Expr) -> bool:

@@ -27,8 +27,7 @@ def scalar(written: Any, quoted: bool, kind: pa.DataType) -> Value | None:
         if is_text(kind):
             return pa.scalar(written, kind)
         if is_.is_time(kind):
-            time = dt.time.fromisoformat(written)
-            return pa.scalar(time, kind) if time.tzinfo is None else None
+            return _time(written, kind)
         return pa.scalar(written).cast(kind) if is_.is_temporal(kind) and not is_.is_duration(kind) else None
     if is_.is_integer(kind):
         number = Decimal(written)
@@ -38,6 +37,21 @@ def scalar(written: Any, quoted: bool, kind: pa.DataType) -> Value | None:
     if is_.is_floating(kind):
         return pa.scalar(float(written)).cast(kind)
     return pa.scalar(Decimal(written)) if is_.is_decimal(kind) else None
+
+
+def _time(written: str, kind: pa.DataType) -> pa.Scalar | None:
+    """A time of day; None if it has an offset.
+
+    Raises:
+        ValueError, ArrowInvalid: It is no time, or finer than the type.
+    """
+    time = dt.time.fromisoformat(written)
+    if time.tzinfo is not None:
+        return None
+    # Python cuts off what is finer than microseconds, and Arrow what is finer than the type, but not of a timestamp.
+    fraction = written.replace(",", ".").partition(".")[2].rstrip("0")
+    whole = f"1970-01-01 {time:%H:%M:%S}" + (f".{fraction}" if fraction else "")
+    return pa.scalar(whole).cast(pa.timestamp(kind.unit)).cast(kind)
 
 
 def listed(values: Sequence[Value], kind: pa.DataType) -> pa.Array:
