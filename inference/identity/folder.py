@@ -30,7 +30,7 @@ from nightjar.inference.identity.ignores import (
 )
 from nightjar.inference.identity.neighbours import Neighbours, is_job
 from nightjar.inference.identity.ownstate import FileId, OwnState, file_id
-from nightjar.inference.identity.packages import importable_places, is_environment
+from nightjar.inference.identity.packages import importable_places, is_environment, module_files
 from nightjar.inference.input.everydate import EveryDate, EveryList, beside, tells_input, whole
 from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
@@ -111,8 +111,16 @@ def needs_folder(job: Job) -> bool:
 
 
 def is_of(name: str, modules: tuple[str, ...], places: list[str]) -> bool:
-    """Whether a file belongs to one of these modules or packages. places: where modules are found in the folder."""
-    return any(name.startswith((f"{place}{module}.", f"{place}{module}/")) for place in places for module in modules)
+    """Whether a file belongs to one of these modules or packages. places: where modules are found in the folder.
+
+    A file that only has a module's name and another end, as `churn.joblib`, is what the code that scores may read.
+    """
+    return any(
+        name.startswith(f"{place}{module}/")
+        or (name.startswith(f"{place}{module}.") and name.removeprefix(place) in module_files(module))
+        for place in places
+        for module in modules
+    )
 
 
 def _listed(job: Job, judging: tuple[str, ...] = ()) -> Listing:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import folder
-from nightjar.inference.identity.folder import list_code
+from nightjar.inference.identity.folder import list_checks, list_code
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 
@@ -381,6 +382,22 @@ def test_a_mounted_config_map_has_the_same_files_in_every_pod(tmp_path: Path, ke
 def test_a_job_without_code_has_none(tmp_path: Path) -> None:
     lay(tmp_path, "README.md", "m.pt2")
     assert list_code(job_in(tmp_path, model={"uses": "torch", "path": "m.pt2"})).files == {}
+
+
+def test_only_the_modules_of_a_check_are_left_out_and_no_data_of_its_name(tmp_path: Path) -> None:
+    """What is named as a module is, and is no module, may be read by what scores."""
+    data = {"churn.joblib", "churn.vocab.json", "churn.py.bak", "src/churn.csv", "churned.py"}
+    own = {"churn.py", "churn.pyc", f"churn{EXTENSION_SUFFIXES[0]}"}
+    lay(tmp_path, "predict.py", *data, *own)
+    listing = list_code(job_in(tmp_path, model={"uses": "predict:Churn"}, checks=[{"call": "churn:ok"}]))
+    assert set(listing.files) == {"predict.py", *data}
+    assert listing.left_out == dict.fromkeys(own, "it judges, and does not score")
+    for name in own:
+        (tmp_path / name).unlink()
+    lay(tmp_path, "churn/__init__.py", "churn/limits.json")
+    job = job_in(tmp_path, model={"uses": "predict:Churn"}, checks=[{"call": "churn:ok"}])
+    assert names(job) == {"predict.py", *data}
+    assert set(list_checks(job).files) == {"churn/__init__.py", "churn/limits.json"}
 
 
 def test_too_many_files_are_told_how_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
