@@ -22,7 +22,7 @@ def _opened(notes: Notes, by: str, path: Any, mode: Any, flags: Any) -> None:
     writes = isinstance(flags, int) and flags & os.O_ACCMODE != os.O_RDONLY
     if writes:
         notes.places.made(path)
-    if not writes or not flags & (os.O_TRUNC | os.O_APPEND | os.O_EXCL | os.O_WRONLY):
+    if not writes or not flags & (os.O_TRUNC | os.O_EXCL | os.O_WRONLY):  # "a+" reads, too
         notes.path("file", path, by)
 
 
