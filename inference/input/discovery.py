@@ -17,6 +17,7 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.input.possible import Possible
 from nightjar.inference.input.schemas import UsualSchema
 from nightjar.inference.input.sources.protocol import Description
+from nightjar.inference.input.sources.reading import import_edited
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Entry, Storage
@@ -88,10 +89,12 @@ def discover(storage: Storage, job: Job) -> Discovery:
     replacement.
 
     Raises:
-        JobError: There is nothing to score, no file is readable, or files vanish again and again. Names `input.uri`.
+        JobError: There is nothing to score, no file is readable, or files vanish again and again. Names `input.uri`. Or
+            the user's own source cannot be imported. Names `input.format`.
         Denied: Reading is not allowed for any of the files.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
+    import_edited(job)
     vanished = ""
     for _ in range(_LISTINGS):
         found = _look(storage, job)

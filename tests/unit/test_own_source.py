@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
+from nightjar.inference.job.finding import find
 from nightjar.inference.run import steps as run
 from support import Lake
 
@@ -70,6 +72,36 @@ def test_its_code_is_part_of_the_identity(lake: Lake) -> None:
     assert lake.run().scored.progress.reused_rows == 300
     (lake.folder / "readings.py").write_text(EXAMPLE.replace("records[name] for", "records[name] + 0 for"))
     assert lake.run().scored.progress.reused_rows == 0
+
+
+@pytest.mark.parametrize("file", ["readings.py", "layout.py", "lib/layout.py"])
+def test_a_source_that_is_edited_between_two_runs_of_a_process_describes_as_it_reads(lake: Lake, file: str) -> None:
+    """Also where the edited module is one that it imports, alone or in a package without `__init__.py`."""
+    module = file.removesuffix(".py").replace("/", ".")
+    if module != "readings":
+        begin, end = EXAMPLE.index("RECORD ="), EXAMPLE.index("class Readings")
+        (lake.folder / file).parent.mkdir(exist_ok=True)
+        (lake.folder / ".rayignore").unlink()
+        (lake.folder / file).write_text(f"import numpy as np\nimport pyarrow as pa\n{EXAMPLE[begin:end]}")
+        imported = f"from {module} import COLUMNS, RECORD\n\n"
+        (lake.folder / "readings.py").write_text(EXAMPLE[:begin] + imported + EXAMPLE[end:])
+    lake.run()
+    assert lake.published()["id"].tolist() == [*range(300)]
+    (lake.folder / file).write_text((lake.folder / file).read_text().replace('"id"', '"number"'))
+    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["number"])
+    lake.run()
+    assert lake.published()["number"].tolist() == [*range(300)]
+
+
+def test_a_source_that_the_program_imported_before_it_was_edited_is_imported_again(lake: Lake) -> None:
+    """As in a notebook. One that is not edited stays as it is, with all that it imported."""
+    find("input.format", "readings:Readings", lake.folder)
+    (lake.folder / "readings.py").write_text(EXAMPLE.replace('"id"', '"number"'))
+    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["number"])
+    assert run.discover(lake.request()).schema.names == ["number", "x"]
+    module = sys.modules["readings"]
+    run.discover(lake.request())
+    assert sys.modules["readings"] is module
 
 
 def test_the_files_that_it_is_given_are_the_input_and_nothing_outside_the_identity(lake: Lake) -> None:

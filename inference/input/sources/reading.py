@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +26,15 @@ from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, RowFailure
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Entry, Storage
+
+_OURS = {"__main__", "nightjar"}
+"""Modules that stay imported, wherever they are: the job's folder may be that of the program that runs it."""
+
+_Stamp = tuple[int, ...]
+
+_imported: dict[tuple[str, str], dict[str, _Stamp]] = {}
+"""By the user's own source and its folder: the folder's modules when the source had been imported, see `_modules_of`.
+"""
 
 SAMPLED = 1 << 16
 """The most rows that are read of a piece in search of a sample of rows that match `input.where`."""
@@ -77,6 +89,52 @@ def _own(spec: str, folder: str) -> Source:
         )
     own: Source = source
     return own
+
+
+def import_edited(job: Job) -> None:
+    """Import the user's own source again if a module of the job's folder may have been edited since: a process may run
+    many nights, and each describes its input with the code that reads it then.
+
+    Raises:
+        JobError: As `source_of`.
+    """
+    if not job.input.own:
+        return
+    spec, folder = job.input.own, str(folder_of(job))
+    if (modules := _modules_of(folder)) == _imported.get((spec, folder)):
+        return
+    _own.cache_clear()
+    for name in modules:
+        sys.modules.pop(name, None)
+    began = time.time_ns()
+    _own(spec, folder)
+    modules = _modules_of(folder)
+    # A file that changed meanwhile may have been imported as it was before.
+    if all(not stamp or stamp[-1] < began for stamp in modules.values()):
+        _imported[spec, folder] = modules
+
+
+def _modules_of(folder: str) -> dict[str, _Stamp]:
+    """The modules that were imported from a folder, without packages that are installed below it: by name what tells
+    whether their files have changed.
+    """
+    bases, found = {f"{folder}/", f"{os.path.realpath(folder)}/"}, {}
+    for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
+        # A package without `__init__.py` has no file, and would keep its modules.
+        places = (
+            [file] if (file := getattr(module, "__file__", None)) else list(getattr(module, "__path__", None) or ())
+        )
+        below = next((at[len(base) :] for at in places for base in bases if str(at).startswith(base)), "")
+        if below and "site-packages" not in below and name.partition(".")[0] not in _OURS:
+            found[name] = _stamp(file) if file else ()
+    return found
+
+
+def _stamp(file: str) -> _Stamp:
+    with suppress(OSError):  # it is gone
+        about = os.stat(file)  # noqa: PTH116 (for each file)
+        return about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
+    return ()
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
