@@ -221,10 +221,10 @@ class _Process:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+        for name in _modules_in(self._cache):  # with the run's path: the folders of a package without a file follow it
+            del sys.modules[name]
         sys.path[:] = self._path
         pa.set_cpu_count(self._cpus)
-        for name in _modules_in(self._cache):
-            del sys.modules[name]
         sys.modules.update(self._hidden)
         _process.release()
 

@@ -27,6 +27,7 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.parcels import Parcel, unpacked
 from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.streaming import answering
 from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -123,7 +124,7 @@ class AcceptingWorker(ShardWorker):
             say(sign)
 
         try:
-            with self.watchdog:
+            with self.watchdog, answering(self.scorers, self.watchdog):
                 scored = drained(self.score_stretch(running, stretch, parcel.batches, assembly, deadline), told)
         except SystemExit as left:
             self._over = True

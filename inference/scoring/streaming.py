@@ -123,7 +123,7 @@ class _InTurn:
 
 
 @contextmanager
-def answering(scorers: Iterable[Scorer], watchdog: Watchdog) -> Iterator[None]:
+def answering(scorers: Iterable[object], watchdog: Watchdog) -> Iterator[None]:
     """Each row that is answered is a sign of progress, while its batch is waited for."""
     asked = [each for each in scorers if isinstance(each, StreamingScorer)]
     for each in asked:

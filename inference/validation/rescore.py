@@ -37,6 +37,7 @@ from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
 from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
+from nightjar.inference.scoring.streaming import answering
 from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join
@@ -132,7 +133,7 @@ def _score(
     """
     scored: list[np.ndarray] = []
     again = Assembly(replace(spec, budget=None), shard)  # what is lost is compared, and has no limit here
-    with Watchdog(spec.job.retry.stall_s) as watchdog:
+    with Watchdog(spec.job.retry.stall_s) as watchdog, answering((each.scorer for each in models), watchdog):
         reads = []
         for piece in shard.pieces:
             watchdog.calling()

@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from endpoints import Asked, Reply, endpoint, upper
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import Crumb, Event, Failed, Receipt
+from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.preparing import PreparingWorker
 from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.faults import FaultyStorage, pause
@@ -148,6 +151,36 @@ def test_a_batch_of_which_rows_are_answered_does_not_hang(lake: Lake, way: str) 
         events = list(worker_of(spec)(spec).process([Assignment(shard, attempt)]))
     assert isinstance(events[-1], Receipt), events[-1]
     assert events[-1].rows_quarantined == (way == "a preprocess that raises")
+
+
+def slowly(asked: Asked) -> Reply:
+    """Eight of these take longer than two seconds."""
+    time.sleep(0.4)
+    return upper(asked)
+
+
+def test_nor_does_one_of_a_sample_that_is_scored_again(lake: Lake) -> None:
+    with endpoint(slowly) as server:
+        asking(lake, server.url, rows=8)
+        model = {**MODEL, "url": server.url, "requests_in_flight": 1}
+        again = {"retry": {"stall_s": 2}, "rescore": {"share": 1, "differing": 0}}
+        lake.write_job(input__shard_rows=8, model=model, carry=["id"], **again)
+        lake.run(engine=LOCAL)
+    assert lake.snapshot().number == 1
+
+
+def test_nor_does_one_that_a_stage_has_prepared(lake: Lake) -> None:
+    lake.write_model("def same(batch):\n    return batch\n")
+    with endpoint(slowly) as server:
+        asking(lake, server.url, rows=8)
+        model = {**MODEL, "url": server.url, "requests_in_flight": 1}
+        staged = {"retry": {"stall_s": 2}, "preprocess": {"uses": "model:same", "placement": "staged"}}
+        lake.write_job(input__shard_rows=8, model=model, carry=["id"], **staged)
+        (shard,) = lake.planned().shards()
+        stage = PreparingWorker(lake.worker_spec())
+        (packed,) = [stage.packed[0] for _ in stage.process([Assignment(shard)]) if stage.packed is not None]
+        (*_, last) = AcceptingWorker(lake.worker_spec()).accept(Assignment(shard), packed)
+    assert isinstance(last, Receipt)
 
 
 def test_a_shard_that_is_scored_alone_is_not_one_batch(lake: Lake) -> None:
