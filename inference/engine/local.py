@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
-from nightjar.inference.scoring.streaming import worker_of
+from nightjar.inference.scoring.streaming import answering, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.scoring.watchdog import Watchdog
@@ -63,8 +64,15 @@ class LocalEngine:
         loaded: Loaded | None = None
         key = spec.job.loaded_by
         try:
-            with Watchdog(spec.job.retry.stall_s) as watchdog:
-                for outcome in observed(steps, partial(self._opened, spec), places):
+            with ExitStack() as during:
+                watchdog = during.enter_context(Watchdog(spec.job.retry.stall_s))
+
+                def load() -> ShardWorker:
+                    worker = self._opened(spec)
+                    during.enter_context(answering(worker.scorers, watchdog))
+                    return worker
+
+                for outcome in observed(steps, load, places):
                     if isinstance(outcome, JobError):
                         raise outcome
                     if isinstance(outcome, str):
