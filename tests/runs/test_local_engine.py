@@ -223,6 +223,22 @@ def test_a_library_that_panics_costs_the_row(lake: Lake) -> None:
     )
 
 
+class Stands(ModuleType):
+    """For a module, as torch's `classes` does."""
+
+    def __getattr__(self, name: str) -> object:
+        if name == "__file__":
+            raise AttributeError(name)
+        raise RuntimeError(f"Tried to instantiate class {name!r}, but it does not exist")
+
+
+def test_an_object_among_the_modules_that_fails_for_every_name_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "stands_for_one", Stands("stands_for_one"))
+    assert local._modules_in(str(tmp_path)) == {}
+
+
 def test_a_bad_row_costs_that_row(lake: Lake) -> None:
     lake.write_model(
         "def score(batch):\n"

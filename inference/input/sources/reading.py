@@ -120,10 +120,10 @@ def _modules_of(folder: str) -> dict[str, _Stamp]:
     """
     bases, found = {f"{folder}/", f"{os.path.realpath(folder)}/"}, {}
     for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
-        # A package without `__init__.py` has no file, and would keep its modules.
-        places = (
-            [file] if (file := getattr(module, "__file__", None)) else list(getattr(module, "__path__", None) or ())
-        )
+        # A package without `__init__.py` has no file, and would keep its modules. Of an object that only stands for a
+        # module, as torch's `classes`, any other attribute may be an error.
+        file = getattr(module, "__file__", None)
+        places = [file] if file else list(getattr(module, "__dict__", {}).get("__path__") or ())
         below = next((at[len(base) :] for at in places for base in bases if str(at).startswith(base)), "")
         if below and "site-packages" not in below and name.partition(".")[0] not in _OURS:
             found[name] = _stamp(file) if file else ()
