@@ -272,7 +272,7 @@ def _modules_in(folder: str) -> dict[str, ModuleType]:
         if file:
             its = [file.rpartition("/")[0] or os.path.dirname(file)]  # noqa: PTH120 (of "/a.py" it is the root)
         else:
-            # Of an object that only stands for a module, as torch's `classes`, any other attribute may be an error.
+            # Of an object that only stands for a module any other attribute may be an error.
             its = [each for each in getattr(module, "__dict__", {}).get("__path__") or () if isinstance(each, str)]
         if any(map(is_inside, its)) and name.partition(".")[0] not in _OURS:
             found[name] = module

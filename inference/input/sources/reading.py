@@ -121,7 +121,7 @@ def _modules_of(folder: str) -> dict[str, _Stamp]:
     bases, found = {f"{folder}/", f"{os.path.realpath(folder)}/"}, {}
     for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
         # A package without `__init__.py` has no file, and would keep its modules. Of an object that only stands for a
-        # module, as torch's `classes`, any other attribute may be an error.
+        # module any other attribute may be an error.
         file = getattr(module, "__file__", None)
         places = [file] if file else list(getattr(module, "__dict__", {}).get("__path__") or ())
         below = next((at[len(base) :] for at in places for base in bases if str(at).startswith(base)), "")
