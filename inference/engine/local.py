@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFail
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
+from nightjar.inference.job.imported import modules_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
@@ -44,9 +44,6 @@ _ON_RAY = "Run it on Ray, which loses only the process that scores: leave --engi
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_OURS = {"__main__", "nightjar"}
-"""Modules that stay imported, wherever they are: the job's folder may be that of the program that runs it."""
 
 
 class LocalEngine:
@@ -206,7 +203,7 @@ class _Process:
         _imported.update(spec.scoring.packages)
         self._folder, self._path, self._cpus = Path.cwd(), list(sys.path), pa.cpu_count()
         self._cache = spec.cache
-        self._hidden = _modules_in(spec.job.folder)
+        self._hidden = modules_in(spec.job.folder)
         for name in self._hidden:
             del sys.modules[name]
         self._exit = os._exit
@@ -229,7 +226,7 @@ class _Process:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        for name in _modules_in(self._cache):  # with the run's path: the folders of a package without a file follow it
+        for name in modules_in(self._cache):  # with the run's path: the folders of a package without a file follow it
             del sys.modules[name]
         sys.path[:] = self._path
         pa.set_cpu_count(self._cpus)
@@ -250,40 +247,3 @@ def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
         sys.stderr.flush()
         status = RunFailed.exit_code
     leave(status)
-
-
-def _modules_in(folder: str) -> dict[str, ModuleType]:
-    """The modules that were read from a folder, without packages that are installed below it.
-
-    A package without `__init__.py` has no file, and would keep its modules: it counts by its folders.
-    """
-    base, found = os.path.realpath(folder).rstrip("/") + "/", {}
-    places: dict[str, str] = {}
-    inside: dict[str, bool] = {}  # asked once of each folder: a process has thousands of modules
-
-    def is_inside(place: str) -> bool:
-        if place not in inside:
-            at = f"{_real(place, places)}/"
-            inside[place] = at.startswith(base) and "site-packages" not in at[len(base) :]
-        return inside[place]
-
-    for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
-        file = getattr(module, "__file__", None)
-        if file:
-            its = [file.rpartition("/")[0] or os.path.dirname(file)]  # noqa: PTH120 (of "/a.py" it is the root)
-        else:
-            # Of an object that only stands for a module any other attribute may be an error.
-            its = [each for each in getattr(module, "__dict__", {}).get("__path__") or () if isinstance(each, str)]
-        if any(map(is_inside, its)) and name.partition(".")[0] not in _OURS:
-            found[name] = module
-    return found
-
-
-def _real(folder: str, known: dict[str, str]) -> str:
-    """As `os.path.realpath`, but a folder that many have in common is asked once. known: what was found so far."""
-    if folder not in known:
-        above, _, name = folder.rpartition("/")
-        plain = folder.startswith("/") and above and name not in ("", ".", "..")
-        at = f"{_real(above, known)}/{name}" if plain else ""
-        known[folder] = at if at and not os.path.islink(at) else os.path.realpath(folder)  # noqa: PTH114 (as above)
-    return known[folder]

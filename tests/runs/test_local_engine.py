@@ -18,8 +18,9 @@ import pytest
 from nightjar.flows.pages.advice import advised
 from nightjar.flows.pages.failure import failure
 from nightjar.inference import witness
-from nightjar.inference.engine import LOCAL, local, opened
+from nightjar.inference.engine import LOCAL, opened
 from nightjar.inference.errors import JobError, NeedsRay, RunFailed
+from nightjar.inference.job.imported import modules_in
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, Reading
 from nightjar.inference.output.revisions import newest_revision
@@ -138,7 +139,7 @@ def test_modules_that_other_threads_import_meanwhile_do_no_harm(tmp_path: Path) 
     gc.callbacks.append(import_one)
     try:
         gc.set_threshold(1)
-        assert local._modules_in(str(tmp_path)) == {}
+        assert modules_in(str(tmp_path)) == {}
     finally:
         gc.set_threshold(*often)
         gc.callbacks.remove(import_one)
@@ -166,7 +167,7 @@ def test_the_modules_of_a_folder_are_found_through_links_and_installed_ones_are_
         module.__file__ = str(tmp_path / place)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for folder in ("job", "link"):
-        assert set(local._modules_in(str(tmp_path / folder))) == {"found_mine", "found_linked"}
+        assert set(modules_in(str(tmp_path / folder))) == {"found_mine", "found_linked"}
 
 
 def test_a_package_without_init_is_that_of_the_run(lake: Lake) -> None:
@@ -236,7 +237,7 @@ def test_an_object_among_the_modules_that_fails_for_every_name_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "stands_for_one", Stands("stands_for_one"))
-    assert local._modules_in(str(tmp_path)) == {}
+    assert modules_in(str(tmp_path)) == {}
 
 
 def test_a_bad_row_costs_that_row(lake: Lake) -> None:

@@ -21,14 +21,12 @@ from nightjar.inference.input.sources.matching import Matching
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows
 from nightjar.inference.job.finding import find, folder_of
+from nightjar.inference.job.imported import modules_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, RowFailure
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Entry, Storage
-
-_OURS = {"__main__", "nightjar"}
-"""Modules that stay imported, wherever they are: the job's folder may be that of the program that runs it."""
 
 _Stamp = tuple[int, ...]
 
@@ -115,19 +113,9 @@ def import_edited(job: Job) -> None:
 
 
 def _modules_of(folder: str) -> dict[str, _Stamp]:
-    """The modules that were imported from a folder, without packages that are installed below it: by name what tells
-    whether their files have changed.
-    """
-    bases, found = {f"{folder}/", f"{os.path.realpath(folder)}/"}, {}
-    for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
-        # A package without `__init__.py` has no file, and would keep its modules. Of an object that only stands for a
-        # module any other attribute may be an error.
-        file = getattr(module, "__file__", None)
-        places = [file] if file else list(getattr(module, "__dict__", {}).get("__path__") or ())
-        below = next((at[len(base) :] for at in places for base in bases if str(at).startswith(base)), "")
-        if below and "site-packages" not in below and name.partition(".")[0] not in _OURS:
-            found[name] = _stamp(file) if file else ()
-    return found
+    """The modules that were imported from a folder: by name what tells whether their files have changed."""
+    found = {name: getattr(module, "__file__", None) for name, module in modules_in(folder).items()}
+    return {name: _stamp(file) if file else () for name, file in found.items()}
 
 
 def _stamp(file: str) -> _Stamp:
