@@ -78,7 +78,7 @@ ROOMS = {
     "plan": Room(("input/plan.py",), unit("plan")),
     "publish": Room(
         ("output/publications.py", "output/manifests.py", "output/owner.py"),
-        unit("publish", "ledger_versions", "evidence"),
+        unit("publish", "owner", "ledger_versions", "evidence"),
     ),
     "audit": Room(
         (

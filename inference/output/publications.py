@@ -190,8 +190,9 @@ def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run
     origin = Origin("publish", run_id, published.revision)
     known = numbers(storage, output) if below is None else []
     if number in known:
-        # If one that others built on cannot be read, a person went back behind it, and this revision is not seen.
-        there = (snapshot if number == known[-1] else readable)(storage, output, number)
+        # If one that others built on cannot be read, a person went back behind it, and this revision is not seen. If it
+        # is the newest, whoever looks for the next number finds that it cannot be read.
+        there = readable(storage, output, number)
     else:
         before = below or newest_below(storage, output, number)
         shown = before.runs.get(run_id)

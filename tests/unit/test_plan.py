@@ -292,6 +292,11 @@ def test_files_of_one_row_are_packed_in_whole_batches(batch: int | str, shards: 
     assert [shard.rows for shard in make_plan(pairs, asked, "model").shards()] == [100] * 8
 
 
+def test_without_a_size_of_batches_no_shard_is_made_larger_for_whole_ones() -> None:
+    images = lake([line(f"{number:04}", [1], [1000]) for number in range(808)])
+    assert [shard.rows for shard in make_plan(images, job(actors=1), "model").shards()] == [101] * 8
+
+
 def test_splitting_a_packed_shard_gives_one_per_file_and_loses_nothing() -> None:
     lines = [line(f"f{index}", [10]) for index in range(6)]
     plan = make_plan(lake(lines), job(30), "model")
