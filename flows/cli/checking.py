@@ -69,6 +69,7 @@ def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Se
         notes=(*checked.warnings, *notes),
         preprocess=checked.placement,
         snapshot=discovery.snapshot,
+        where=request.job.input.where or "",
     )
 
 
@@ -85,10 +86,10 @@ def _sample(sampled: Sampled) -> Sample:
     )
 
 
-def as_text(said: CheckReport, where: str | None = None) -> list[str | Table]:
-    """What `check` found, for people: lines, and a table of the scored rows. where: `input.where` of the job."""
+def as_text(said: CheckReport) -> list[str | Table]:
+    """What `check` found, for people: lines, and a table of the scored rows."""
     sample = said.sample
-    rows = rows_known(said.rows, said.uncounted_files) + (" (before input.where)" if where and said.rows else "")
+    rows = rows_known(said.rows, said.uncounted_files) + (" (before input.where)" if said.where and said.rows else "")
     columns = (f"{line(each.name)} {each.type}" for each in said.columns)
     scores = f"scores {sample.rows:,} rows of {_places(sample.places)} on" if sample.rows else "is on"
     parts: list[str | Table] = [

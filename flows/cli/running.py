@@ -201,7 +201,7 @@ def check(
     if as_json:
         emit(said)
         return
-    for part in checking.as_text(said, request.job.input.where):
+    for part in checking.as_text(said):
         tell(part) if isinstance(part, str) else out.print(part)
 
 

@@ -101,8 +101,9 @@ class Sample:
 class CheckReport:
     """What `nightjar check` found. state: `ready`. identity: what a shard's identity is made of, a line each.
 
-    snapshot: of the table that is the input. preprocess: where it would run, and why, and so would staged models; empty
-    if the job has none of these.
+    rows: those that are known before the files are read; of uncounted_files they are not. where: of these rows only
+    those are scored for which this condition holds; empty if the job has none. snapshot: of the table that is the
+    input. preprocess: where it would run, and why, and so would staged models; empty if the job has none of these.
     """
 
     job: str
@@ -121,3 +122,4 @@ class CheckReport:
     notes: tuple[str, ...]
     snapshot: str = ""
     preprocess: str = ""
+    where: str = ""

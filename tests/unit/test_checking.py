@@ -128,9 +128,9 @@ def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_n
     lake = Lake(tmp_path, LOCAL).ready(input__where="x > 100000")
     request = lake.request()
     discovery = run.discover(request)
-    ready, *more = checking.as_text(
-        checking.found(request, discovery, run.check(request, discovery), ()), request.job.input.where
-    )
+    said = checking.found(request, discovery, run.check(request, discovery), ())
+    assert said.where == "x > 100000"
+    ready, *more = checking.as_text(said)
     assert str(ready).startswith("lake: 4 files, 8,000 rows (before input.where); the model loads and is on cpu; ")
     assert str(ready).endswith("Ready, but see the notes.")
     assert more[-1] == (
