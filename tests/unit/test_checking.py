@@ -62,6 +62,7 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
         "notes": ["its files change", "slow"],
         "snapshot": "",
         "preprocess": "in the model's actors",
+        "where": "",
     }
 
 
