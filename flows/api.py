@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.terminal import as_found
-from nightjar.inference.engine import LOCAL, RAY
-from nightjar.inference.errors import JobError, NightjarError, RunFailed, StorageError
-from nightjar.inference.garbage import seldom_collected
-from nightjar.inference.run.request import RunRequest, check_date, date_named, is_run_id, make_request
-from nightjar.inference.storage.lake import LakeStorage
+from nightjar.flows.starting import check_night_tables, launched, nights
+from nightjar.flows.unbegun import requested
+from nightjar.inference.engine import RAY
+from nightjar.inference.run.request import make_request
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Launched, Night
     from nightjar.inference.output.reading import Files
@@ -33,9 +26,6 @@ if TYPE_CHECKING:
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 Date = str | dt.date
-
-_PATIENCE_S = 10.0
-"""The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
 
 
 def run(
@@ -118,7 +108,9 @@ def backfill(
     from rich.console import Console
 
     with as_found():
-        found = nights(job, first, last, parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True)
+        found = nights(
+            job, str(first), str(last), parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True
+        )
     check_night_tables(job, found)
     return found
 
@@ -278,190 +270,6 @@ def _silently(job: str | Path, ray: str | None, **given: Any) -> tuple[Launched,
 
     with as_found():
         return launched(requested(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)
-
-
-def requested(job: str | Path, **given: Any) -> RunRequest:
-    """The request for a run that is to begin. given: as `make_request` takes it.
-
-    Where code or model cannot be had, or what is kept of the run cannot be read, it is known which run was meant, so
-    its reason is kept and told. A job file that cannot be read names nobody to tell; and words of the command that are
-    wrong are for whoever typed them.
-
-    Raises:
-        NightjarError: As `make_request`.
-    """
-    try:
-        return make_request(job, **given)
-    except NightjarError as error:
-        if (meant := _meant(job, given)) is not None:
-            from nightjar.flows.unbegun import could_not_begin
-
-            could_not_begin(meant, error, "discover")
-        raise
-
-
-def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
-    """The run that was meant where no request for it could be made; None if that cannot be known."""
-    try:
-        return make_request(job, **given, scores=False)
-    except StorageError:
-        # The job file alone says whom to tell. A run's date is in its folder, unless the command or the name says it:
-        # it is taken for a new run, as one is that has no such folder.
-        name = given.get("run_id")
-        if name is not None and not is_run_id(name):
-            return None
-        day = given.get("date") or date_named(name or "")
-        alone = {**given, "run_id": None, "date": str(day) if day else None}
-        with suppress(NightjarError):
-            found = make_request(job, **alone, scores=False, storage=LakeStorage())
-            return replace(found, run_id=name or found.run_id)
-    except NightjarError:
-        return None
-    return None
-
-
-@contextmanager
-def _telling(request: RunRequest, step: str, unless: tuple[type[NightjarError], ...] = ()) -> Iterator[None]:
-    """Keep why the block fails before a night has begun, and tell whom the job says.
-
-    step: where that is. unless: errors after which nights have begun, which tell for themselves.
-    """
-    try:
-        yield
-    except unless:
-        raise
-    except NightjarError as error:
-        from nightjar.flows.unbegun import could_not_begin
-
-        could_not_begin(request, error, step)
-        raise
-
-
-def launched(
-    request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
-) -> tuple[Launched, float]:
-    """Check the request, then launch the run. Returns its result, and the seconds that it took.
-
-    Raises:
-        NightjarError: As in `run`; that of a failed run has a note on what to do next.
-    """
-    began = time.monotonic()
-    with OwnServer() as server:
-        with _telling(request, "discover"), seldom_collected():
-            waits = _look_first(request, ray, server)
-        from nightjar.flows.launch import launch
-
-        done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
-    return done, time.monotonic() - began
-
-
-def _look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
-    """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
-
-    Returns whether the run has to wait for its input.
-
-    The code is imported in a process of its own while this one imports Prefect, which takes as long. So does Prefect's
-    server, which begins once job and input are known to be right.
-
-    Raises:
-        JobError: so it is.
-        StorageError: The storage refused or failed.
-    """
-    from nightjar.inference.input.beginning import Beginning
-    from nightjar.inference.run.inspection import Inspection
-    from nightjar.inference.run.refusals import check_request, check_without_input
-    from nightjar.inference.run.samples import check_labels
-    from nightjar.inference.run.waiting import awaited
-    from nightjar.inference.scoring.preflight import PLACES
-
-    waits = awaited(request.storage, request.job) is not None
-    if waits:
-        check_without_input(request)
-    else:
-        beginning = Beginning(request.storage, request.job)
-        schema = check_request(request, beginning)
-    check_output(request, ray)
-    server.begin_early()
-    with Inspection(
-        request, silent=True
-    ) as inspection:  # what the code prints is in the run's logs, too, because the workers import it again
-        if not waits:
-            check_labels(request.storage, request.job, schema, beginning.pieces(PLACES), all_alike=True)
-        from nightjar.flows import launch  # noqa: F401 (it is needed next, and its import takes seconds)
-        from nightjar.flows.cluster import named
-
-        # Preflight finds what is not known by then.
-        inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
-    return waits
-
-
-def check_output(request: RunRequest, ray: str | None) -> None:
-    """Check that this process may write to a local output, if it is this machine that writes there. It costs nothing.
-
-    Raises:
-        JobError: It may not; names `output.uri`.
-    """
-    from nightjar.inference.output.owner import check_writable
-
-    try:
-        check_writable(request.output)
-    except JobError:
-        from nightjar.flows.cluster import named  # only now: Prefect is imported with it, which takes a second
-
-        # The machines of a named cluster may write where this one may not.
-        if request.engine == LOCAL or named(ray) is None:
-            raise
-
-
-def nights(
-    job: str | Path,
-    first: Date,
-    last: Date,
-    parallel: int,
-    ray: str | None,
-    engine: str,
-    console: Console,
-    *,
-    verbose: bool,
-    quiet: bool,
-) -> tuple[Night, ...]:
-    """Run the nights of a backfill, and print each on the console when it ends.
-
-    Raises:
-        NightjarError: As in `backfill`.
-    """
-    from nightjar.inference.run.refusals import check_model
-
-    days = _date(first), _date(last)
-    for day, option in zip(days, ("--from", "--to"), strict=True):
-        check_date(day, option)
-    start = requested(job, date=days[0], engine=engine)
-    end = make_request(job, date=days[1], engine=engine, scores=False)  # of which only the date is needed
-    with _telling(start, "discover"):
-        check_model(start)  # the other checks depend on the night
-        check_output(start, ray)
-    from nightjar.flows.backfill import check_local, launch_backfill, nights_between
-
-    # What is wrong with the words of the command is for whoever typed them, and says nothing about the first night.
-    if engine == LOCAL:
-        check_local(parallel)
-    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
-    with _telling(start, "start", unless=(RunFailed,)):
-        return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
-
-
-def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
-    """Return if the tables of the job show these nights. What a night could not commit is tried once more.
-
-    Raises:
-        TablesBehind: one does not.
-    """
-    from nightjar.flows.pages.advice import check_tables
-    from nightjar.inference.run.publishing import commit_tables
-
-    requests = (make_request(job, date=night.date, scores=False) for night in found if night.ok)
-    for request in {request.output: request for request in requests}.values():
-        check_tables(request, commit_tables(request))
 
 
 def _date(given: Date | None) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from nightjar.flows.api import check_output
 from nightjar.flows.cli.tables import sample_rows
 from nightjar.flows.cluster import named
 from nightjar.flows.pages.escaping import line
@@ -14,6 +13,7 @@ from nightjar.flows.pages.wording import rows_known
 from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
+from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.identity.description import described
 from nightjar.inference.input.discovery import Discovery

@@ -51,7 +51,7 @@ def run(
     3 held by another writer, 4 published but a table of the job does not show it, 5 a gate asks a person first,
     130 interrupted.
     """
-    from nightjar.flows.api import requested
+    from nightjar.flows.unbegun import requested
 
     with as_json_too(as_json) as about:
         request = requested(
@@ -76,8 +76,8 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Score the shards without a result again; publish."""
-    from nightjar.flows.api import requested
     from nightjar.flows.pages.advice import no_run
+    from nightjar.flows.unbegun import requested
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
@@ -111,7 +111,7 @@ def baseline(
     It is not published, and no check of the job judges it. A check {drift: all, against: baseline} compares nights with
     it. Repeat the command to continue it, or to replace it.
     """
-    from nightjar.flows.api import requested
+    from nightjar.flows.unbegun import requested
     from nightjar.inference.job.checks import BASELINE
 
     with as_json_too(as_json) as about:
@@ -122,7 +122,7 @@ def baseline(
 
 
 def _launched(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> tuple[Launched, float]:
-    from nightjar.flows.api import launched
+    from nightjar.flows.starting import launched
 
     with aside(as_json):
         return launched(request, ray, out, verbose=verbose, quiet=as_json)

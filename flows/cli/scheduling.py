@@ -95,12 +95,12 @@ def backfill(
 
     Published nights are left alone, and partial ones are continued.
     """
-    from nightjar.flows import api
+    from nightjar.flows import starting
     from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
     with as_json_too(as_json):
-        nights = api.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
+        nights = starting.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
     if as_json:
         emit(nights, one_line=True)
     else:
@@ -108,4 +108,4 @@ def backfill(
     if said := tables.missing(nights):
         say(said)
         sys.exit(1)
-    api.check_night_tables(job, nights)
+    starting.check_night_tables(job, nights)

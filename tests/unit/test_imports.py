@@ -98,6 +98,7 @@ ORDER = {
     "flows": (
         "cli",
         "api",
+        "starting",
         "serving",
         "backfill",
         "launch",

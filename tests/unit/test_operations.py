@@ -17,7 +17,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.runtime import flow_run
 
-from nightjar.flows import parameters
+from nightjar.flows import parameters, starting
 from nightjar.flows.cli import running
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ShardsFailed
@@ -40,8 +39,6 @@ from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
-
-api = import_module("nightjar.flows.api")
 
 T = TypeVar("T")
 
@@ -392,12 +389,12 @@ def test_a_command_lists_the_input_once_before_the_run(counted: Steps) -> None:
     counted.lake.write_job(label="late")
     request = counted.request()
     with OwnServer() as server:
-        waits = counted.step("look", api._look_first, request, None, server)
+        waits = counted.step("look", starting.look_first, request, None, server)
     assert not waits
     assert counted.asked["look"] == LOOK
     counted.lake.write_job(input__wait={"for": "1s", "until": 5})
     with OwnServer() as server:
-        waits = api._look_first(counted.request(), None, server)
+        waits = starting.look_first(counted.request(), None, server)
     assert waits, "so the flow connects to a cluster once the input is there"
 
 

@@ -6,12 +6,12 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from nightjar import flows
+from nightjar.flows import starting
 from nightjar.flows.cli import checking
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.engine import LOCAL, RAY
@@ -23,8 +23,6 @@ from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error
 from support import Lake
-
-api = import_module("nightjar.flows.api")
 
 
 def of_system(number: int) -> StorageError:
@@ -93,7 +91,7 @@ def test_it_is_found_before_prefect_or_a_cluster_starts(lake: Lake, monkeypatch:
     discovery = run.discover(request)
     with refused(lake.folder, monkeypatch), OwnServer() as server:
         with pytest.raises(JobError, match=r"^output\.uri: "):
-            api._look_first(request, None, server)
+            starting.look_first(request, None, server)
         assert server.process is None
         with pytest.raises(JobError, match=r"^output\.uri: "):
             checking.report(request, discovery, None, False)
@@ -108,10 +106,10 @@ def test_the_machines_of_a_named_cluster_may_write_where_this_one_may_not(
     with refused(lake.ready().folder, monkeypatch):
         for engine, cluster in ((LOCAL, None), (LOCAL, "head:6379"), (RAY, None)):
             with pytest.raises(JobError, match=r"^output\.uri: "):
-                api.check_output(lake.request(engine=engine), cluster)
-        api.check_output(lake.request(engine=RAY), "head:6379")
+                starting.check_output(lake.request(engine=engine), cluster)
+        starting.check_output(lake.request(engine=RAY), "head:6379")
         monkeypatch.setenv("NIGHTJAR_RAY", "head:6379")
-        api.check_output(lake.request(engine=RAY), None)
+        starting.check_output(lake.request(engine=RAY), None)
 
 
 def test_empty_folders_stay_only_in_an_output_that_somebody_owns(tmp_path: Path) -> None:

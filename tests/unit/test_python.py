@@ -18,8 +18,8 @@ from rich.console import Console
 
 from lazily import lazily
 from nightjar.flows import Files, files, status
-from nightjar.flows.api import nights
 from nightjar.flows.prefect_api import terminal
+from nightjar.flows.starting import nights
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output import reading
 from support import Lake

@@ -1,0 +1,149 @@
+"""How a run or a backfill begins: what must be changed is found first, before Ray starts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.unbegun import requested, telling
+from nightjar.inference.engine import LOCAL
+from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.garbage import seldom_collected
+from nightjar.inference.run.request import RunRequest, check_date, make_request
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nightjar.flows.results import Launched, Night
+
+_PATIENCE_S = 10.0
+"""The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
+
+
+def launched(
+    request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
+) -> tuple[Launched, float]:
+    """Check the request, then launch the run. Returns its result, and the seconds that it took.
+
+    Raises:
+        NightjarError: As in `run`; that of a failed run has a note on what to do next.
+    """
+    began = time.monotonic()
+    with OwnServer() as server:
+        with telling(request, "discover"), seldom_collected():
+            waits = look_first(request, ray, server)
+        from nightjar.flows.launch import launch
+
+        done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
+    return done, time.monotonic() - began
+
+
+def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
+    """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
+
+    Returns whether the run has to wait for its input.
+
+    The code is imported in a process of its own while this one imports Prefect, which takes as long. So does Prefect's
+    server, which begins once job and input are known to be right.
+
+    Raises:
+        JobError: so it is.
+        StorageError: The storage refused or failed.
+    """
+    from nightjar.inference.input.beginning import Beginning
+    from nightjar.inference.run.inspection import Inspection
+    from nightjar.inference.run.refusals import check_request, check_without_input
+    from nightjar.inference.run.samples import check_labels
+    from nightjar.inference.run.waiting import awaited
+    from nightjar.inference.scoring.preflight import PLACES
+
+    waits = awaited(request.storage, request.job) is not None
+    if waits:
+        check_without_input(request)
+    else:
+        beginning = Beginning(request.storage, request.job)
+        schema = check_request(request, beginning)
+    check_output(request, ray)
+    server.begin_early()
+    with Inspection(
+        request, silent=True
+    ) as inspection:  # what the code prints is in the run's logs, too, because the workers import it again
+        if not waits:
+            check_labels(request.storage, request.job, schema, beginning.pieces(PLACES), all_alike=True)
+        from nightjar.flows import launch  # noqa: F401 (it is needed next, and its import takes seconds)
+        from nightjar.flows.cluster import named
+
+        # Preflight finds what is not known by then.
+        inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
+    return waits
+
+
+def check_output(request: RunRequest, ray: str | None) -> None:
+    """Check that this process may write to a local output, if it is this machine that writes there. It costs nothing.
+
+    Raises:
+        JobError: It may not; names `output.uri`.
+    """
+    from nightjar.inference.output.owner import check_writable
+
+    try:
+        check_writable(request.output)
+    except JobError:
+        from nightjar.flows.cluster import named  # only now: Prefect is imported with it, which takes a second
+
+        # The machines of a named cluster may write where this one may not.
+        if request.engine == LOCAL or named(ray) is None:
+            raise
+
+
+def nights(
+    job: str | Path,
+    first: str,
+    last: str,
+    parallel: int,
+    ray: str | None,
+    engine: str,
+    console: Console,
+    *,
+    verbose: bool,
+    quiet: bool,
+) -> tuple[Night, ...]:
+    """Run the nights of a backfill, and print each on the console when it ends.
+
+    Raises:
+        NightjarError: As in `backfill`.
+    """
+    from nightjar.inference.run.refusals import check_model
+
+    for day, option in ((first, "--from"), (last, "--to")):
+        check_date(day, option)
+    start = requested(job, date=first, engine=engine)
+    end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
+    with telling(start, "discover"):
+        check_model(start)  # the other checks depend on the night
+        check_output(start, ray)
+    from nightjar.flows.backfill import check_local, launch_backfill, nights_between
+
+    # What is wrong with the words of the command is for whoever typed them, and says nothing about the first night.
+    if engine == LOCAL:
+        check_local(parallel)
+    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    with telling(start, "start", unless=(RunFailed,)):
+        return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
+
+
+def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
+    """Return if the tables of the job show these nights. What a night could not commit is tried once more.
+
+    Raises:
+        TablesBehind: one does not.
+    """
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.inference.run.publishing import commit_tables
+
+    requests = (make_request(job, date=night.date, scores=False) for night in found if night.ok)
+    for request in {request.output: request for request in requests}.values():
+        check_tables(request, commit_tables(request))
