@@ -174,14 +174,11 @@ def advised(request: RunRequest, found: Standing, job: str, program: str = "") -
     return {word: f"{program or typed('nightjar')} {command}" for word, command in commands.items()}
 
 
-def taking_back(request: RunRequest, line: RunLine, newest: int, job: str, program: str = "") -> dict[str, str]:
-    """The command that takes a night away from readers, if they see it: word → command. newest: the number of the
-    output's newest publication. job, program: as for `advised`.
+def taking_back(request: RunRequest, line: RunLine, job: str, program: str = "") -> dict[str, str]:
+    """The command that takes a night away from readers, if they see it: word → command. job, program: as for `advised`.
 
-    The publication before is shown again if this is the newest one; an older one is taken out alone.
+    It names the night. A rollback would take back whatever was published last by the time that somebody types it.
     """
     if not line.shown:
         return {}
-    last = 1 < line.publication == newest
-    words = ["rollback", job, *request.place] if last else ["unpublish", job, *request.words]
-    return {"if it is wrong": f"{program or typed('nightjar')} {shlex.join(words)}"}
+    return {"if it is wrong": f"{program or typed('nightjar')} {shlex.join(['unpublish', job, *request.words])}"}

@@ -195,17 +195,14 @@ def _headline(launched: Launched, total_s: float) -> str:
 def _next_steps(launched: Launched) -> list[str]:
     run = launched.run
     job = shlex.quote(near(run.request.job_path))
-    # A rollback takes back the last publication, whatever night it is. Before the first one there is none to show.
-    back = ["rollback", near(run.request.job_path), *run.request.place]
-    if run.publication.number == 1:
-        back = ["unpublish", near(run.request.job_path), *run.request.named]
     steps = []
     if run.scored.progress.rows_in_quarantine:
         steps.append(f"Quarantine:   {typed('nightjar')} show {job} {shlex.join(run.request.words)}")
     if run.publication.number:
         steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(run.request.named)}")
         if not run.scored.finished:
-            steps.append(f"Take it back: {typed('nightjar')} {shlex.join(back)}")
+            # Not a rollback, which takes back whatever was published last by the time that somebody types it.
+            steps.append(f"Take it back: {typed('nightjar')} unpublish {job} {shlex.join(run.request.words)}")
     elif run.request.command == "run" and not run.request.limit:
         publishing = replace(run.request, publish=True)
         steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")

@@ -194,11 +194,14 @@ def test_the_verdict_says_why_shards_were_scored_again(night: Lake) -> None:
 
 
 def test_a_published_night_has_the_command_that_takes_it_back(night: Lake) -> None:
-    """The newest publication gives way to the one before; a night that has none before it, or is older, goes alone."""
-    assert f"nightjar unpublish {night.job_path} 2026-11-19" in verdict_of(page_of(night))
+    """It is pasted from the page as it was made, also when later nights are published."""
+    first = verdict_of(page_of(night))
+    assert f"nightjar unpublish {night.job_path} 2026-11-19" in first
     night.run(date="2026-11-20")
-    assert f"nightjar rollback {night.job_path}\n" in verdict_of(page_of(night, "2026-11-20"))
-    assert f"nightjar unpublish {night.job_path} 2026-11-19" in verdict_of(page_of(night))
+    assert verdict_of(page_of(night)) == first
+    said = verdict_of(page_of(night, "2026-11-20"))
+    assert f"nightjar unpublish {night.job_path} 2026-11-20\n" in said
+    assert "nightjar rollback" not in said
     unpublish(night.request().storage, night.request().output, "2026-11-19")
     assert "if it is wrong" not in verdict_of(page_of(night))
 

@@ -75,7 +75,7 @@ def made(
     line, job, program = report.line, request.job_path, "nightjar"
     commands = {
         **advised(request, line.standing, job, program),
-        **taking_back(request, line, report.newest, job, program),
+        **taking_back(request, line, job, program),
     }
     return report, charts, report_page(report, charts, commands, around(report))
 
