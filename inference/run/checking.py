@@ -134,7 +134,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     if request.job.input.where and isinstance(loaded, Examined) and not (sampled.rows or loaded.sample_error):
         warnings.append(
             "none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "
-            "matches, the night publishes 0 rows"
+            "matches, the night does not pass the gate `complete`, unless a check `rows: {min: 0}` allows it"
         )
     columns = readers_schema(output_schema(request.job, discovery.schema))
     typed = tuple((each.name, type_name(each.type)) for each in columns)

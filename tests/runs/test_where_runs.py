@@ -74,6 +74,19 @@ def test_only_rows_that_match_are_scored_and_each_keeps_its_number(lake: Lake) -
     assert gate.observed == f"0 of {len(scored):,} rows of 5 shards differ"
 
 
+def test_a_condition_that_no_row_meets_publishes_no_empty_night(lake: Lake) -> None:
+    """As one with a typing error does; readers keep what they see. A job may allow it."""
+    lake.ready(input__where="x < 100")
+    lake.run(engine=LOCAL)
+    lake.write_job(input__where="x < -100")
+    with pytest.raises(GateFailed, match=r"no row that was read matches input\.where \(x < -100\)"):
+        lake.run(engine=LOCAL)
+    assert len(lake.published()) > 0
+    lake.write_job(input__where="x < -100", checks=[{"rows": {"min": 0}}])
+    ran = lake.run(engine=LOCAL)
+    assert (ran.publication.number, len(lake.published())) == (2, 0)
+
+
 def test_crumbs_suspects_and_killers_go_by_the_numbers_of_the_file(lake: Lake) -> None:
     """Else a row that ends its process would never be found, or another one would be blamed."""
     lake.ready(input__where=SOME, carry=["id"], model__batch_size=100)

@@ -136,7 +136,7 @@ def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_n
     assert str(ready).endswith("Ready, but see the notes.")
     assert more[-1] == (
         "Note: none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "
-        "matches, the night publishes 0 rows"
+        "matches, the night does not pass the gate `complete`, unless a check `rows: {min: 0}` allows it"
     )
     lake.write_job(input__where="x > 5")
     request = lake.request()

@@ -423,7 +423,33 @@ def test_what_complete_says(shards: int, missing: int, expected: tuple[bool, str
             " no result. Mend the cause that the report names, then run again: only these are scored. If more tries "
             "may help, raise retry.attempts."
         )
-    assert verdict(job_of(), Evidence(INPUT, shards=shards, missing=missing), "complete") == (*figures, sentence)
+    evidence = Evidence(INPUT, shards=shards, missing=missing, rows_in=1)
+    assert verdict(job_of(), evidence, "complete") == (*figures, sentence)
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("x = 'DE'", "no row that was read matches input.where (x = 'DE')"),
+        (None, "the input has no row"),
+    ],
+)
+def test_a_night_without_rows_is_complete_only_where_the_job_allows_it(where: str | None, why: str) -> None:
+    def complete(*checks: dict[str, Any], missing: int = 0) -> tuple[bool, str, str, str]:
+        given = {**CONTENT, "input": {"uri": "in/", "where": where}, "checks": list(checks)}
+        return verdict(parse_job(given, JOB), Evidence(Found(4, 0), shards=4, missing=missing), "complete")
+
+    assert complete() == (
+        False,
+        "4 of 4 shards, 0 rows",
+        "all, 1 row or more",
+        f"All 4 shards are done. But {why}, so that readers would see a night without rows. Mend it, or allow such a "
+        "night with the check `rows: {min: 0}`.",
+    )
+    assert not complete({"rows": {"max": 10}})[0]
+    allowed = {"rows": {"min": 0}}
+    assert complete({"rows": {"max": 10}}, allowed) == (True, "4 of 4 shards", "all", "All 4 shards are done.")
+    assert not complete(allowed, missing=1)[0]
 
 
 @pytest.mark.parametrize(
@@ -988,7 +1014,7 @@ def test_a_check_on_a_metric_that_makes_no_sense_is_named(content: dict[str, Any
 def test_a_check_that_warns_does_not_block_and_says_what_it_would_have_said(check: dict[str, Any]) -> None:
     state = ColumnState()
     state.update(pa.chunked_array([pa.array([0.5], pa.float32())]))
-    evidence = Evidence(Found(1, 4), columns={"score": state})
+    evidence = Evidence(Found(1, 4), rows_in=4, columns={"score": state})
 
     def judged(**more: Any) -> tuple[GateResult, ...]:
         return evaluate(gates_of(parse_job({**LABELLED, "checks": [{**check, **more}]}, JOB)), evidence)
@@ -1005,7 +1031,7 @@ def test_a_check_that_warns_does_not_block_and_says_what_it_would_have_said(chec
 def test_what_is_enforced_names_only_what_blocks() -> None:
     job = parse_job({**CONTENT, "checks": [{"rows": {"min": 5}, "on_fail": "warn"}, {"files": {"max": 0}}]}, JOB)
     with pytest.raises(GateFailed) as raised:
-        enforce(evaluate(gates_of(job), Evidence(Found(1, 4))))
+        enforce(evaluate(gates_of(job), Evidence(Found(1, 4), rows_in=4)))
     assert str(raised.value).startswith("The input has 4 rows in 1 file, more than checks[1].files.max = 0.")
     assert "checks[0]" not in str(raised.value)
     assert [gate.verdict for gate in raised.value.gates[2:]] == ["warn", "block"]

@@ -97,7 +97,8 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
 def gates_of(job: Job) -> tuple[Rule, ...]:
     """Every gate of the job, in the order in which they are shown, with what happens where it does not pass."""
     checks = job.checks if job.judged else ()
-    always: list[Gate] = [Complete(), Quarantine(job.retry.max_quarantined)]
+    may_be_empty = any(isinstance(check, RowsCheck) and check.rows.min == 0 for check in job.checks)
+    always: list[Gate] = [Complete(job.input.where or "", may_be_empty), Quarantine(job.retry.max_quarantined)]
     if job.rescore.share:
         always.append(Rescore(job.rescore.tolerance, job.rescore.differing))
     asked = (
