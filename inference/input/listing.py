@@ -27,8 +27,8 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
     """The files that an input uri names, sorted by uri, whatever their format.
 
     look: called with the name below the uri's folder of everything that is listed, also of what is left out. Hidden
-    files (with a name that starts with `.` or `_`) are left out. A linked folder is followed, unless it leads to
-    files that also match under their own names, so that each row counts once.
+    files (with a name that starts with `.` or `_`) are left out. A linked folder is followed, but for the files there
+    that also match under their own names, or under those of an earlier link, so that each row counts once.
 
     Raises:
         JobError: A file's name is not text. Names `input.uri`.
@@ -40,14 +40,15 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
     if exact is not None:
         yield _named(exact)
         return
+
+    def takes(name: str) -> bool:
+        return not hidden(name) and pattern.fullmatch(name) is not None
+
     links = _Links(base)
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
         look(name)
-        if hidden(name) or not pattern.fullmatch(name):
-            continue
-        own = links.own_name(name)
-        if own == name or hidden(own) or not pattern.fullmatch(own):
+        if takes(name) and not any(map(takes, links.other_names(name))):
             yield _named(entry)
 
 
@@ -57,23 +58,38 @@ def hidden(name: str) -> bool:
 
 
 class _Links:
-    """Resolves names of files that are reached through a link from one folder to another below the same base."""
+    """The names of files that are listed under several, because links lead to their folder, below the base or outside.
+
+    Only folders are kept, and of these only the ones that a link leads to.
+    """
 
     def __init__(self, base: str) -> None:
         self._base = base
         self._real = os.path.realpath(base) if is_local(base) else ""
-        self._folder, self._own = "", ""
+        self._folder, self._others = "", list[str]()
+        self._met: dict[str, list[str]] = {}
 
-    def own_name(self, name: str) -> str:
-        """The file's own name, if it lies below the base, else the name as given. Names must come sorted."""
+    def other_names(self, name: str) -> list[str]:
+        """The file's own name, if it lies below the base, and its names by the links that were met before; without the
+        name as given. Names must come sorted.
+        """
         folder, _, file = name.rpartition("/")
         if not self._real or not folder:
-            return name
+            return []
         if folder != self._folder:
-            real = os.path.realpath(join(self._base, folder))
-            below = os.path.relpath(real, self._real)
-            self._folder, self._own = folder, folder if below.startswith("..") else below
-        return file if self._own == "." else join(self._own, file)
+            self._folder, self._others = folder, self._other_folders(folder)
+        return [file if other == "." else join(other, file) for other in self._others]
+
+    def _other_folders(self, folder: str) -> list[str]:
+        real = os.path.realpath(join(self._base, folder))
+        own = os.path.relpath(real, self._real)
+        if own == folder:
+            return []
+        met = self._met.setdefault(real, [])
+        if folder not in met:
+            met.append(folder)
+        others = [each for each in met if each != folder]
+        return others if own.startswith("..") else [own, *others]
 
 
 def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:

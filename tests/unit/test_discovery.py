@@ -377,6 +377,22 @@ def test_files_of_a_linked_folder_that_are_input_themselves_are_input_once(tmp_p
     assert found("through/**/data/*.parquet") == [name.replace("in/", "through/") for name in both]
 
 
+def test_a_folder_that_several_links_lead_to_is_input_once(tmp_path: Path, found: Found) -> None:
+    """Also if it is no input by itself, or a link leads to a folder above or below it. Nothing is lost."""
+    for name in ("ext/f", "ext/a/f", "ext/a/g", "ext/b/h", "in/_kept/k"):
+        write(tmp_path / f"{name}.parquet")
+    links = {"l2": "ext", "l1": "ext/a", "l3": "ext", "l4": "ext/b", "k1": "in/_kept", "k2": "in/_kept"}
+    for link, to in links.items():
+        (tmp_path / "in" / link).symlink_to(tmp_path / to)
+    kept, inner = "in/k1/k.parquet", ["in/l1/f.parquet", "in/l1/g.parquet"]
+    assert found("in/") == [kept, *inner, "in/l2/b/h.parquet", "in/l2/f.parquet"]
+    assert found("in/l[34]/") == [f"in/l3/{name}.parquet" for name in ("a/f", "a/g", "b/h", "f")]
+    # What matches only by the name of one of the links is found by that name.
+    assert found("in/*/f.parquet") == ["in/l1/f.parquet", "in/l2/f.parquet"]
+    by_2 = [f"in/{name}.parquet" for name in ("k2/k", "l1/g", "l2/a/f", "l2/b/h", "l2/f")]
+    assert found("in/**[2g]**.parquet") == by_2
+
+
 @pytest.mark.parametrize(
     ("uri", "file", "taken"),
     [
