@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -44,10 +44,12 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if found or job.input.lines:
         for at, uri in enumerate(job.input.uris):
             if not tally.taken[uri]:
-                raise JobError(_nothing_at(uri, at, job.input, tally.left[uri]))
+                there = unsupported.found_there(tally.left[uri]) or _hidden(storage, job, [uri])
+                raise JobError(_nothing_at(uri, at, job.input, there))
     if not found:
         others = sum(tally.left.values(), Counter[str]())
-        raise JobError(f"{job.input.key}: no input files at {job.input.shown}{_instead(job.input, others)}")
+        there = _instead(job.input, others) or _hidden(storage, job, job.input.uris) or _bracket(job.input)
+        raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
 class Tally:
@@ -64,10 +66,9 @@ class Tally:
         self.left[place][unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
 
 
-def _nothing_at(uri: str, at: int, given: Input, others: Counter[str]) -> str:
-    """What is said where one of several places has no input files. at: its index. others: as in `Tally`."""
-    files = f"no {'input ' if others else ''}files at {uri}"
-    there = unsupported.found_there(others)
+def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
+    """What is said where one of several places has no input files. at: its index. there: which others it has."""
+    files = f"no {'input ' if there else ''}files at {uri}"
     if given.lines:
         return f"input.list: {given.list_}, line {given.lines[at]}: {files}{there}; take the line out, or mend it"
     return f"input.uri: {files}, one of {len(given.uris)} inputs{there}; take it out, or mend it"
@@ -226,7 +227,20 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
 
 
 def _instead(given: Input, others: Counter[str]) -> str:
-    """A hint for an input without files. others: as in `Tally`."""
-    if others:
-        return unsupported.found_there(others) if given.format else unsupported.found_instead(others)
+    """A hint at the files that are no input. others: as in `Tally`."""
+    if not others:
+        return ""
+    return unsupported.found_there(others) if given.format else unsupported.found_instead(others)
+
+
+def _hidden(storage: Storage, job: Job, uris: Sequence[str]) -> str:
+    """A hint at hidden files in these places, which have no others."""
+    wanted = job.input.format
+    lists_files = wanted is None or (wanted in SOURCES and source_named(wanted).of_files)
+    if not lists_files or not any(listing.leaves_hidden(storage, uri) for uri in uris):
+        return ""
+    return ", only hidden ones: files whose names, or whose folders' names, begin with `.` or `_` are left out"
+
+
+def _bracket(given: Input) -> str:
     return "; in a pattern, write [[] for the bracket [" if "[" in given.uri else ""

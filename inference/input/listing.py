@@ -27,7 +27,7 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
     """The files that an input uri names, sorted by uri, whatever their format.
 
     look: called with the name below the uri's folder of everything that is listed, also of what is left out. Hidden
-    files (with a name that starts with `.` or `_`) are left out. A linked folder is followed, but for the files there
+    files, as of `hidden`, are left out. A linked folder is followed, but for the files there
     that also match under their own names, or under those of an earlier link, so that each row counts once.
 
     Raises:
@@ -53,8 +53,20 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
 
 
 def hidden(name: str) -> bool:
-    """Whether a name below the input is hidden: the file's name, or that of a folder, begins with `.` or `_`."""
-    return any(part.startswith((".", "_")) for part in name.split("/"))
+    """Whether a name below the input is hidden: the file's name, or that of a folder, begins with `.` or `_`. A folder
+    `_key=value` is not hidden, as it is not to Spark.
+    """
+    *folders, file = name.split("/")
+    return file.startswith((".", "_")) or any(
+        each.startswith(".") or (each.startswith("_") and "=" not in each) for each in folders
+    )
+
+
+def leaves_hidden(storage: Storage, uri: str) -> bool:
+    """Whether files would match an input uri if they were not hidden."""
+    base, pattern = _split_glob(uri)
+    names = (entry.uri[len(base.rstrip("/")) + 1 :] for entry in _listed(storage, uri, base))
+    return any(hidden(name) and pattern.fullmatch(name) for name in names)
 
 
 class _Links:

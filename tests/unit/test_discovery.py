@@ -150,6 +150,15 @@ def test_hidden_files_and_folders_are_no_input(tmp_path: Path, found: Found) -> 
     assert found("in/") == found("in/**/*.parquet") == ["in/f_.parquet"]
 
 
+def test_a_folder_of_a_partition_is_input_whatever_its_key(tmp_path: Path, found: Found) -> None:
+    """As to Spark. A file is hidden whatever is in its name, and so is what a hidden folder has."""
+    for name in ("_day=1/_of=2/a", "_temporary/_day=1/b", "_day=1/_c=d", ".day=1/e", "_day=1/.f", "_log/g"):
+        write(tmp_path / "in" / f"{name}.parquet")
+    assert found("in/") == found("in/**/*.parquet") == ["in/_day=1/_of=2/a.parquet"]
+    lake = discover(STORAGE, job(tmp_path, "in/", partitions={"_day": "int32", "_of": "int32"}))
+    assert (lake.files.num_rows, lake.schema.names) == (1, ["x", "_day", "_of"])
+
+
 def test_a_hidden_folder_that_is_named_is_input(tmp_path: Path, found: Found) -> None:
     write(tmp_path / "_staging" / "a.parquet")
     assert found("_staging/") == ["_staging/a.parquet"]
@@ -283,6 +292,12 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
     [
         ({}, r"^input\.uri: no input files at .*/in/$"),
         (
+            {"_SUCCESS": b"", ".a.parquet": b"x"},
+            r"^input\.uri: no input files at .*/in/, only hidden ones: files whose names, or whose folders' names, "
+            r"begin with `\.` or `_` are left out$",
+        ),
+        ({"_SUCCESS": b"", "a.orc": b"x"}, r"^input\.uri: no input files at .*/in/, only 1 \.orc file\. ORC is not"),
+        (
             {"a.orc": b"x", "b.ORC.gz": b"x", "LICENSE": b"x"},
             r"^input\.uri: no input files at .*/in/, only 2 \.orc files, 1 file of other names\. ORC is not "
             r"supported yet: Nightjar reads Parquet.*, so convert the files first$",
@@ -330,12 +345,14 @@ def test_a_place_of_which_no_file_is_input_is_told_with_what_it_holds(
     tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:
     """Else its rows would be missing, and nobody would know."""
-    for name in ("a/a.csv", "a/note.txt", "b/b.json", "c/c.pq", "c/d.pq"):
+    for name in ("a/a.csv", "a/note.txt", "b/b.json", "c/c.pq", "c/d.pq", "d/_d.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n1\n")
     last = "c/" if keys else "a/a.csv"
     with pytest.raises(JobError, match=rf"^input\.uri: {said}"):
         list(input_files(STORAGE, job(tmp_path, ["a/", "b/", last], **keys)))
+    with pytest.raises(JobError, match=r"no input files at .*/d/, one of 2 inputs, only hidden ones: .*; take it out"):
+        list(input_files(STORAGE, job(tmp_path, ["a/", "d/"])))
     uris = [entry.uri for entry in input_files(STORAGE, job(tmp_path, ["a/", "a/*.csv", "a/a.csv"]))]
     assert uris == [f"{tmp_path}/a/a.csv"], "each of these places has a file, and all have the same"
 
