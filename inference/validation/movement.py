@@ -255,14 +255,26 @@ def _numbers(before: pa.ChunkedArray, now: pa.ChunkedArray) -> tuple[Bools, Floa
         moved = np.where(other >= one, (theirs - mine).astype(np.float64), -(mine - theirs).astype(np.float64))
         same = one == other
     else:
-        one, other = (each.cast(pa.float64()).fill_null(np.nan).to_numpy() for each in (before, now))
+        (one, lost), (other, missing) = map(_as_floats, (before, now))
         with np.errstate(over="ignore", invalid="ignore"):
-            moved = other - one
-        same = (one == other) | (np.isnan(one) & np.isnan(other))
+            moved = (other - one) + (missing - lost)
+        same = ((one == other) & (lost == missing)) | (np.isnan(one) & np.isnan(other))
         if before.type == now.type and is_.is_decimal(before.type):
             same = np.asarray(pc.fill_null(pc.equal(before, now), False))
     changed = np.where(both, ~same, there[0] != there[1])
     return changed, np.where(both, moved, np.nan)
+
+
+def _as_floats(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
+    """The numbers as the nearest floats, null as NaN; and what each float is less than its number: not 0 only of whole
+    numbers beyond 2**53, so that these are compared exactly with floats and with whole numbers of another type.
+    """
+    near = column.cast(pa.float64(), safe=False)
+    lost = np.zeros(len(column))
+    if is_.is_integer(column.type) and column.type.bit_width == 64:
+        exact, rounded = (each.cast(pa.decimal128(20, 0)) for each in (column, near))
+        lost = pc.subtract(exact, rounded).cast(pa.float64()).fill_null(0.0).to_numpy()
+    return near.fill_null(np.nan).to_numpy(), lost
 
 
 def _whole_numbers(*columns: pa.ChunkedArray) -> pa.DataType | None:

@@ -89,6 +89,37 @@ def test_the_distance_of_any_kind_of_number_or_vector(kind: pa.DataType, before:
     assert found.max == abs(change)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "before", "now", "change"),
+    [
+        (pa.int64(), pa.float64(), 2**53 + 1, 2.0**53, -1.0),
+        (pa.int64(), pa.float64(), 2**53 + 1, 2.0**53 + 2, 1.0),
+        (pa.int64(), pa.float32(), 2**63 - 1, 0.5, -(2.0**63)),
+        (pa.uint64(), pa.float64(), 2**64 - 1, 2.0**64, 1.0),
+        (pa.uint64(), pa.int64(), 2**63, -1, -(2.0**63)),
+        (pa.uint64(), pa.int64(), 2**53 + 1, 2**53, -1.0),
+        (pa.uint64(), pa.int32(), 2**53 + 1, 3, -(2.0**53) + 2),
+    ],
+)
+def test_large_whole_numbers_and_numbers_of_another_type_are_compared_exactly(
+    one: pa.DataType, other: pa.DataType, before: Any, now: Any, change: float
+) -> None:
+    """Not every whole number beyond 2**53 is a float."""
+    same = 2**63 - 1 if other == pa.int64() else 2**24
+    olds, news = [before, same, None], [now, same, None]
+    pairs = (olds, one, news, other, change), (news, other, olds, one, -change)
+    for left, left_kind, right, right_kind, moves in pairs:
+        found = moved(column(left, left_kind), column(right, right_kind))
+        assert (found.changed, found.unchanged, found.unmeasured) == (1, 2, 0)
+        assert [(row.key, row.change) for row in found.rows] == [(("k00000",), moves)]
+        lists = [
+            column([[value] for value in values], pa.list_(kind))
+            for values, kind in ((left, left_kind), (right, right_kind))
+        ]
+        found = moved(*lists)
+        assert (found.changed, found.unchanged, found.max) == (1, 2, abs(change))
+
+
 def test_a_number_that_is_none_any_more_has_no_distance_and_is_named() -> None:
     """The farthest rows stay those with a distance."""
     before = column([0.5, 0.5, None, NAN, NAN, 0.1], pa.float64())
