@@ -72,7 +72,7 @@ def unit(*names: str) -> tuple[str, ...]:
 ROOMS = {
     "ledger": Room(
         ("ledger/[!r]*.py",),
-        unit("progress", "endings", "holders", "ledger", "ledger_versions"),
+        unit("progress", "endings", "holders", "questions", "ledger", "ledger_versions"),
     ),
     "remarks": Room(("ledger/remarks.py",), unit("remarks")),
     "plan": Room(("input/plan.py",), unit("plan")),

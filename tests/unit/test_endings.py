@@ -18,7 +18,7 @@ from nightjar.inference.errors import (
     RunFailed,
     Terminated,
 )
-from nightjar.inference.ledger.endings import Ended, FailedGate, done, of_error, stopped_by
+from nightjar.inference.ledger.endings import Ended, FailedGate, asks, done, of_error, stopped_by
 from nightjar.inference.messages import MESSAGE_CHARS, clip
 from nightjar.inference.validation.gates import GateResult, Offender
 
@@ -102,3 +102,13 @@ def test_a_run_that_is_not_to_be_published_ends_well(limited: bool, outcome: str
     found = done("validate", limited=limited)
     assert dt.datetime.fromisoformat(found.at).utcoffset() == dt.timedelta(0)
     assert replace(found, at="") == Ended(outcome, "validate", "", publish=False)
+
+
+def test_a_run_that_waits_for_an_answer_ends_with_what_asks_and_until_when() -> None:
+    """As the error `Unanswered` would end it, since when it asked."""
+    gates = (FailedGate("score.max", "Too high."), FailedGate("rows.min", "Too few."))
+    found = asks("validate", gates, "2026-11-19T02:00:00+00:00", "2026-11-19T14:00:00+00:00")
+    said = "No answer until 2026-11-19T14:00:00+00:00 counts as a no."
+    assert found == Ended("asks", "validate", "2026-11-19T02:00:00+00:00", "Unanswered", said, gates)
+    assert found.where == "gate score.max and 1 more"
+    assert found.publish

@@ -33,9 +33,9 @@ def test_a_writer_is_named_without_its_machine_s_inner_names() -> None:
 
 def test_this_process_is_a_writer_that_can_be_asked() -> None:
     before = dt.datetime.now(dt.UTC).replace(microsecond=0)
-    me, other = this_holder("score", "f", "local"), this_holder("validate")
-    assert (me.task, me.flow_run, me.engine) == ("score", "f", "local")
-    assert (other.task, other.flow_run, other.engine) == ("validate", "", "")
+    me, other = this_holder("score", "f", "local", fresh=True), this_holder("validate")
+    assert (me.task, me.flow_run, me.engine, me.fresh) == ("score", "f", "local", True)
+    assert (other.task, other.flow_run, other.engine, other.fresh) == ("validate", "", "", False)
     assert (me.pid, me.process_started) == (os.getpid(), psutil.Process().create_time())
     assert (me.host, me.booted) == (other.host, psutil.boot_time())
     boot, container = Path("/proc/sys/kernel/random/boot_id").read_text(), Path("/proc/self/ns/pid").readlink()

@@ -43,7 +43,7 @@ from nightjar.inference.ledger.lines import (
     Revoked,
     Split,
 )
-from nightjar.inference.ledger.state import Segment
+from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
@@ -236,6 +236,19 @@ def test_the_tasks_of_one_flow_run_succeed_each_other_at_once(revision: str) -> 
     following.stop(release=False)
     with pytest.raises(AssertionError, match="nobody has to wait"):
         open_epoch(LakeStorage(), revision, this_holder("score", "flow-2"), sleep=never)
+
+
+def test_a_writer_that_must_not_follow_writes_nothing(revision: str) -> None:
+    """Whoever opens the ledger says so, by who has held it until now."""
+
+    def check(state: State) -> None:
+        raise Held(f"after {[holder.task for _, holder in state.openers]}")
+
+    opened(revision, "score").stop(release=True)
+    opened(revision, "validate").stop(release=True)
+    with pytest.raises(Held, match=r"^after \['score', 'validate'\]$"):
+        open_epoch(LakeStorage(), revision, this_holder("publish"), check=check)
+    assert Ledger(LakeStorage(), revision).numbers() == [1, 2, 3, 4]
 
 
 def test_of_many_that_open_at_once_one_succeeds(revision: str) -> None:

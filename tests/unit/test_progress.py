@@ -178,6 +178,15 @@ def test_failures_deaths_splits_and_revocations_are_counted() -> None:
     assert folded(revoked, start=replace(before, done_shards=7)).done_shards == 6
 
 
+def test_the_seconds_of_failed_attempts_are_added_up_in_each_score_step() -> None:
+    before = folded(opened("score"), PLANNED)
+    failed = Failed("s1", 1, "OSError", "no", spent_s=1.5)
+    twice = folded(failed, replace(failed, attempt=2, spent_s=2.0), start=before)
+    assert changed(before, twice) == {"failed_attempts": 2, "failed_s": 3.5}
+    again = folded(opened("score", "n2"), failed, start=twice)
+    assert (again.failed_attempts, again.failed_s) == (3, 1.5)
+
+
 def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> None:
     before = folded(opened("score"), replace(PLANNED, done_shards=0, rows_out=0, rows_quarantined=0))
     scored = folded(SCORED, start=before)
@@ -272,3 +281,5 @@ def test_rates_of_tokens_are_those_of_this_command_and_the_longest_prompt_is_tha
     assert (progress.usage.requests, progress.usage.longest_prompt, progress.usage.prompt_tokens) == (31, 500, 1300)
     assert progress.token_rates == TokenRates(20 / 5, 400 / 5, 80 / 5, 12000 / 80)
     assert folded(opened("score"), PLANNED).token_rates == TokenRates()
+    short = folded(opened("score"), PLANNED, replace(one, seconds=0.5))
+    assert short.token_rates == TokenRates(10 / 0.5, 200 / 0.5, 40 / 0.5, 6000 / 40), "in less than a second"
