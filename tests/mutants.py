@@ -93,7 +93,10 @@ ROOMS = {
     ),
     "gates": Room(
         ("validation/gates/*.py",),
-        unit("gates", "drift_gates", "unique_gates", "call_gates", "part_gates", "evidence", "offenders"),
+        unit(
+            *("gates", "drift_gates", "unique_gates", "call_gates", "part_gates", "evidence", "offenders", "slices"),
+            *("accumulators", "ranking"),
+        ),
     ),
     "scoring": Room(
         (

@@ -41,7 +41,7 @@ from nightjar.inference.run.comparing import RunsCompared, recounted
 from nightjar.inference.run.standing import Metric, first_metric
 from nightjar.inference.run.trend import figures_of
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
 from support import Lake
 
 VALUES = st.lists(st.integers(-50, 50), max_size=40)
@@ -265,6 +265,12 @@ def test_accumulators_lie_beside_the_parts_and_their_code_does_not_score() -> No
 FIGURES = AccumulatorFigures("mymetrics:Lift", "digest", {"top": 2.25, "none": None})
 
 
+def judged(found: AccumulatorFigures | None, *checks: dict[str, Any]) -> tuple[GateResult, ...]:
+    """The verdict on the accumulator, and those of the checks."""
+    rules = gates_of(job(checks=list(checks)))
+    return evaluate(rules, Evidence(Found(1, 1), accumulators={"lift": found} if found else {}))[2:]
+
+
 @pytest.mark.parametrize(
     ("metric", "found", "said"),
     [
@@ -277,12 +283,88 @@ FIGURES = AccumulatorFigures("mymetrics:Lift", "digest", {"top": 2.25, "none": N
     ],
 )
 def test_what_a_gate_on_a_figure_says(metric: str, found: AccumulatorFigures | None, said: str) -> None:
-    rules = gates_of(job(checks=[{"metric": metric, "min": 2}]))
-    evidence = Evidence(Found(1, 1), accumulators={"lift": found} if found else {})
-    *_, computed, gate = evaluate(rules, evidence)
+    computed, gate = judged(found, {"metric": metric, "min": 2})
     assert said in gate.sentence
-    assert (gate.name, gate.passed) == (f"{metric}.min", said.endswith("holds."))
+    assert (gate.name, gate.passed, gate.limit) == (f"{metric}.min", said.endswith("holds."), "2")
     assert computed.verdict == ("pass" if found and not found.reason else "warn")
+
+
+@pytest.mark.parametrize(
+    ("check", "passed", "observed", "sentence"),
+    [
+        ({"min": 2.25}, True, "2.25", "lift.top is 2.25; checks[0].min = 2.25 holds."),
+        ({"max": 2.25}, True, "2.25", "lift.top is 2.25; checks[0].max = 2.25 holds."),
+        (
+            {"min": 3},
+            False,
+            "2.25",
+            "lift.top is 2.25, below checks[0].min = 3. Look what mymetrics:Lift counts, and whether the model or its "
+            "input have changed, or lower checks[0].min.",
+        ),
+        (
+            {"max": 2},
+            False,
+            "2.25",
+            "lift.top is 2.25, above checks[0].max = 2. Look what mymetrics:Lift counts, and whether the model or its "
+            "input have changed, or raise checks[0].max.",
+        ),
+    ],
+)
+def test_a_figure_may_be_its_limit_and_not_beyond_it(
+    check: dict[str, Any], passed: bool, observed: str, sentence: str
+) -> None:
+    (end,) = check
+    gate = judged(FIGURES, {"metric": "lift.top", **check})[-1]
+    assert (gate.name, gate.passed, gate.observed, gate.limit) == (f"lift.top.{end}", passed, observed, str(check[end]))
+    assert gate.sentence == sentence
+
+
+def test_a_check_with_two_limits_is_two_gates() -> None:
+    _, low, high = judged(FIGURES, {"metric": "lift.top", "min": 1, "max": 2})
+    assert [(gate.name, gate.passed) for gate in (low, high)] == [("lift.top.min", True), ("lift.top.max", False)]
+
+
+def test_a_figure_within_its_limit_is_told_in_six_digits() -> None:
+    third = AccumulatorFigures("m:Lift", "", {"top": 1 / 3})
+    _, within, beyond = judged(third, *({"metric": "lift.top", end: 0.333333} for end in ("min", "max")))
+    assert (within.passed, within.observed) == (True, "0.333333")
+    assert (beyond.passed, beyond.observed) == (False, "0.3333333333333333")
+
+
+def test_the_name_of_a_figure_may_have_a_dot() -> None:
+    found = AccumulatorFigures("m:Lift", "", {"recall@0.5": 0.8})
+    gate = judged(found, {"metric": "lift.recall@0.5", "min": 0.7})[-1]
+    assert (gate.name, gate.sentence) == ("lift.recall@0.5.min", "lift.recall@0.5 is 0.8; checks[0].min = 0.7 holds.")
+
+
+def test_a_figure_that_is_not_there_is_told_with_those_that_are() -> None:
+    gate = judged(FIGURES, {"metric": "lift.recall", "min": 2})[-1]
+    assert (gate.passed, gate.observed, gate.limit) == (False, "no figure", "2")
+    assert gate.sentence == (
+        "There is no lift.recall for checks[0].min = 2: mymetrics:Lift gives no 'recall'; it gives top, none."
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "observed", "sentence"),
+    [
+        (FIGURES, "pass", "2 figures", "mymetrics:Lift gives 2 figures."),
+        (AccumulatorFigures("m:Lift", "", {"top": None}), "pass", "1 figure", "m:Lift gives 1 figure."),
+        (
+            AccumulatorFigures("m:Lift", "", reason="m:Lift failed with X"),
+            "warn",
+            "no figures",
+            "m:Lift failed with X. Mend m:Lift and repeat the command.",
+        ),
+        (None, "warn", "no figures", "accumulators.lift was not asked. Run again."),
+    ],
+)
+def test_an_accumulator_without_figures_warns(
+    found: AccumulatorFigures | None, verdict: str, observed: str, sentence: str
+) -> None:
+    (gate,) = judged(found)
+    assert (gate.name, gate.verdict, gate.passed) == ("lift", verdict, verdict == "pass")
+    assert (gate.observed, gate.limit, gate.sentence) == (observed, "figures", sentence)
 
 
 def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_gives() -> None:

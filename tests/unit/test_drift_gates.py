@@ -352,3 +352,19 @@ def test_what_is_allowed_for_chance_is_divided_among_all_columns() -> None:
     every = judged({"drift": "all", "psi": 0}, many, against(described(**dict.fromkeys(names, before))))[0]
     allowed = [float(gate.sentence.partition("allows ")[2].partition(" ")[0]) for gate in (one, every)]
     assert allowed[1] > 1.2 * allowed[0]
+
+
+@pytest.mark.parametrize("columns", ["carrier", "all"])
+def test_a_sample_of_shards_is_allowed_more_and_says_how_many_it_is_of(columns: str) -> None:
+    """Rows of one file are often alike, so few shards say less of the night than their rows would."""
+    now = described(carrier=carriers(UA=200, AA=600), score=np.arange(1000.0))
+    job = parse_job({**CONTENT, "checks": [{"drift": columns, "psi": 0.05}]}, Path("/jobs/job.yaml"))
+
+    def of(shards: int | None) -> GateResult:
+        night = Evidence(Found(1, 4), profile=now, baselines={"last": against(BEFORE)}, sampled=shards)
+        return evaluate(gates_of(job), night)[-1]
+
+    whole, many, few = map(of, (None, 50, 2))
+    assert (whole.passed, many.passed, few.passed) == (False, False, True)
+    assert " between 1,000 and 1,000 rows. " in whole.sentence
+    assert " between 1,000 rows and the 1,000 of 50 shards. " in many.sentence

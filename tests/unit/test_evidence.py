@@ -25,8 +25,15 @@ from nightjar.inference.records import UNKNOWN
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
-from nightjar.inference.validation.evidence import baselines, found, last_night, night_before, run_manifest
-from nightjar.inference.validation.gates import Found, LastNight
+from nightjar.inference.validation.evidence import (
+    baselines,
+    found,
+    judge_input,
+    last_night,
+    night_before,
+    run_manifest,
+)
+from nightjar.inference.validation.gates import Found, GateResult, LastNight
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import manifest_of
 from outputs import FIRST_MANIFEST
@@ -258,6 +265,34 @@ def test_too_little_input_fails_its_gate_before_anything_is_scored(tmp_path: Pat
     }
     assert [record["t"] for record in lake.records() if record["t"] in {"planned", "started"}] == ["planned"]
     assert not list(lake.revision().glob("data/*"))
+
+
+@pytest.mark.parametrize(
+    ("run", "then"),
+    [
+        ("june", "Name another published run in checks[1].against, or write `last`."),
+        ("baseline", "Make it of the training set: `nightjar baseline JOB --input URI`."),
+    ],
+)
+def test_a_run_to_compare_with_that_is_not_there_blocks_before_anything_is_scored(
+    tmp_path: Path, run: str, then: str
+) -> None:
+    """Once for each run, and only if the check blocks: the first night has no last one."""
+
+    def judged(*checks: dict[str, Any]) -> tuple[GateResult, ...]:
+        return judge_input(LakeStorage(), job_of(tmp_path, *checks), "2026-11-19", listed([5]))
+
+    check = {"drift": "x", "against": run}
+    (gate,) = judged({"drift": "x"}, check, {**check, "psi": 0.3})
+    assert (gate.name, gate.passed, gate.verdict) == ("drift", False, "block")
+    assert (gate.observed, gate.limit) == ("nothing to compare with", run)
+    assert gate.sentence == (
+        f"checks[1].drift has nothing to compare with: no run {run!r} is published, or was validated without being "
+        f"published. {then}"
+    )
+    assert not judged({**check, "on_fail": "warn"})
+    night(tmp_path, run, 3, "2026-10-01", x=[1, 2, 3])
+    assert not judged(check)
 
 
 def test_a_limited_run_is_judged_by_the_whole_input(tmp_path: Path) -> None:

@@ -981,6 +981,14 @@ def test_a_metric_just_past_its_limit_never_reads_the_same_as_the_limit() -> Non
     assert (found.passed, found.observed) == (False, "0.9999999")
 
 
+@pytest.mark.parametrize(("negatives", "error"), [(1000, " ± 5e-07"), (1001, "")])
+def test_an_error_is_told_if_it_is_half_of_the_sixth_digit_or_more(negatives: int, error: str) -> None:
+    """Of a thousand positive rows one has the score of a negative one: half a pair may be wrong."""
+    scores, labels = [0.1] * (negatives - 1) + [0.5, 0.5] + [0.9] * 999, [False] * negatives + [True] * 1000
+    found = metric_gate({"metric": "auroc", "min": 0.5}, scores, labels)
+    assert (found.passed, found.observed) == (True, f"1{error}")
+
+
 def test_a_metric_that_nobody_measured_passes_no_check() -> None:
     job = parse_job({**LABELLED, "checks": [{"metric": "auroc", "min": 0.5}]}, JOB)
     found = evaluate(gates_of(job), Evidence(Found(1, 4)))[-1]

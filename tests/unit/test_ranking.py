@@ -387,6 +387,17 @@ def test_what_a_gate_says_at_once_and_by_labels_that_come_later(
     assert [each.sentence for each in evaluate(late_gates_of(later, "grade"), evidence)] == [sentence]
 
 
+def test_a_figure_is_told_in_six_digits_unless_it_would_read_like_the_limit_that_it_breaks() -> None:
+    """Its mean reciprocal rank is two thirds."""
+    two_thirds = state_of([("a", 0.9, 1), ("b", 0.9, 0), ("b", 0.5, 0), ("b", 0.1, 1)])
+    shown = {}
+    for end in ("max", "min"):
+        job = job_of(checks=[{"metric": "mrr", end: 0.666667}])
+        found = evaluate(gates_of(job), Evidence(Found(1, 4), evaluation=two_thirds))[-1]
+        shown[end] = (found.passed, found.observed)
+    assert shown == {"max": (True, "0.666667"), "min": (False, "0.6666666666666666")}
+
+
 def test_a_gate_says_that_its_figure_is_of_a_sample() -> None:
     job = job_of(checks=[{"metric": "precision", "max": 0.1}])
     evidence = Evidence(Found(1, 4), evaluation=state_of(many(3000), most=200))

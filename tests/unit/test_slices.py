@@ -221,6 +221,14 @@ FEW = of("ZZ", [0.5], [True])
             "with 0.5 ± 0.5.",
         ),
         (
+            [*GOOD, *FEW],
+            {"min": 0.5, "min_rows": 2},
+            True,
+            "AA 1",
+            "The auroc of 'score' against 'late' keeps checks[0].min = 0.5 in 1 slice of 'carrier'; the nearest is AA "
+            "with 1. Left out, because fewer than 2 rows were compared: ZZ 1.",
+        ),
+        (
             [*GOOD, *BAD, *HALF, *ONE_CLASS, *FEW],
             {"min": 0.6, "min_rows": 2},
             False,
@@ -271,7 +279,7 @@ def test_what_a_gate_on_slices_says(
     found = judged(rows, **check)
     (end,) = {"min", "max"} & check.keys()
     assert (found.name, found.passed, found.observed) == (f"carrier.auroc.{end}", passed, observed)
-    assert found.sentence == sentence
+    assert (found.limit, found.sentence) == (str(check[end]), sentence)
 
 
 @pytest.mark.parametrize(
@@ -291,3 +299,20 @@ def test_a_sentence_names_only_the_worst_slices() -> None:
     said = judged(rows, min=0.6, min_rows=1).sentence
     assert "in 20 of 20 slices" in said
     assert "(2 rows) and 15 more. Look" in said
+
+
+def test_as_many_slices_as_a_sentence_names_are_all_there_are() -> None:
+    rows = [row for index in range(5) for row in of(f"c{index}", [0.9, 0.1], [False, True])]
+    said = judged(rows, min=0.6, min_rows=1).sentence
+    assert "in 5 of 5 slices" in said
+    assert "c4 0 (2 rows). Look" in said
+
+
+def test_where_no_labels_were_compared_there_is_no_slice_to_judge() -> None:
+    gate = gates_of(job_of(checks=[{"metric": "auroc", "min": 0.5, "slices": ["carrier"]}]))[-1].gate
+    night = Evidence(Found(1, 4))
+    found = gate.judge(night)
+    assert (found.passed, found.observed) == (False, "no figure")
+    assert found.sentence.startswith("No slice of 'carrier' can be judged by checks[0].min = 0.5. No row was compared.")
+    assert isinstance(gate, JudgesPart)
+    assert not gate.can_judge(night)
