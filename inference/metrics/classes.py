@@ -210,8 +210,7 @@ def _few(names: dict[str, int] | list[str]) -> bool:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     """A column in one piece, of a type whose values Arrow can count."""
-    column = plain(column)
-    return (column.cast(pa.large_string()) if is_.is_string_view(column.type) else column).combine_chunks()
+    return plain(column).combine_chunks()
 
 
 _BOOLS = {"true": "true", "false": "false", "1": "true", "0": "false"}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
+from nightjar.inference.input.sources.normalisation import without_views
 from nightjar.inference.metrics.figures import ColumnFigures, OutputFigures
 
 Number = int | float | Decimal
@@ -164,10 +165,12 @@ def _in_one_form(value: Decimal) -> Number:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column's values without dictionary or extension type."""
+    """The column's values without dictionary, extension or view type, so that Arrow can take any of them."""
     if isinstance(column.type, pa.BaseExtensionType):
         storage = column.type.storage_type
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=storage)
+    if (kind := without_views(column.type)) != column.type:
+        column = column.cast(kind)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column

@@ -280,9 +280,7 @@ def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a type that Arrow can filter and count: it cannot with views, small decimals and float16."""
-    if pa.types.is_string_view(column.type):
-        return column.cast(pa.large_string())
+    """The values in a type that Arrow can filter and count: it cannot with small decimals and float16."""
     if pa.types.is_decimal(column.type) or pa.types.is_float16(column.type):
         return column.cast(pa.float64() if pa.types.is_decimal(column.type) else pa.float32())
     return column

@@ -136,7 +136,7 @@ class Slices:
         """
         of = evaluator_of(job)
         assert of is not None
-        rows, labels = table.select(list(of.columns)), of.typed(labels)
+        rows, labels = pa.table({name: plain(table[name]) for name in of.columns}), of.typed(labels)
         if self.whole is not None:
             self.whole.update(rows, labels)
         for name, column in self.columns.items():
@@ -195,8 +195,6 @@ def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]
     there are too many values.
     """
     column = plain(column)
-    if is_.is_string_view(column.type):
-        column = column.cast(pa.large_string())
     if pc.count_distinct(column.slice(0, _PROBED), mode="all").as_py() > MOST_VALUES:
         return None
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")

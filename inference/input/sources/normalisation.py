@@ -38,13 +38,18 @@ def normalised(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with plain types in place of view types, for which Arrow has no `take`: itself, and those in it."""
+    return PLAIN.get(kind) or _plain_inside(kind)
+
+
 def _plain_inside(kind: pa.DataType) -> pa.DataType:
     """The type without view types in it, for which Arrow has no `take`, and with items and fields that may be null. A
     view type itself stays: it can be cast.
     """
 
     def plain(field: pa.Field) -> pa.Field:
-        return field.with_type(PLAIN.get(field.type) or _plain_inside(field.type)).with_nullable(True)
+        return field.with_type(without_views(field.type)).with_nullable(True)
 
     is_ = pa.types
     if is_.is_dictionary(kind):
