@@ -9,6 +9,7 @@ from typing import Any
 
 from nightjar.inference.identity.identity import Identity, ScoringSet
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.scoringkeys import counted_format
 from nightjar.inference.yamlvalues import mapping
 
 _SHOWN = 5
@@ -35,6 +36,8 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
         if each.model.version is not None:
             key = f"models.{each.model.called}.version" if each.model.called else "model.version"
             lines.append(f"{key}: {each.model.version}")
+    if given := counted_format(job):
+        lines.append(f"input.format: {given}")
     if scoring.left_out:
         left = [f"{name}: {why.removeprefix(f'{job.folder}/')}" for name, why in scoring.left_out.items()]
         lines.append(f"left out, so your code will not find it when it scores: {summed(left)}")

@@ -188,13 +188,18 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
     if previous is None:
         return [], set()
     # A file that could not be read is planned again, because it may be readable now.
-    now = {line["uri"]: (line["size"], line["version"]) for line in _lines(discovery) if line["error"] is None}
+    now = {
+        line["uri"]: (line["size"], line["version"], tuple(itertools.accumulate(line["rows"], initial=0)))
+        for line in _lines(discovery)
+        if line["error"] is None
+    }
 
     def stands(piece: Piece) -> bool:
         if piece.uri not in now:
             return False
-        size, version = now[piece.uri]
-        return size == piece.size and same_version(version, piece.version) and piece.rows != UNREADABLE
+        size, version, edges = now[piece.uri]
+        same = size == piece.size and same_version(version, piece.version)
+        return same and piece.rows != UNREADABLE and _is_within(edges, piece)
 
     same = [shard for shard in previous.shards() if all(map(stands, shard.pieces))]
     # An earlier plan may have only the beginning of a file (--limit): such a file is planned again, too.
@@ -208,6 +213,20 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
         if all(piece.uri in covered for piece in shard.pieces)
     ]
     return kept, {piece.uri for shard in kept for piece in shard.pieces}
+
+
+def _is_within(edges: tuple[int, ...], piece: Piece) -> bool:
+    """Whether a piece is made of units that its file has: read in another format, the same file has others.
+
+    edges: the file's rows before each of its units, and all of its rows.
+    """
+    low, high = piece.row_groups
+    if high >= len(edges):
+        return False
+    first, end = piece.first_row, piece.first_row + piece.rows
+    if high - low == 1:
+        return edges[low] <= first and end <= edges[high]
+    return (first, end) == (edges[low], edges[high])
 
 
 def _target(discovery: Discovery, job: Job) -> tuple[str, int]:

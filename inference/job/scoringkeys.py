@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import UNCOUNTED_SOURCES
 from nightjar.inference.storage.registries import is_registered
 from nightjar.inference.yamlvalues import as_json
 
@@ -17,7 +18,7 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         "input.partitions": job.input.partitions,
         "input.schema": job.input.declared,
         "input.where": job.input.where,
-        "input.format": job.input.own,
+        "input.format": counted_format(job),
         "output.exports": sorted(job.output.exports),
         "output.partition_by": job.output.partition_by,
         "profile": sorted(job.profiling),
@@ -36,6 +37,12 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         "format": job.output.format,
         "gpu": job.resources.gpus > 0,
     }
+
+
+def counted_format(job: Job) -> str:
+    """The format that the job names for its input, if rows might be read otherwise without it; '' if not."""
+    given = job.input.format or ""
+    return "" if given in UNCOUNTED_SOURCES else given
 
 
 def _comparing_keys(job: Job) -> dict[str, Any]:

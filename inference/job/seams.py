@@ -120,6 +120,10 @@ SOURCES = {
 """`input.format` → the module whose `SOURCE` is an `input.sources.protocol.Source`. The first one reads a file that the
 job names by its path, and whose name tells no format."""
 
+UNCOUNTED_SOURCES = frozenset({"parquet", "delta", "iceberg", "lance", "sql"})
+"""Those of them that are no part of a result's identity where a job names them. A file that can be read as Parquet can
+be read as nothing else, and of a table the files that it lists count. The others may read one file in several ways."""
+
 TARGETS = {
     "delta": "nightjar.inference.output.targets.delta",
 }

@@ -50,7 +50,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.job.seams import SOURCES, UNCOUNTED_SOURCES
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
@@ -777,6 +777,11 @@ def test_every_format_that_a_job_may_name_is_tried_here() -> None:
         ends = {end for suffix in source_named(name).suffixes for end in re.findall(r"\.\w+", suffix)}
         assert set(re.findall(r"`(\.\w+)`", row)) == ends, "the docs name the same files"
     assert jsonlines.SOURCE.suffixes == (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst")
+
+
+def test_a_table_is_no_format_that_counts_where_a_job_names_it() -> None:
+    """The files that it lists count; and a job that reads one always names its format."""
+    assert {"parquet", *(name for name in SOURCES if not source_named(name).of_files)} == UNCOUNTED_SOURCES
 
 
 def test_a_source_cannot_describe_rows_that_nobody_could_name() -> None:

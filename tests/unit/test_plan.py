@@ -195,6 +195,27 @@ def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
     assert not stale & set(after.ids()), "no result of a changed or deleted file is used again"
 
 
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ([60, 40], [0, 60, 0, 40]),
+        ([60, 0, 40], [60, 40]),
+        ([60, 40], [40, 60]),
+        ([60, 40], [100]),
+        ([100], [60, 40]),
+        ([UNKNOWN], [100]),
+        ([100], [UNKNOWN]),
+        ([3], [2]),
+    ],
+)
+@pytest.mark.parametrize("shard_rows", [10, 50, 1000])
+def test_a_file_that_has_other_units_now_is_planned_anew(then: list[int], now: list[int], shard_rows: int) -> None:
+    """It did not change: the job reads it in another format, of which a unit is something else."""
+    before = make_plan(lake([line("a", then)]), job(shard_rows), "text")
+    after = make_plan(lake([line("a", now)]), job(shard_rows), "jsonl", before, "text")
+    assert after.ids() == make_plan(lake([line("a", now)]), job(shard_rows), "jsonl").ids()
+
+
 @given(lakes(), SHARD_ROWS)
 def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int | None) -> None:
     """Promise 4: the same boundaries, but no id in common."""

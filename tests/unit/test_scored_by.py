@@ -267,6 +267,30 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        (None, False),
+        *[(name, False) for name in ("parquet", "delta", "iceberg", "lance", "sql")],
+        *[(name, True) for name in ("jsonl", "csv", "arrow", "text", "image", "audio", "binary", "tar", "prep:p")],
+    ],
+)
+def test_the_format_that_the_job_names_counts_if_a_file_can_be_read_in_several_ways(
+    make_job: MakeJob, given: str | None, counts: bool
+) -> None:
+    """A text may be JSON lines, too. Jobs that name no format, or Parquet, are scored as before there was such a rule.
+    `check` says what counts, and a run says that it changed.
+    """
+    unnamed = make_job()
+    before = identify(unnamed, fix(STORAGE, unnamed), COLUMNS)
+    job = make_job(input={"uri": "/in/", "format": given})
+    scoring = fix(STORAGE, job)
+    now = identify(job, scoring, COLUMNS)
+    assert (before.fingerprint != now.fingerprint) == counts
+    assert (f"input.format: {given}" in described(job, scoring)) == counts
+    assert differences(before, now) == ["input.format changed in the job"] * counts
+
+
 def test_what_to_do_about_a_new_file_is_said_unless_it_is_a_module(make_job: MakeJob) -> None:
     """A file into which the last command was printed is new, and nobody can know that no score depends on it."""
     job = make_job(files={"mine.py": "", "prep.py": ""})
