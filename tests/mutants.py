@@ -15,6 +15,7 @@ import configparser
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,16 +172,18 @@ def outdated(known: Iterable[Explanation]) -> list[Explanation]:
     """Those whose function or line is not in the code any more."""
     inference = ROOT / "inference"
     modules = {
-        ".".join(path.relative_to(inference).with_suffix("").parts): " ".join(path.read_text().split())
+        ".".join(path.relative_to(inference).with_suffix("").parts): path.read_text()
         for path in inference.rglob("*.py")
     }
 
     def is_there(each: Explanation) -> bool:
         name = each.function.rpartition(".")[2]
+        # Whole lines: of several, mutmut's diff has the words of each, and a space between them.
+        was = r"\s+".join(map(re.escape, each.was.split()))
         return any(
             (fnmatchcase(module, each.function.rpartition(".")[0]) or each.function.startswith(f"{module}."))
             and (name == "*" or f"def {name}(" in text or f"class {name}" in text)
-            and " ".join(each.was.split()) in text
+            and re.search(rf"^\s*{was}\s*$", text, re.MULTILINE) is not None
             for module, text in modules.items()
         )
 

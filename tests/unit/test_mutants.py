@@ -14,6 +14,7 @@ def test_an_explanation_of_what_is_gone_is_outdated() -> None:
     gone = [
         mutants.Explanation("scoring.memory.no_such_function", "why"),
         mutants.Explanation("scoring.memory.release", "why", was="no such line"),
+        mutants.Explanation("input.plan.make_plan", "why", was="kept, covered = _kept(discovery"),
         mutants.Explanation("no_such_module.release", "why"),
     ]
     kept = [mutants.Explanation("scoring.memory.*", "why"), mutants.Explanation("ledger.*.fold", "why")]
