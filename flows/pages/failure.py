@@ -14,7 +14,7 @@ from nightjar.flows.pages.addresses import shown_at
 from nightjar.flows.pages.advice import aftermath, mended, near, question_of, remedies, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evidence import gate_rows, printed, rows_without_result
-from nightjar.flows.pages.report.writing import written
+from nightjar.flows.pages.report.writing import none_written, written
 from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError, Unanswered
 from nightjar.inference.ledger import endings
@@ -33,6 +33,7 @@ class Failure:
     how: how it ended, in a few words. seen: what readers see, as a sentence. so_far: its progress; empty without a
     plan. remarks: (word, what a person should know about how it was scored, or can do about its files). commands: word
     → command without `nightjar`. continues: whether `repeat` scores only what is missing.
+    none_written: that it should have a report and has none.
     """
 
     how: str
@@ -42,6 +43,7 @@ class Failure:
     commands: Mapping[str, str]
     continues: bool
     report: str = ""
+    none_written: str = ""
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -60,6 +62,7 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
     found = _Progress.of(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
+    left = written(request) if report is None else report
     outcome = ended.outcome if ended else endings.FAILED
     state = after.state if after.taken_back else "never begun" if found.unknown else outcome
     return Failure(
@@ -71,7 +74,9 @@ def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None
             mended(request, type(error).__name__), state, job, fresh=after.fresh, ray=ray, question=question_of(error)
         ),
         continues=not after.fresh and not found.nothing,
-        report=written(request) if report is None else report,
+        report=left,
+        # Whoever stops a run does not wait for its report.
+        none_written=none_written(request) if isinstance(error, RunFailed) and not (left or found.nothing) else "",
     )
 
 
@@ -124,7 +129,7 @@ def as_text(found: Failure) -> str:
         (word, f"{typed('nightjar')} {command}{'   (scores only what is missing)' if found.adds(word) else ''}")
         for word, command in found.commands.items()
     ]
-    told += [("report", found.report)] if found.report else []
+    told += [("report", said)] if (said := found.report or found.none_written) else []
     return "\n".join([found.seen, *(f"  {word:<10} {text}" for word, text in told)])
 
 

@@ -11,7 +11,7 @@ from nightjar.flows.pages.advice import committing, near, repeating, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.evidence import lost_rows, rows_without_result
-from nightjar.flows.pages.report.writing import written
+from nightjar.flows.pages.report.writing import none_written, written
 from nightjar.flows.pages.wording import (
     duration,
     language,
@@ -149,7 +149,7 @@ def as_text(launched: Launched, total_s: float) -> str:
     lines += [
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{run.publication.manifest}",
-        *([f"  report     {report}"] if (report := written(request)) else []),
+        f"  report     {written(request) or none_written(request)}",
         *[f"  note       {warning}" for warning in scored.warnings],
         *[f"  note       {note}" for note in nonfinite_notes(run.verdict.metrics.outputs)],
         *[f"  note       {note}" for note in notes(run.publication)],

@@ -101,6 +101,16 @@ def test_the_page_of_all_nights_has_plots_and_escapes_what_it_is_given() -> None
     assert page.count("<tr>") > 3
 
 
+def test_a_metric_that_is_too_large_to_draw_leaves_the_page_of_all_nights_whole() -> None:
+    nights = [
+        NightListed(f"2026-11-{day}", NASTY, 1, "published", day, day, 0, Metric(NASTY, 1.7e308), 3.0)
+        for day in (20, 19, 18)
+    ]
+    page = history_page(NASTY, NASTY, nights)
+    assert page.count("<svg") == 4
+    assert "3 of them not drawn: NaN, infinite or too large" in page
+
+
 def test_a_single_night_has_nothing_to_compare_with() -> None:
     (night,) = [NightListed("2026-11-20", "2026-11-20", 1, "failed", 0, 0, 0, None, None)]
     assert "nothing to compare" in history_page("job", "/out", [night])

@@ -138,8 +138,21 @@ def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
         (line,) = (line for line in text.splitlines() if line.startswith("Take it back:"))
         commands.append(shlex.split(line.partition(":")[2])[1:])
     for words in commands:
-        left = said(capsys, *words)["runs"]
-        assert list(left) == (nights := nights[1:])
+        nights.pop(0)
+        assert list(said(capsys, *words)["runs"]) == nights
+
+
+def test_the_summary_says_that_there_is_no_report_and_how_to_make_it(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = lake.ready().run(engine="local")
+    finished = FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication)
+    done = Launched(finished, 1.0, 2.0, "", own_api=True)
+    (told,) = (line for line in as_text(done, 3.0).splitlines() if line.startswith("  report"))
+    assert "none could be written, the run's log says why" in told
+    page = said(capsys, *shlex.split(told.split("`")[1])[1:])["page"]
+    assert f"\n  report     {page}\n" in as_text(done, 3.0)
+    assert "none could be written" not in as_text(done, 3.0)
 
 
 def test_the_summary_says_why_a_row_is_in_the_quarantine_and_which_command_shows_all(

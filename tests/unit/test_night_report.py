@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages.report import page as pages
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.charts import drift_chart, pictures
+from nightjar.flows.pages.report.charts import Chart, drift_chart, pictures, trend_chart
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import Left, leave, write, written
 from nightjar.inference.engine import LOCAL, RAY
@@ -316,6 +318,49 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(night: Lake) -> None
     seen = Seen(page_of(night))
     assert f"{profile}: not the file that was published" in seen.text
     assert seen.headings == SECTIONS
+
+
+def test_a_plot_that_cannot_be_drawn_costs_the_page_that_plot_alone(
+    night: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(*_: object) -> Chart:
+        raise ValueError("no <room>")
+
+    for name in ("trend_chart", "drift_chart", "account_charts", "timeline_chart"):
+        monkeypatch.setattr(pages, name, draw)
+    night.run(date="2026-11-20")
+    seen = Seen(page_of(night, "2026-11-20"))
+    assert seen.headings == SECTIONS
+    said = "Not in this report: the plot of rows over the nights, which cannot be drawn: ValueError: no <room>"
+    assert said in seen.text
+    assert "the plot of the shards of each worker, which cannot" in seen.text
+    assert "<figcaption>Rows per second</figcaption>" in page_of(night, "2026-11-20")
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 1e300, math.inf, math.nan, pytest.param(10**400, id="an int")])
+def test_a_value_that_is_too_large_to_draw_is_a_gap_and_in_the_table(value: float) -> None:
+    """Tonight and in the nights after it, whose line has it."""
+    drawable = value == 1e300
+    for nights in ([1.0, value], [value, value], [value, 1.0, -1.0]):
+        chart = trend_chart("score.max", [(f"2026-11-{19 + at}", each) for at, each in enumerate(nights)])
+        assert ("of them not drawn: NaN, infinite or too large" in chart.title) is not drawable
+        assert [shown for _, shown in chart.rows if len(shown) > 15] == []
+        assert len(chart.svg) < 10_000, "no label has all digits of it"
+
+
+def test_a_night_with_a_value_near_the_largest_float_has_its_report_and_so_have_the_nights_after(lake: Lake) -> None:
+    lake.engine = LOCAL
+    lake.write_model("import numpy as np\ndef score(batch):\n    return {'score': np.full(len(batch['x']), 1.7e308)}\n")
+    lake.ready(model__outputs={"score": "float64"}, checks=[{"column": "score", "min": 0}])
+    warned: list[str] = []
+    for day in ("18", "19", "20"):
+        lake.run(date=f"2026-11-{day}")
+        assert leave(lake.request(date=f"2026-11-{day}"), warned.append).report
+        text = Seen(page_of(lake, f"2026-11-{day}")).text
+        assert "Not in this report" not in text
+    assert "score.max over 3 nights, 3 of them not drawn: NaN, infinite or too large" in text
+    assert "1.70000e+308" in text
+    assert not warned
 
 
 def test_a_run_that_never_began_has_no_report(lake: Lake) -> None:

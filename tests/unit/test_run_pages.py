@@ -9,10 +9,12 @@ import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
 from nightjar.flows.pages import finished
-from nightjar.flows.pages.failure import as_page, failure
+from nightjar.flows.pages.advice import typed
+from nightjar.flows.pages.failure import after_failure, as_page, failure
+from nightjar.flows.pages.report.writing import write
 from nightjar.flows.pages.tables import _COMMANDS, _bounded, _headed
 from nightjar.flows.pages.wording import left_out, money
-from nightjar.inference.errors import GateFailed, JobError, NightjarError, QuarantineFull
+from nightjar.inference.errors import GateFailed, Interrupted, JobError, NightjarError, QuarantineFull, ShardsFailed
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.owner import claim_output
@@ -84,6 +86,21 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
     found = failure(replace(request, storage=away), late, "job.yaml", None, "")
     assert "could not be looked up" in found.seen
     assert list(found.commands) == ["look", "repeat"]
+
+
+def test_the_terminal_says_that_a_run_that_failed_left_no_report(lake: Lake) -> None:
+    """Of one that was stopped that is as it should be, and of one that never began there is none to make."""
+    request = lake.ready().request()
+    lost = ShardsFailed("7 of 8 shards have no result")
+    assert "  report     " not in after_failure(request, lost)
+    scored(lake)
+    again = f"{typed('nightjar')} report {lake.job_path} {NIGHT}"
+    assert f"\n  report     none could be written, the run's log says why; `{again}` makes it" in after_failure(
+        request, lost
+    )
+    assert "  report     " not in after_failure(request, Interrupted("stopped by Ctrl-C"))
+    made, _ = write(request)
+    assert after_failure(request, lost).endswith(f"\n  report     {made.page}")
 
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:

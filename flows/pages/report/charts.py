@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from markupsafe import Markup
 
@@ -25,6 +27,9 @@ from nightjar.inference.run.shardtimes import ShardTimes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _COLOURS = {
     "#010203": "currentColor",
@@ -78,6 +83,12 @@ _RIGHT = 0.4
 _LABEL = 18
 """The most characters of a label in a plot."""
 
+_LARGEST = 1e300
+"""The largest number that is drawn: matplotlib adds room beside it, which must be a number, too."""
+
+_LONG = 1e15
+"""From here on numbers are written with an exponent: not even a float has all digits of a greater one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -99,6 +110,21 @@ class Chart:
             drawn = drawn.replace(colour, value)
         drawn = drawn.replace("font-family: inherit", "font-family: sans-serif")
         return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
+
+
+class Drawing:
+    """Draws the plots of a page, which is worth more than its plots. missing: which could not be drawn, and why."""
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+
+    def of(self, what: str, draw: Callable[P, T], *given: P.args, **named: P.kwargs) -> list[T]:
+        """What `draw` makes, alone in a list; an empty one if it fails. what: is drawn, for people."""
+        try:
+            return [draw(*given, **named)]
+        except Exception as error:  # noqa: BLE001 - matplotlib fails in many ways, by what it is given
+            self.missing.append(f"the plot of {what}, which cannot be drawn: {type(error).__name__}: {error}")
+            return []
 
 
 def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
@@ -127,20 +153,28 @@ def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
 
 
 def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
-    """A figure over nights; the last one is marked. nights: dates with values, in order."""
+    """A figure over nights; the last one is marked. nights: dates with values, in order.
+
+    A value that cannot be drawn is a gap, which the title tells of; the table has it.
+    """
+    values = [float(value) if -_LARGEST <= value <= _LARGEST else math.nan for _, value in nights]
+    gaps = sum(map(math.isnan, values))
 
     def draw(axes: Axes) -> None:
         at = range(len(nights))
-        axes.plot(at, [value for _, value in nights], color=_NOW, marker="o", markersize=3, linewidth=1.4)
-        axes.plot([len(nights) - 1], [nights[-1][1]], color=_NOW, marker="o", markersize=7)
+        axes.plot(at, values, color=_NOW, marker="o", markersize=3, linewidth=1.4)
+        axes.plot([len(nights) - 1], values[-1:], color=_NOW, marker="o", markersize=7)
         every = max(1, (len(nights) + 3) // 4)
         ticks = list(range(len(nights) - 1, -1, -every))
         axes.set_xticks(ticks, [_short(nights[tick][0]) for tick in ticks])
         axes.margins(y=0.2)
-        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+        if all(abs(value) < _LONG for value in values if not math.isnan(value)):
+            axes.ticklabel_format(axis="y", useOffset=False, style="plain")
 
     title = f"{name} over {len(nights)} nights"
-    rows = tuple((date, f"{value:,.0f}" if abs(value) >= 1e6 else f"{value:,.6g}") for date, value in nights)
+    if gaps:
+        title += f", {gaps} of them not drawn: NaN, infinite or too large"
+    rows = tuple((date, _value(value)) for date, value in nights)
     return Chart(title, _svg(title, draw, (4.8, 2.0), bottom=0.3), ("night", name), rows)
 
 
@@ -230,6 +264,13 @@ def throughput_chart(times: ShardTimes) -> Chart:
 def pictures(charts: Sequence[Chart]) -> str:
     """Plots as images in Markdown. Prefect's page of an artifact shows `data:` URIs."""
     return "".join(f"\n\n**{markdown(each.title)}**\n\n![{markdown(each.title)}]({each.image})" for each in charts)
+
+
+def _value(value: float) -> str:
+    """A value in a table."""
+    if abs(value) < 1e6:
+        return f"{value:,.6g}"
+    return f"{value:,.0f}" if abs(value) < _LONG else f"{Decimal(value):.6g}"
 
 
 def _short(text: str, most: int = _LABEL) -> str:

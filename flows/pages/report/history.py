@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from nightjar.flows.pages.report.charts import Chart, trend_chart
+from nightjar.flows.pages.report.charts import Chart, Drawing, trend_chart
 from nightjar.flows.pages.report.page import ALONE, templates, tone
 from nightjar.flows.reports import NightListed
 from nightjar.inference.run.standing import RunLine
@@ -44,13 +44,21 @@ def history_page(
     address of a night's report; empty if there is none.
     """
     template = templates().get_template("history.html")
-    tones = {night.state: tone(night.state) for night in nights}
+    tones, drawing = {night.state: tone(night.state) for night in nights}, Drawing()
+    charts = _charts(nights, drawing)
     return template.render(
-        job=job, output=output, nights=nights, tones=tones, charts=_charts(nights), around=around, reports=reports
+        job=job,
+        output=output,
+        nights=nights,
+        tones=tones,
+        charts=charts,
+        missing=drawing.missing,
+        around=around,
+        reports=reports,
     )
 
 
-def _charts(nights: Sequence[NightListed]) -> list[Chart]:
+def _charts(nights: Sequence[NightListed], drawing: Drawing) -> list[Chart]:
     """The figures of the published nights, in the order of their dates."""
     seen = [night for night in reversed(nights) if night.state == "published"]
     metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
@@ -61,4 +69,9 @@ def _charts(nights: Sequence[NightListed]) -> list[Chart]:
         name: [(date, each.value) for date, each in metrics if each.name == name and not isinstance(each.value, str)],
         "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
     }
-    return [trend_chart(what, found) for what, found in values.items() if len(found) > 1]
+    shown = {what: found for what, found in values.items() if len(found) > 1}
+    return [
+        chart
+        for what, found in shown.items()
+        for chart in drawing.of(f"{what} over the nights", trend_chart, what, found)
+    ]

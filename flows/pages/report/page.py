@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +20,7 @@ from nightjar.flows.pages.evaluated import metric_lines, own_lines
 from nightjar.flows.pages.latelabels import late_lines
 from nightjar.flows.pages.report.charts import (
     Chart,
+    Drawing,
     account_charts,
     calibration_chart,
     drift_chart,
@@ -65,13 +66,14 @@ _BAD = {"failed", "rejected", "killed", "unreadable", "unfinished", "stopped", "
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """The plots of one night, by section."""
+    """The plots of one night, by section. missing: those that could not be drawn, and why, a sentence each."""
 
     drift: tuple[Chart, ...]
     calibration: Chart | None
     trends: tuple[Chart, ...]
     account: tuple[Chart, ...]
     times: tuple[Chart, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def first(self) -> tuple[Chart, ...]:
@@ -81,12 +83,18 @@ class Charts:
 
 def drawn(report: Report) -> Charts:
     """Draw the plots of a night."""
+    drawing, times = Drawing(), report.times
+    drift, trend = _drift_charts(report, drawing), trends(report, drawing)
+    account = drawing.of("where the time went", account_charts, report.account) if report.account else []
+    timeline = drawing.of("the shards of each worker", timeline_chart, times) if times.seconds else []
+    speed = drawing.of("the rows per second", throughput_chart, times) if times.seconds else []
     return Charts(
-        drift=tuple(_drift_charts(report)),
-        calibration=_calibration(report),
-        trends=tuple(trends(report)),
-        account=account_charts(report.account) if report.account else (),
-        times=(timeline_chart(report.times), throughput_chart(report.times)) if report.times.seconds else (),
+        drift=tuple(drift),
+        calibration=_calibration(report, drawing),
+        trends=tuple(trend),
+        account=tuple(chain(*account)),
+        times=(*timeline, *speed),
+        missing=tuple(drawing.missing),
     )
 
 
@@ -148,7 +156,7 @@ def tone(state: str) -> str:
     return "good" if state in {"published", "validated"} else "bad" if state in _BAD else "open"
 
 
-def trends(report: Report) -> list[Chart]:
+def trends(report: Report, drawing: Drawing) -> list[Chart]:
     """Each figure of tonight over the nights before."""
     if report.tonight is None or not report.trend:
         return []
@@ -156,7 +164,8 @@ def trends(report: Report) -> list[Chart]:
     named = dict.fromkeys(["rows", "quarantined", *report.tonight.figures])
     found = {name: [(each.date, value) for each in nights for value in _figure(each, name)] for name in named}
     shown = {name: values for name, values in found.items() if len(values) > 1}
-    return [trend_chart(name, values) for name, values in islice(shown.items(), _TRENDS)]
+    drawn_of = (drawing.of(f"{name} over the nights", trend_chart, name, values) for name, values in shown.items())
+    return list(chain.from_iterable(islice(drawn_of, _TRENDS)))
 
 
 def _figure(night: NightFigures, name: str) -> list[float]:
@@ -165,18 +174,23 @@ def _figure(night: NightFigures, name: str) -> list[float]:
     return [known[name]] if name in known else []
 
 
-def _drift_charts(report: Report) -> list[Chart]:
+def _drift_charts(report: Report, drawing: Drawing) -> list[Chart]:
     return [
-        drift_chart(each.figures.column, night.called, each.groups)
+        chart
         for night in report.compared
         for each in night.columns
         if each.groups
+        for chart in drawing.of(
+            f"the column {each.figures.column}", drift_chart, each.figures.column, night.called, each.groups
+        )
     ]
 
 
-def _calibration(report: Report) -> Chart | None:
+def _calibration(report: Report, drawing: Drawing) -> Chart | None:
     evaluation = report.metrics.evaluation if report.metrics else None
-    return calibration_chart(evaluation.calibration) if evaluation and evaluation.calibration else None
+    if evaluation is None or not evaluation.calibration:
+        return None
+    return next(iter(drawing.of("the calibration", calibration_chart, evaluation.calibration)), None)
 
 
 def _evaluation(report: Report) -> list[tuple[str, str]]:

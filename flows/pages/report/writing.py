@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from nightjar.flows.pages.advice import advised, taking_back
+from nightjar.flows.pages.advice import advised, near, taking_back, typed
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.output import revisions as revs
@@ -148,6 +148,12 @@ def _write_above(storage: Storage, uri: str, said: Markup) -> None:
     if said not in page:
         marked = page.replace(MAIN, f'{MAIN}\n<p class="verdict open" role="note">{said}</p>', 1)
         storage.write(uri, marked.encode())
+
+
+def none_written(request: RunRequest) -> str:
+    """That a run left no report which should have left one, and which command makes it."""
+    again = shlex.join([typed("nightjar"), "report", near(request.job_path), *request.words])
+    return f"none could be written, the run's log says why; `{again}` makes it"
 
 
 def written(request: RunRequest) -> str:
