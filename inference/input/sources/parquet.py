@@ -99,14 +99,16 @@ class Parquet(FileSource):
                 yield replace(piece, first_row=low, rows=high - low, row_groups=(group, group + 1))
 
     def _read_group(self, file: pq.ParquetFile, piece: Piece, group: int, columns: list[str]) -> pa.Table:
-        """Read one row group, or take the one that was read last. Threads that ask at once get the same."""
-        key = piece.uri, piece.size, piece.version, group, columns
+        """Read one row group, or take the one that was read last, if it was read with these columns at least. Threads
+        that ask at once get the same.
+        """
+        key = piece.uri, piece.size, piece.version, group
         with self._reading:
             kept = self._kept
-            if kept is None or kept[0] != key:
+            if kept is None or kept[0] != key or not set(columns) <= set(kept[1].column_names):
                 self._kept = None  # so that there are never two in memory
                 self._kept = kept = key, _read_groups(file, [group], columns)
-            return kept[1]
+            return kept[1].select(columns)
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
