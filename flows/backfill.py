@@ -22,6 +22,7 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
@@ -36,6 +37,7 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
+from nightjar.flows.unbegun import requested, telling
 from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
@@ -211,9 +213,11 @@ def _night(asked: _Asked, date: dt.date) -> Night:
 def _scored(asked: _Asked, date: dt.date) -> Night:
     night, job = date.isoformat(), asked.job
     try:
-        request = make_request(job, date=night, scores=False)
-        if said := _seen_already(request):
-            return Night(night, "skipped", 0, said)
+        request = requested(job, date=night, scores=False)
+        with telling(request, "discover"):
+            seen_already = _seen_already(request)
+        if seen_already:
+            return Night(night, "skipped", 0, seen_already)
         unseen, said = _run(asked, date)
         # What readers see decides, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
@@ -223,6 +227,8 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
             yes = shlex.join(["nightjar", "approve", job, *request.words, "--question", question.name])
             return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
     except NightjarError as error:
+        for note in getattr(error, "__notes__", ()):
+            get_run_logger().warning("%s", note)
         return Night(night, "failed", 0, str(error))
     if unseen:
         again = shlex.join(["nightjar", "republish", job, *request.named])

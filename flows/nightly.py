@@ -118,10 +118,9 @@ def nightly(
     request: RunRequest | None = None
     watch = Stopwatch("start", begun())
     try:
-        if deployment.id:
-            request = due(flow_run.parameters)  # whoever must be told of an answer is told with its run
-            if (answered := _answered(request, ray)) is not None:
-                return answered
+        request = due(flow_run.parameters)  # before its code is looked at: then it is known whom to tell of a failure
+        if deployment.id and (answered := _answered(request, ray)) is not None:
+            return answered
         request = requested(flow_run.parameters)
         # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
         with watch.during("input"):

@@ -48,8 +48,9 @@ def requested(job: str | Path, **given: Any) -> RunRequest:
 
 def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
     """The run that was meant where no request for it could be made; None if that cannot be known."""
+    given = {**given, "scores": False}
     try:
-        return make_request(job, **given, scores=False)
+        return make_request(job, **given)
     except StorageError:
         # The job file alone says whom to tell. A run's date is in its folder, unless the command or the name says it:
         # it is taken for a new run, as one is that has no such folder.
@@ -59,7 +60,7 @@ def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
         day = given.get("date") or date_named(name or "")
         alone = {**given, "run_id": None, "date": str(day) if day else None}
         with suppress(NightjarError):
-            found = make_request(job, **alone, scores=False, storage=LakeStorage())
+            found = make_request(job, **alone, storage=LakeStorage())
             return replace(found, run_id=name or found.run_id)
     except NightjarError:
         return None

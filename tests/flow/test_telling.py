@@ -30,6 +30,15 @@ pytestmark = pytest.mark.flow
 
 LOCAL = ("--engine", "local")
 
+WITH_FILE = """
+class Score:
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, batch):
+        return {"score": batch["x"]}
+"""
+
 
 def test_a_failed_and_a_published_night_are_told_with_the_page_of_the_run(
     tmp_path: Path, api_env: dict[str, str]
@@ -189,6 +198,50 @@ def test_wrong_words_of_a_backfill_are_told_to_nobody_and_a_night_that_fails_in_
         assert done.returncode == 1, done.stderr
     (body,) = hook.posted
     assert (body["run_id"], body["verdict"]) == ("2026-11-23", "rejected")
+
+
+def test_a_night_in_the_middle_of_a_backfill_without_its_model_is_told_and_kept(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
+    """As one that `nightjar run` cannot begin; the nights before and after it are published."""
+    nights = ("2026-11-17", "2026-11-18", DATE)
+    with webhook() as hook:
+        lake = Lake(tmp_path)
+        lake.write_model(WITH_FILE)
+        lake.ready(
+            notify={"on": ["failed"], "webhook": hook.url},
+            model__uses="model:Score",
+            model__path="models/{date}.bin",
+        )
+        (tmp_path / "models").mkdir()
+        for night in (nights[0], nights[2]):
+            (tmp_path / "models" / f"{night}.bin").touch()
+        done = forked("backfill", lake.job_path, "--from", nights[0], "--to", nights[2], *LOCAL, "--json", env=api_env)
+        assert done.returncode == 1, done.stderr
+    assert [night["state"] for night in json.loads(done.stdout)] == ["published", "failed", "published"]
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"], body["verdict"]) == ("failed", nights[1], "rejected")
+    assert f"{nights[1]}.bin" in body["cause"]
+    assert standing.status(lake.request(date=nights[1], scores=False)).standing == "rejected at discover"
+
+
+def test_nights_of_a_backfill_that_finds_the_publications_damaged_are_told_once_each(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
+    with webhook() as hook:
+        lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
+        lake.run(engine="local", date=DATE)
+        publication = lake.out / "publications" / "00000001.json"
+        whole = publication.read_text()
+        publication.write_text("{")
+        later = ("2026-11-20", "2026-11-21")
+        done = forked("backfill", lake.job_path, "--from", later[0], "--to", later[1], *LOCAL, env=api_env)
+        assert done.returncode == 1, done.stderr
+    assert [body["run_id"] for body in hook.posted] == list(later)
+    publication.write_text(whole)
+    for body in hook.posted:
+        assert "00000001.json" in body["cause"]
+        assert standing.status(lake.request(date=body["run_id"])).standing == "failed at discover"
 
 
 @pytest.mark.parametrize("fault", [None, Denied("fix/run.json: not yours"), Transient("fix/run.json: away")])
