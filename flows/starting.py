@@ -144,6 +144,7 @@ def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.publishing import commit_tables
 
-    requests = (make_request(job, date=night.date, scores=False) for night in found if night.ok)
+    requests = [make_request(job, date=night.date, scores=False) for night in found if night.ok]
     for request in {request.output: request for request in requests}.values():
-        check_tables(request, commit_tables(request))
+        dates = {each.date for each in requests if each.output == request.output}
+        check_tables(request, commit_tables(request, dates))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from nightjar.inference.errors import (
     StorageError,
@@ -104,11 +105,12 @@ def shown_everywhere(
     return Publication(revision, number, manifest, swept, time.time() - began, unfinished, behind, left)
 
 
-def commit_tables(request: RunRequest) -> tuple[str, ...]:
+def commit_tables(request: RunRequest, dates: Collection[str] = ()) -> tuple[str, ...]:
     """Commit what is published to the job's tables. Returns a sentence for each table that could not be changed, and
-    for each night that a table does not show, as `targets.commit` for a command about the request's date.
+    for each night that a table does not show, as `targets.commit` for a command about these dates, by default the
+    request's.
     """
-    return tuple(targets.commit(request.storage, request.output, request.job.output.tables, {request.date}))
+    return tuple(targets.commit(request.storage, request.output, request.job.output.tables, dates or {request.date}))
 
 
 def lead_readers(request: RunRequest) -> str:

@@ -19,7 +19,8 @@ import pytest
 
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import standing
-from nightjar.flows.results import FinishedRun, Launched
+from nightjar.flows.results import FinishedRun, Launched, Night
+from nightjar.flows.starting import check_night_tables
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
@@ -473,6 +474,20 @@ def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(l
     status = standing.status(lake.request())
     assert "cannot be in it: a text of 'team' is empty" in standing.status_text(status)
     assert "commit" not in status.commands
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("lacks", [18, 19])
+def test_a_backfill_is_told_of_every_night_that_can_never_be_in_the_table(lake: Lake, kind: str, lacks: int) -> None:
+    """Not only of its last one. A night of another date is none of its concern."""
+    for day in (18, 19):
+        grouped(lake, kind, ["" if day == lacks else "a", "b", "c", "d"], ["team"])
+        lake.run(engine="local", date=f"2026-11-{day}")
+    nights = tuple(Night(f"2026-11-{day}", "published") for day in (18, 19))
+    for _ in range(2):
+        with pytest.raises(TablesBehind, match=f"of 2026-11-{lacks} cannot be in it: a text of 'team' is empty"):
+            check_night_tables(lake.job_path, nights)
+    check_night_tables(lake.job_path, tuple(night for night in nights if not night.date.endswith(str(lacks))))
 
 
 @pytest.mark.parametrize("kind", TARGETS)
