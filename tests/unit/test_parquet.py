@@ -1,4 +1,4 @@
-"""Parquet files: a row group is decoded once for all of its parts."""
+"""Parquet files: a row group is decoded once for all of its parts, and a column is known by its whole name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources import parquet
-from nightjar.inference.input.sources.reading import read_piece
+from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import LakeStorage
@@ -67,3 +67,27 @@ def test_a_row_group_is_decoded_once_for_all_its_parts(
     assert len(pieces) == 10
     assert pa.concat_tables(found).equals(table.filter(pc.is_in(table["k"], pa.array(matching, pa.int64()))))
     assert read == decoded
+
+
+@pytest.mark.parametrize("names", [["user.id"], ["user", "user.id"], ["user"], ["x", "user.id"], ["user.id", "x"], []])
+@pytest.mark.parametrize("most", [parquet._KEPT_BYTES, 0])
+def test_a_column_named_like_the_field_of_a_struct_is_read_as_itself(
+    names: list[str], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In samples and in parts of row groups, kept ones and others: the struct as a whole or not at all."""
+    monkeypatch.setattr(parquet, "_KEPT_BYTES", most)
+    users = pa.array([{"id": row, "name": "n"} for row in range(20)])
+    table = pa.table({"user": users, "user.id": range(100, 120), "x": range(20)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    given = job(tmp_path, shard_rows=4)
+    lake = discover(STORAGE, given)
+    pieces = [piece for shard in make_plan(lake, given, "m").shards() for piece in shard.pieces]
+    for wanted in (names, ["user", "x"]):  # the same row group, of which other columns are kept
+        schema, end = pa.schema([table.schema.field(name) for name in wanted]), 0
+        for piece in pieces:
+            found, begin, end = read_piece(STORAGE, given, piece, schema).table, end, end + piece.rows
+            assert found.equals(table.select(wanted).slice(begin, piece.rows))
+            for last in (False, True):
+                sample, first = read_sample(STORAGE, given, piece, schema, 2, last=last)
+                assert sample.table.equals(table.select(wanted).slice(first, 2))
+                assert first == (end - 2 if last else begin)

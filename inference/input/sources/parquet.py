@@ -130,7 +130,8 @@ SOURCE = Parquet()
 
 def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
     try:
-        return file.read_row_groups(groups, columns=columns, use_threads=True)
+        # By the name "user.id" pyarrow also reads a part of a struct `user`, which is not wanted.
+        return file.read_row_groups(groups, columns=columns, use_threads=True).select(columns)
     except pa.ArrowNotImplementedError:
         # A dictionary inside lists or structs differs in each row group, and one array cannot hold several.
         return pa.concat_tables(
@@ -160,8 +161,9 @@ def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip
     while True:
         try:
             schema = file.schema_arrow
-            batches = _rows(file.iter_batches(size, groups, columns), skip, rows)
-            return pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in columns]))
+            batches = (batch.select(columns) for batch in file.iter_batches(size, groups, columns))
+            wanted = pa.schema([schema.field(name) for name in columns])
+            return pa.Table.from_batches(_rows(batches, skip, rows), wanted)
         except pa.ArrowNotImplementedError:
             if size == 1:
                 raise
