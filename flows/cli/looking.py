@@ -111,8 +111,10 @@ def show(
         lines = limit or lines
         request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
         found = standing.status(request)
-        report = RunReport(request, found.revision) if found.revision else None
-        shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
+        goes_on = found.state == "running"
+        report = RunReport(request, found.revision, goes_on=goes_on) if found.revision else None
+        # A part has a row at least, so that so many parts have as many rows as may be shown.
+        shards, incidents = (report.shards(lines), report.incidents(lines, parts=lines)) if report else ([], [])
     if as_json:
         emit(standing.run_shown(found, shards, incidents))
         return
@@ -121,8 +123,8 @@ def show(
         out.print(tables.shards(shards, len(report.plan)))
         if said := tables.printed(shards):
             tell(said)
-    if incidents:
-        tell(tables.incidents(incidents, lines))
+    if report and incidents:
+        tell(tables.incidents(incidents, report.all_incidents, lines))
 
 
 def diff(

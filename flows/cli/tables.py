@@ -84,10 +84,11 @@ def printed(found: Sequence[ShardLine]) -> str:
     return "\n".join(["Last printed lines of shards without a result", *lines]) if lines else ""
 
 
-def incidents(found: Sequence[Incident], limit: int) -> str:
-    """A run's failures, in lines that can be copied. limit: the largest number that was asked for."""
-    first = f" (the first {limit:,}; --lines shows more)" if len(found) >= limit else ""
-    return "\n".join([f"Failed attempts and quarantined rows{first}", *(_incident(each) for each in found)])
+def incidents(found: Sequence[Incident], total: int, limit: int) -> str:
+    """Some of a run's `total` failures, in lines that can be copied. limit: the most lines that were asked for."""
+    more = "; --lines shows more" if len(found) >= limit else ""
+    of = f" ({len(found):,} of {total:,}{more})" if len(found) < total else ""
+    return "\n".join([f"Failed attempts and quarantined rows{of}", *(_incident(each) for each in found)])
 
 
 def _incident(said: Incident) -> str:

@@ -29,7 +29,8 @@ from nightjar.inference.storage.protocol import Storage, join
 MAX_LINES = 300
 """The most lines of a table for people; the complete records are `shards-<epoch>.parquet` and the ledger."""
 
-_PARTS_READ = 50
+PARTS_READ = 50
+"""The most quarantine parts that are read for a table if nobody says how many lines are wanted: each is a request."""
 
 _OF_FILES = frozenset({InputCorrupt.__name__, SchemaMismatch.__name__})
 """Causes of failed attempts for which no other try helps as long as the file is as it is."""
@@ -98,9 +99,9 @@ class Incident:
 class RunReport:
     """One revision, read back for people."""
 
-    def __init__(self, request: RunRequest, revision: int | revs.Revision) -> None:
-        """revision: its number, or the revision itself if it was read already."""
-        self.storage = request.storage
+    def __init__(self, request: RunRequest, revision: int | revs.Revision, *, goes_on: bool = False) -> None:
+        """revision: its number, or the revision itself if it was read already. goes_on: a live writer works on it."""
+        self.storage, self._goes_on = request.storage, goes_on
         if isinstance(revision, int):
             revision = revs.read_revision(self.storage, request.run_uri, revision)
         self._words = ("nightjar", "replay", request.job_path, request.run_id, *request.place)
@@ -146,15 +147,22 @@ class RunReport:
             printed_last=tuple(self._printed.get(line["shard"], ())) if missing else (),
         )
 
-    def incidents(self, limit: int = MAX_LINES) -> list[Incident]:
+    def incidents(self, limit: int = MAX_LINES, parts: int = PARTS_READ) -> list[Incident]:
         """Failed attempts and quarantined rows, with what was done about them; at most `limit`.
 
-        A third of the lines is kept for rows, however many attempts failed.
+        A third of the lines is kept for rows, however many attempts failed. parts: the most parts that are read.
         """
         failures = itertools.chain.from_iterable(self.state.failures.values())
         attempts = [self._incident(failed) for failed in itertools.islice(failures, limit)]
-        rows = list(self._quarantined(max(limit - len(attempts), limit // 3)))
+        rows = list(self._quarantined(max(limit - len(attempts), limit // 3), parts))
         return attempts[: limit - len(rows)] + rows
+
+    @property
+    def all_incidents(self) -> int:
+        """The number of all failed attempts and quarantined rows."""
+        named = {"rows_quarantined", "rows_partial"}.intersection(self.outcomes.column_names)
+        rows = sum(pc.sum(self.outcomes[name]).as_py() or 0 for name in named)
+        return sum(map(len, self.state.failures.values())) + rows
 
     def replays(self, limit: int) -> list[Incident]:
         """The first incidents of rows that have no result, each with the command that scores it again."""
@@ -175,6 +183,8 @@ class RunReport:
             done = "split into one shard per file"
         elif failed.shard not in self._planned:
             done = "planned anew: its file, the model or the job changed since"
+        elif self._goes_on:
+            done = "no result yet: the run goes on"
         else:
             done = "no result: repeat the command once it is mended"
         return Incident(
@@ -207,9 +217,9 @@ class RunReport:
         found = self.plan.shard(shard)
         return found.pieces[0].uri if found else ""
 
-    def _quarantined(self, limit: int) -> Iterator[Incident]:
+    def _quarantined(self, limit: int, parts: int = PARTS_READ) -> Iterator[Incident]:
         """Quarantined rows, read from a bounded number of parts. A part that cannot be read gives a line, too."""
-        for shard, name in parts_of_shards(self.outcomes, "quarantine")[:_PARTS_READ]:
+        for shard, name in parts_of_shards(self.outcomes, "quarantine")[:parts]:
             try:
                 rows = self._rows(join(self.uri, name)).slice(0, limit)
             except (StorageError, OSError, pa.ArrowException) as error:

@@ -281,7 +281,7 @@ def test_a_list_of_shards_leaves_out_what_is_said_of_none() -> None:
 
 def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
     """As it is, one thing a line, and the command that repeats it."""
-    assert tables.incidents([INCIDENT], 20).splitlines() == [
+    assert tables.incidents([INCIDENT], 1, 20).splitlines() == [
         "Failed attempts and quarantined rows",
         "  E[/x]: list[int] [bold] in two lines",
         "    where    [/data/x], row 1, shard s",
@@ -289,8 +289,10 @@ def test_what_went_wrong_is_said_in_lines_that_can_be_copied() -> None:
         f"    again    {as_typed(INCIDENT.replay)}",
     ]
     bare = replace(INCIDENT, file="", row=None, replay="", what_was_done="")
-    assert tables.incidents([bare], 1).splitlines()[0].endswith("(the first 1; --lines shows more)")
-    assert tables.incidents([bare], 1).splitlines()[2:] == ["    where    shard s"]
+    assert tables.incidents([bare], 2, 1).splitlines()[0].endswith("quarantined rows (1 of 2; --lines shows more)")
+    assert tables.incidents([bare], 2, 20).splitlines()[0].endswith("quarantined rows (1 of 2)")
+    assert tables.incidents([bare], 1, 1).splitlines()[0].endswith("quarantined rows"), "all that there are"
+    assert tables.incidents([bare], 1, 1).splitlines()[2:] == ["    where    shard s"]
 
 
 def test_a_replayed_row_shows_what_went_in_and_what_came_out() -> None:

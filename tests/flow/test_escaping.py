@@ -124,7 +124,7 @@ def test_the_terminal_shows_controls_and_keeps_its_own_colours() -> None:
     console.print_json(data={"file": TITLE, "c1": CLEAR})
     bad = f"{TITLE}{CLEAR}"
     incident = Incident(cause=bad, what_was_done=bad, message=bad, replay=bad, file=bad, row=1, attempt=1, shard=bad)
-    console.print(tables.incidents([incident], 20), highlight=False, markup=False)
+    console.print(tables.incidents([incident], 1, 20), highlight=False, markup=False)
     console.print(tables.shards([ShardLine(TITLE, TITLE, 1, TITLE, 1, 1, 1, 1.0, TITLE, TITLE, (TITLE,))], 1))
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[1;31m" in written

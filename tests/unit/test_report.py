@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +35,16 @@ BAD_ROW = 1400
 
 
 class Scorer(OneStep):
-    """Twice x, but not of `BAD_ROW`."""
+    """Twice x, but not of `BAD_ROW`, nor of `bad`."""
 
     device = "cpu"
 
+    def __init__(self, bad: Container[int] = ()) -> None:
+        self._bad = bad
+
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
         x = table["x"].to_pylist()
-        if BAD_ROW in x:
+        if any(value == BAD_ROW or value in self._bad for value in x):
             raise ValueError("not this row")
         return {"score": pa.array([value * 2 for value in x], pa.float32())}
 
@@ -71,11 +74,11 @@ def newest(lake: Lake) -> revs.Revision:
     return found
 
 
-def scored(lake: Lake) -> list[Receipt]:
-    """Every shard really scored and committed; the second has a quarantined row."""
+def scored(lake: Lake, bad: Container[int] = ()) -> list[Receipt]:
+    """Every shard really scored and committed; that with `BAD_ROW` has a quarantined row, as those with `bad` have."""
     with writing(lake) as writer:
         plan = plan_in(writer, lake)
-        events = ShardWorker(lake.worker_spec(), Scorer()).process([Assignment(shard) for shard in plan.shards()])
+        events = ShardWorker(lake.worker_spec(), Scorer(bad)).process([Assignment(shard) for shard in plan.shards()])
         receipts = [event for event in events if isinstance(event, Receipt)]
         writer.append(receipts)
     return receipts
@@ -147,6 +150,45 @@ def test_a_quarantine_that_cannot_be_read_is_a_line_of_the_table(lake: Lake, dam
     (line,) = RunReport(lake.request(), 1).incidents()
     assert line.cause == "damaged part"
     assert part.name in line.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown", "heading"),
+    [
+        (1000, 60, ""),
+        (60, 60, ""),
+        (59, 59, " (59 of 60; --lines shows more)"),
+        (3, 3, " (3 of 60; --lines shows more)"),
+    ],
+)
+def test_show_has_as_many_quarantined_rows_as_are_asked_for(
+    lake: Lake, capsys: pytest.CaptureFixture[str], lines: int, shown: int, heading: str
+) -> None:
+    """Also if each is in a part of its own, and says so where there are more."""
+    for index in range(60):
+        lake.write_file(f"part-{index:02d}.parquet", 2 * index, 2)
+    lake.write_model()
+    lake.write_job(input__shard_rows=2, retry__max_quarantined=1.0)
+    assert len({receipt.quarantine for receipt in scored(lake, range(0, 120, 2))}) == 60
+    app(["show", str(lake.job_path), "2026-11-19", "--lines", str(lines)], standalone_mode=False)
+    told = capsys.readouterr().out
+    assert f"Failed attempts and quarantined rows{heading}\n" in told
+    assert told.count("ValueError: not this row") == shown
+    app(["show", str(lake.job_path), "2026-11-19", "--lines", str(lines), "--json"], standalone_mode=False)
+    assert len(json.loads(capsys.readouterr().out)["incidents"]) == shown
+
+
+def test_a_shard_without_a_result_is_nobodys_task_while_the_run_goes_on(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is tried again by itself."""
+    lake.ready()
+    with writing(lake) as writer:
+        writer.append([Failed(plan_in(writer, lake).ids()[0], 1, "InputCorrupt", "not Parquet")])
+        app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
+        assert "then     no result yet: the run goes on\n" in capsys.readouterr().out
+    app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
+    assert "then     no result: repeat the command once it is mended\n" in capsys.readouterr().out
 
 
 def test_a_quarantine_that_is_away_or_refused_is_not_called_damaged(lake: Lake) -> None:
