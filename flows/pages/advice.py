@@ -93,9 +93,10 @@ def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
     )
 
 
-def committing(request: RunRequest) -> str:
-    """The command that commits what the tables of a job lack."""
-    return f"{typed('nightjar')} {shlex.join(['tables', near(request.job_path), *request.place])}"
+def committing(request: RunRequest, job: str = "", program: str = "") -> str:
+    """The command that commits what the tables of a job lack. job, program: default: as this person can type them."""
+    words = ["tables", job or near(request.job_path), *request.place]
+    return f"{program or typed('nightjar')} {shlex.join(words)}"
 
 
 def aftermath(request: RunRequest) -> Aftermath:

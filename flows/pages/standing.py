@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nightjar.flows.pages.advice import advised, as_typed, committing, near, typed
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.latelabels import late_lines
-from nightjar.flows.pages.wording import describe
+from nightjar.flows.pages.wording import describe, late_table
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.ledger.holders import Holder, can_be_asked
@@ -20,6 +20,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import as_line
+from nightjar.inference.run.latetables import mendable
 from nightjar.inference.run.report import lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import (
@@ -164,7 +165,7 @@ def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunSta
         published=tuple(sorted(now.runs)[-_PUBLISHED:]),
         tables=targets.shown(request.storage, request.output, request.job.output.tables),
     )
-    if all(each.final for each in known.late_tables):  # no command can commit what they lack
+    if not mendable(known.late_tables):
         return known
     return replace(known, commands={**known.commands, "commit": committing(request)})
 
@@ -197,7 +198,7 @@ def status_text(found: RunStatus) -> str:
     lines += explained_lines(found)
     seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found.publication})")
-    lines += [f"  table      {each}" for each in _late_tables(found)]
+    lines += [f"  table      {line(late_table(each, found.publication))}" for each in found.late_tables]
     lines += [f"  warning    {line(said)}" for said in found.warnings]
     lines += [f"  {word:<10} {line(text)}" for word, text in (late_lines(found.evaluation) if found.evaluation else [])]
     lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
@@ -205,15 +206,6 @@ def status_text(found: RunStatus) -> str:
     if more := found.failed_shards - len(found.failures):
         lines.append(f"             and {more:,} more")
     return "\n".join([*lines, *command_lines(found)])
-
-
-def _late_tables(found: RunStatus) -> list[str]:
-    return [
-        line(f"{each.uri}: {each.problem}")
-        if each.problem
-        else f"{line(each.uri)} shows publication {each.publication}, not yet {found.publication}"
-        for each in found.late_tables
-    ]
 
 
 def run_listed(run: RunLine, why: Explained) -> RunListed:

@@ -14,6 +14,7 @@ from nightjar.inference.run.account import SCORE, Account
 if TYPE_CHECKING:
     from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.metrics.figures import Distinct
+    from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.prices import TokenPrices
     from nightjar.inference.run.account import WorkersCost
     from nightjar.inference.run.report import Incident, ShardLine
@@ -224,6 +225,15 @@ def took(seconds: float | None) -> str:
 def minute(at: str) -> str:
     """A time of a ledger, in UTC, to the minute."""
     return at[:16].replace("T", " ")
+
+
+def late_table(table: TableShown, newest: int) -> str:
+    """What a table does not show. newest: the number of the newest publication of the output."""
+    return (
+        f"{table.uri}: {table.problem}"
+        if table.problem
+        else (f"{table.uri} shows publication {table.publication}, not yet {newest}")
+    )
 
 
 def notes(publication: Publication) -> list[str]:

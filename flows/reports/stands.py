@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.output.targets import TableShown
+from nightjar.inference.run.latetables import late
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.standing import Metric, RunFigures
 from nightjar.inference.validation.evaluations import LateEvaluation
@@ -79,12 +80,7 @@ class RunStatus(Explained):
     @property
     def late_tables(self) -> tuple[TableShown, ...]:
         """The tables that do not show what readers of the files see, or cannot be asked."""
-        return tuple(
-            each
-            for each in self.tables
-            # Where no night is published there may be no table yet.
-            if each.problem or (each.publication < self.publication and (self.published or each.publication))
-        )
+        return late(self.tables, self.publication, bool(self.published))
 
 
 @dataclass(frozen=True, kw_only=True)

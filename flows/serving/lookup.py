@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from nightjar.flows.pages import addresses
-from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.advice import advised, committing
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
 from nightjar.flows.pages.report.index import ShownJob, ShownNight
+from nightjar.flows.pages.wording import late_table
 from nightjar.flows.prefect_api.pagelinks import run_pages
 from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
@@ -20,7 +22,10 @@ from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
+from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
+from nightjar.inference.run.latetables import late, mendable
 from nightjar.inference.run.reporting import Report
 from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
 from nightjar.inference.run.standing import UNREADABLE, RunLine, list_runs
@@ -69,7 +74,7 @@ def newest(served: Served) -> ShownJob:
     # Of one date, the night itself comes before trials, which have other names.
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = [ShownNight(line=line, report=_report_of(served, job, line)) for line in lines[:_SHOWN]]
-    found = replace(served.shown, nights=tuple(nights))
+    found = replace(served.shown, nights=tuple(nights), **_late_tables(served, job, lines))
     needing = {night.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
     return replace(found, nights=tuple(needing.get(night.name, night) for night in nights))
 
@@ -150,6 +155,26 @@ def _listed(storage: Storage, name: str, most: int, output: str) -> list[RunLine
 def _place(job: Job, date: str) -> str:
     """The date that a run's output is named by; empty if all nights have the same output."""
     return date if is_dated(job.output.uri) else ""
+
+
+def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, Any]:
+    """What its tables do not show of what is published, and the command that mends it; nothing if no command can.
+
+    lines: its runs, the latest first. Where nights have an output each, that of the latest one counts.
+    """
+    date = next((line.date for line in lines if line.date), "")
+    if not job.output.tables or not date:
+        return {}
+    request = make_request(served.path, date=date, scores=False)
+    newest = max(publish.numbers(request.storage, request.output), default=0)
+    published = any(line.shown for line in lines if not request.dated or line.date == date)
+    found = late(targets.shown(request.storage, request.output, request.job.output.tables), newest, published)
+    if not mendable(found):
+        return {}
+    return {
+        "late": tuple(late_table(each, newest) for each in found),
+        "commit": committing(request, served.path, "nightjar"),
+    }
 
 
 def _report_of(served: Served, job: Job, line: RunLine) -> str:

@@ -12,9 +12,12 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
 from nightjar.inference.output.manifests import RevisionFile
+from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.drifted import NightsCompared, drifted
+from nightjar.inference.run.latetables import late
 from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
@@ -44,15 +47,16 @@ class Report:
     """One revision of a run, as it stands now.
 
     line: how it stands, and its figures. uri: of the revision. newest: the number of the newest publication of the
-    output. remarks: (word, what a person should know of how it was scored, or can do about its files). gates: all that
-    were judged; of a run that was refused by an earlier version, or before anything was scored, only those that did not
-    pass. decision: what a person answered who was asked. metrics: of the audit, with the evaluation of labels that came
-    late, if any; of a night that its canary stopped, of the canary. labels_later: whether the job expects such. late:
-    that evaluation. trend: the nights before; tonight: the same figures of this one, if they are known. compared: the
-    columns beside those of other nights. account: where the time of the last command that scored went, if it came to
-    its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first of them. identity:
-    what scored the shards; None if the ledger does not say. libraries: their
-    versions, where it was validated. incomplete: what could not be read, a sentence each.
+    output. late_tables: those of the job that do not show that one. remarks: (word, what a person should know of how it
+    was scored, or can do about its files). gates: all that were judged; of a run that was refused by an earlier
+    version, or before anything was scored, only those that did not pass. decision: what a person answered who was
+    asked. metrics: of the audit, with the evaluation of labels that came late, if any; of a night that its canary
+    stopped, of the canary. labels_later: whether the job expects such. late: that evaluation. trend: the nights before;
+    tonight: the same figures of this one, if they are known. compared: the columns beside those of other nights.
+    account: where the time of the last command that scored went, if it came to its end. cost: of its workers. times:
+    when the shards were scored. shards, incidents: the first of them. identity: what scored the shards; None if the
+    ledger does not say. libraries: their versions, where it was validated. incomplete: what could not be read, a
+    sentence each.
     """
 
     job: str
@@ -61,6 +65,7 @@ class Report:
     uri: str
     input: str
     newest: int = 0
+    late_tables: tuple[TableShown, ...] = ()
     validated_at: str = ""
     remarks: tuple[tuple[str, str], ...] = ()
     gates: tuple[GateResult, ...] = ()
@@ -143,6 +148,7 @@ class _Collector:
             uri=newest.uri,
             input=manifest.input if manifest else request.job.input.shown,
             newest=now.number,
+            late_tables=self._late_tables(now),
             validated_at=manifest.validated_at if manifest else "",
             remarks=self._remarks(),
             gates=judged.gates if judged else _kept_gates(line),
@@ -167,6 +173,10 @@ class _Collector:
             cover=manifest.audit.cover if manifest else "",
             incomplete=tuple(dict.fromkeys(self.incomplete)),
         )
+
+    def _late_tables(self, now: publish.Snapshot) -> tuple[TableShown, ...]:
+        shown = targets.shown(self.storage, self.request.output, self.request.job.output.tables)
+        return late(shown, now.number, bool(now.runs))
 
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress

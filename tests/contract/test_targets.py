@@ -19,7 +19,11 @@ import pytest
 
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import standing
+from nightjar.flows.pages.report import writing
+from nightjar.flows.pages.report.index import index_page
 from nightjar.flows.results import FinishedRun, Launched, Night
+from nightjar.flows.serving import lookup
+from nightjar.flows.serving.lookup import Served
 from nightjar.flows.starting import check_night_tables
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS
@@ -422,6 +426,44 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
 
 
 @pytest.mark.parametrize("kind", TARGETS)
+def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_all_jobs(lake: Lake, kind: str) -> None:
+    """With the command that commits it; the pages of nights that the table does show are not red for it."""
+    lake.write_job(output__tables=[{kind: "table"}])
+    served = Served("lake", str(lake.job_path))
+    assert (lookup.newest(served).late, index_page([lookup.newest(served)]).count("nothing for a person to do")) == (
+        (),
+        1,
+    )
+    ready(lake, kind)
+    lake.run(engine="local", date=NIGHT)
+    assert lookup.newest(served).late == ()
+
+    def refuse(_: str) -> None:
+        if (lake.out / "publications" / "00000002.json").exists():
+            raise Denied("no")
+
+    storage = FaultyStorage(LakeStorage(), [faults.pause("options", "*/table", nth=None, before=refuse)])
+    lake.run(engine="local", storage=storage)
+    said = f"{lake.folder}/table shows publication 1, not yet 2"
+    command = f"nightjar tables {lake.job_path}"
+    report, _, page = writing.made(lake.request())
+    assert [each.publication for each in report.late_tables] == [1]
+    assert '<section class="verdict bad"' in page
+    assert '<h2 id="verdict">Published as #2, but a table does not show it</h2>' in page
+    earlier = writing.made(lake.request(date=NIGHT))[2]
+    assert '<h2 id="verdict">Published as #1</h2>' in earlier
+    index = index_page([lookup.newest(served)])
+    assert "1 job, 1 with something for a person to do" in index
+    assert "lake</a>: a table does not show what is published" in index
+    for text in (page, earlier, index):
+        assert said in text
+        assert f'<dt>commit</dt><dd><code class="command">{command}</code></dd>' in text
+    publishing.tables(str(lake.job_path))
+    assert "table</dt>" not in writing.made(lake.request())[2]
+    assert "nothing for a person to do" in index_page([lookup.newest(served)])
+
+
+@pytest.mark.parametrize("kind", TARGETS)
 def test_a_list_of_files_that_was_damaged_and_restored_brings_its_night_back(
     lake: Lake, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -474,6 +516,10 @@ def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(l
     status = standing.status(lake.request())
     assert "cannot be in it: a text of 'team' is empty" in standing.status_text(status)
     assert "commit" not in status.commands
+    page = writing.made(lake.request())[2]
+    assert "cannot be in it: a text of &#39;team&#39; is empty" in page
+    assert "<dt>commit</dt>" not in page
+    assert lookup.newest(Served("lake", str(lake.job_path))).late == ()
 
 
 @pytest.mark.parametrize("kind", TARGETS)

@@ -53,7 +53,8 @@ class ShownNight:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownJob:
     """A job that is served. page: the address of all its nights. deployment: of Prefect's page of it. nights: the
-    newest ones, the latest first. seen: the newest of these that readers see. problem: why its nights cannot be shown.
+    newest ones, the latest first. seen: the newest of these that readers see. late: what its tables do not show that
+    is published, a sentence each; commit: the command that mends it. problem: why its nights cannot be shown.
     """
 
     name: str
@@ -62,6 +63,8 @@ class ShownJob:
     deployment: str = ""
     schedule: str = ""
     nights: tuple[ShownNight, ...] = ()
+    late: tuple[str, ...] = ()
+    commit: str = ""
     problem: str = ""
 
     @property
@@ -83,14 +86,14 @@ class ShownJob:
     def order(self) -> tuple[int, str]:
         """Its place among the jobs."""
         asks = any(each.asks for each in self.nights)
-        kind = "asks" if asks else "bad" if self.problem else self.last.tone if self.last else "open"
+        kind = "asks" if asks else "bad" if self.problem or self.late else self.last.tone if self.last else "open"
         return _ORDER.index(kind), self.name
 
 
 def index_page(jobs: Sequence[ShownJob], prefect: str = "", runs: Mapping[str, str] = MappingProxyType({})) -> str:
     """The page. prefect: the address of Prefect's pages. runs: that of the page of each flow run that Prefect knows."""
     ordered = sorted(jobs, key=lambda job: job.order)
-    needing = [job for job in ordered if job.problem or job.needing]
+    needing = [job for job in ordered if job.problem or job.late or job.needing]
     return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect, runs=runs)
 
 

@@ -32,6 +32,7 @@ from nightjar.flows.pages.wording import (
     details,
     distinct_text,
     duration,
+    late_table,
     machines_cost,
     metric_text,
     minute,
@@ -109,9 +110,11 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
         .render(
             report=report,
             line=report.line,
-            verdict=verdict(report.line),
-            tone=tone(report.line.standing.state),
-            said=[*report.remarks, *warnings(report)],
+            verdict=f"{verdict(report.line)}, but a table does not show it"
+            if _behind(report)
+            else verdict(report.line),
+            tone="bad" if _behind(report) else tone(report.line.standing.state),
+            said=[*_tables(report), *report.remarks, *warnings(report)],
             commands=commands,
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
@@ -141,6 +144,17 @@ def verdict(line: RunLine) -> str:
         return "Not approved"
     words = {"asks": f"Asks a person: {line.standing.words.removeprefix('asks at ')}"}
     return words.get(state, line.standing.words.capitalize())
+
+
+def _behind(report: Report) -> bool:
+    """Whether a table that can be mended may lack this very night, which readers of the files see."""
+    return report.line.standing.state == "published" and any(
+        not each.final and (each.problem or each.publication < report.line.publication) for each in report.late_tables
+    )
+
+
+def _tables(report: Report) -> list[tuple[str, str]]:
+    return [("table", late_table(each, report.newest)) for each in report.late_tables]
 
 
 def warnings(report: Report) -> list[tuple[str, str]]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from nightjar.flows.pages.advice import advised, near, taking_back, typed
+from nightjar.flows.pages.advice import advised, committing, near, taking_back, typed
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.run.account import Account
+from nightjar.inference.run.latetables import mendable
 from nightjar.inference.run.reporting import REPORT, Report, collect
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
@@ -75,6 +76,7 @@ def made(
     line, job, program = report.line, request.job_path, "nightjar"
     commands = {
         **advised(request, line.standing, job, program),
+        **({"commit": committing(request, job, program)} if mendable(report.late_tables) else {}),
         **taking_back(request, line, job, program),
     }
     return report, charts, report_page(report, charts, commands, around(report))
