@@ -215,6 +215,7 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
     try:
         request = requested(job, date=night, scores=False)
         with telling(request, "discover"):
+            request.check_owner()
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)

@@ -123,6 +123,7 @@ def nights(
     start = requested(job, date=first, engine=engine)
     end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
     with telling(start, "discover"):
+        start.check_owner()
         check_model(start)  # the other checks depend on the night
         check_output(start, ray)
     from nightjar.flows.backfill import check_local, launch_backfill, nights_between

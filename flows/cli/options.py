@@ -118,9 +118,17 @@ def note_aside(text: str) -> None:
 
 
 def lead_readers(request: RunRequest, date: str | None = None) -> None:
-    """Update `latest/` and `dates/` to what readers see now, always including this date. If that fails, say so."""
+    """Update `latest/` and `dates/` to what readers see now, always including this date. If that fails, say so.
+
+    Those of another job's output are left alone: a job file that was copied may still name it.
+    """
     from nightjar.inference.output import places
 
+    try:
+        request.check_owner()
+    except NightjarError as error:
+        note_aside(f"latest/ and dates/ were left as they are: {error}")
+        return
     if note := places.refresh(request.storage, request.output, request.job.name, date):
         note_aside(note)
 

@@ -171,6 +171,7 @@ def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = Fal
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
+        request.check_owner()
         output = (request.storage, request.output, request.job.output.tables)
         check_tables(request, tuple(targets.commit(*output, dates=None)))
         found = targets.shown(*output)

@@ -47,6 +47,7 @@ def report(
 
     with as_json_too(as_json):
         request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+        request.check_owner()
         made, _ = writing.write(request)
     if as_json:
         emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))

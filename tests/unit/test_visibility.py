@@ -308,7 +308,16 @@ def test_a_rollback_undoes_only_what_was_there_when_it_was_decided(
 
 @pytest.mark.parametrize(
     "words",
-    [["rollback"], ["unpublish", "2026-11-18"], ["republish", "2026-11-18"], ["approve", "2026-11-18"], ["evaluate"]],
+    [
+        ["rollback"],
+        ["unpublish", "2026-11-18"],
+        ["republish", "2026-11-18"],
+        ["approve", "2026-11-18"],
+        ["evaluate"],
+        ["report", "2026-11-18"],
+        ["tables"],
+        ["backfill", "--from", "2026-11-18", "--to", "2026-11-18", "--engine", "local"],
+    ],
     ids=str,
 )
 def test_a_job_of_another_name_changes_nothing_of_an_output(lake: Lake, output: str, words: list[str]) -> None:
@@ -320,6 +329,29 @@ def test_a_job_of_another_name_changes_nothing_of_an_output(lake: Lake, output: 
     with pytest.raises(JobError, match=r"^output\.uri: .* belongs to the job 'churn'; give 'lake' a place of its own"):
         app([words[0], str(lake.job_path), *words[1:]], standalone_mode=False)
     assert seen(output) == dict.fromkeys(NIGHTS, 1)
+
+
+def test_files_of_another_jobs_output_are_listed_and_its_folders_for_readers_are_left_alone(
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They tell the name of the job."""
+    LakeStorage().write(join(output, "job.json"), b'{"job": "lake"}')
+    said(capsys, "files", lake.job_path)
+    before = content(output)
+    assert "latest/view.sql" in before
+    lake.write_job(output__uri=output, name="copied")
+    app(["files", str(lake.job_path), "--json"], standalone_mode=False)
+    told = capsys.readouterr()
+    assert json.loads(told.out)["run"] == NIGHTS[-1]
+    assert "Note: latest/ and dates/ were left as they are: output.uri: " in told.err
+    assert "belongs to the job 'lake'" in told.err
+    assert content(output) == before
+
+
+def content(output: str) -> dict[str, bytes]:
+    """Every file of an output."""
+    files = (path for path in Path(output).rglob("*") if path.is_file())
+    return {str(path.relative_to(output)): path.read_bytes() for path in files}
 
 
 def test_commands_list_take_away_and_show_again(lake: Lake, output: str, capsys: pytest.CaptureFixture[str]) -> None:
