@@ -52,7 +52,11 @@ TIMES: dict[pa.DataType, list[Any]] = {
     pa.timestamp("us"): [-(2**63) + 1, -(10**6), -1, 0, 10**6, 253402214400 * 10**6, 2**63 - 1, None],
     pa.timestamp("ns"): [-(2**63) + 1, -(10**9) + 1, -1, 0, 10**9, 10**9 + 1, 2**63 - 1, None],
 }
-PAIRS = [*permutations([*INTEGERS, *FLOATS], 2), *permutations(TIMES, 2)]
+INSTANTS = {
+    pa.timestamp(kind.unit, zone): values
+    for (kind, values), zone in zip(TIMES.items(), ("UTC", "Europe/Berlin", "-03:30"), strict=True)
+}
+PAIRS = [*permutations([*INTEGERS, *FLOATS], 2), *permutations(TIMES, 2), *permutations(INSTANTS, 2)]
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -74,7 +78,7 @@ def rows(where: str, table: pa.Table) -> list[int]:
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=str)
 def test_two_columns_are_compared_exactly_whatever_their_types(one: pa.DataType, other: pa.DataType) -> None:
     """Also where a value of one is none of the other's type; of two columns of which one is null, nobody knows."""
-    values = INTEGERS | FLOATS | TIMES
+    values = INTEGERS | FLOATS | TIMES | INSTANTS
     pairs = list(product(values[one], values[other]))
     left, right = (list(side) for side in zip(*pairs, strict=True))
     halves = pa.chunked_array([array(other, right[:5]), array(other, right[5:])])
@@ -135,6 +139,21 @@ def test_a_list_may_have_decimals_that_the_column_cannot_have() -> None:
     table = pa.table({"price": pa.array([Decimal("1.12"), Decimal("2.25"), None], pa.decimal128(9, 2))})
     assert rows("price IN (1.123, 1e60, 1e-60, 2.25)", table) == [1]
     assert rows("price NOT IN (1.123, 1e60, 1e-60, 2.25)", table) == [0]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(9, 2), pa.decimal64(18, 2), pa.decimal128(9, 2), pa.decimal256(60, 2)])
+def test_a_list_of_decimals_is_looked_for_in_decimals_of_any_size(kind: pa.DataType) -> None:
+    table = pa.table({"price": pa.array([Decimal("1.12"), Decimal("2.25"), None], kind)})
+    assert rows("price IN (2.25, 3)", table) == rows("price = 2.25", table) == rows("price > 1.12", table) == [1]
+    assert rows("price NOT IN (2.25, 1e60)", table) == [0]
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_fraction_is_the_nearest_value_of_the_column(kind: pa.DataType) -> None:
+    values = pa.array([0.1, 0.5, None, 1.0], pa.float64()).cast(kind)
+    for table in (pa.table({"f": values}), pa.table({"f": values.dictionary_encode()})):
+        assert rows("f = 0.1", table) == rows("f IN (0.1, 7)", table) == rows("f BETWEEN 0.1 AND 0.1", table) == [0]
+        assert rows("f > 0.1", table) == rows("f <> 0.1", table) == [1, 3]
 
 
 STATISTICS = pa.table(

@@ -73,6 +73,7 @@ def columns(operator: str, one: Any, other: Any) -> Any:
     Raises:
         ArrowInvalid, ArrowNotImplementedError: Arrow cannot compare values of these types.
     """
+    one, other = (_in_utc(each) for each in (one, other))
     try:
         return _COMPARED[operator](one, other)
     except pa.ArrowInvalid:
@@ -84,6 +85,15 @@ def columns(operator: str, one: Any, other: Any) -> Any:
         if is_.is_floating(one.type) and is_.is_integer(other.type):
             return _with_floats(turned(operator), other, one)
         raise
+
+
+def _in_utc(column: Any) -> Any:
+    """Instants in UTC, because Arrow compares none of two time zones. A `pc.field` as it is: only columns of one type
+    are compared as such.
+    """
+    if isinstance(column, pa.ChunkedArray) and is_.is_timestamp(column.type) and column.type.tz:
+        return column.cast(pa.timestamp(column.type.unit, "UTC"))
+    return column
 
 
 def _as_decimals(column: pa.ChunkedArray) -> pa.ChunkedArray:

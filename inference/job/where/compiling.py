@@ -243,7 +243,8 @@ class Compiler:
                 node,
                 f"{name!r} is {'not a column' if not count else 'there twice among the columns'} of the input{told}",
             )
-        kind = compared_as(self._kind_named(name))
+        kind = self._kind_named(name)
+        kind = kind.value_type if is_.is_dictionary(kind) else kind
         if family(kind) == "":
             self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind
@@ -273,7 +274,8 @@ class Compiler:
             return pa.scalar(None)
         written = f"-{literal.this}" if negative else literal.this
         try:
-            found = scalar(written, isinstance(literal, exp.Literal) and literal.is_string, kind)
+            quoted = isinstance(literal, exp.Literal) and literal.is_string
+            found = scalar(written, quoted, kind)
         except (ValueError, TypeError, ArithmeticError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             found = None
         if found is None:

@@ -19,8 +19,11 @@ _BEYOND = 2**64
 """More than every integer. Python would need minutes to write out the digits of 1e999999999."""
 
 
-def scalar(written: Any, quoted: bool, kind: pa.DataType) -> Value | None:
-    """A written value in the type of a column; None if the type has no such value."""
+def scalar(written: Any, quoted: bool, own: pa.DataType) -> Value | None:
+    """A written value as a column's values have it, which are of the type `own`, in the type in which these are
+    compared; None if their type has no such value.
+    """
+    kind = compared_as(own)
     if isinstance(written, bool):
         return pa.scalar(written, kind) if is_.is_boolean(kind) else None
     if quoted:
@@ -35,7 +38,7 @@ def scalar(written: Any, quoted: bool, kind: pa.DataType) -> Value | None:
             return number
         return pa.scalar(int(number), kind) if number.copy_abs() < _BEYOND else None
     if is_.is_floating(kind):
-        return pa.scalar(float(written)).cast(kind)
+        return pa.scalar(float(written)).cast(own).cast(kind)
     return pa.scalar(Decimal(written)) if is_.is_decimal(kind) else None
 
 
@@ -54,10 +57,11 @@ def _time(written: str, kind: pa.DataType) -> pa.Scalar | None:
     return pa.scalar(whole).cast(pa.timestamp(kind.unit)).cast(kind)
 
 
-def listed(values: Sequence[Value], kind: pa.DataType) -> pa.Array:
-    """Values that are looked for in a column, in its type. What no value of the type equals is left out: a fraction
-    among integers, and a decimal of more digits.
+def listed(values: Sequence[Value], own: pa.DataType) -> pa.Array:
+    """Values that are looked for in a column's values, of the type `own`, in the type in which these are compared. What
+    no value of the type equals is left out: a fraction among integers, and a decimal of more digits.
     """
+    kind = compared_as(own)
     wanted = [each for value in values if (each := _in_type(value, kind)) is not None]
     if is_.is_floating(kind) and any(value.as_py() == 0 for value in wanted):
         wanted += [pa.scalar(zero, kind) for zero in (0.0, -0.0)]  # Arrow looks for the bits, and these two are equal
@@ -76,10 +80,12 @@ def _in_type(value: Value, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def compared_as(kind: pa.DataType) -> pa.DataType:
-    """The type in which Arrow can compare the values of a column."""
+    """The type in which Arrow can compare the values of a column, each unchanged."""
     kind = kind.value_type if is_.is_dictionary(kind) else kind
     if is_.is_float16(kind):
         return pa.float32()
+    if is_.is_decimal32(kind) or is_.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
     return pa.large_string() if is_.is_string_view(kind) else kind
 
 
