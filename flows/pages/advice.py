@@ -99,6 +99,16 @@ def committing(request: RunRequest, job: str = "", program: str = "") -> str:
     return f"{program or typed('nightjar')} {shlex.join(words)}"
 
 
+def making_way(request: RunRequest, instead: str, job: str = "", program: str = "") -> dict[str, str]:
+    """The command that lets `latest/`, `dates/` and tables show this run for its date: word → command. instead: the run
+    that they show, empty for this one. job, program: as for `committing`.
+    """
+    if not instead:
+        return {}
+    words = ["unpublish", job or near(request.job_path), instead, *request.place]
+    return {"make way": f"{program or typed('nightjar')} {shlex.join(words)}"}
+
+
 def aftermath(request: RunRequest) -> Aftermath:
     """Find the state after a failure, because a run may fail after its publication."""
     try:

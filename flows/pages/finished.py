@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.addresses import shown_at
-from nightjar.flows.pages.advice import committing, near, repeating, typed
+from nightjar.flows.pages.advice import committing, making_way, near, repeating, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.evidence import lost_rows, rows_without_result
@@ -18,21 +19,25 @@ from nightjar.flows.pages.wording import (
     left_out,
     machines_cost,
     memory,
+    named_instead,
     notes,
     partly,
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
+from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
+from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.records import as_line
 from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.standing import shown_instead
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import warnings
 
@@ -153,11 +158,23 @@ def as_text(launched: Launched, total_s: float) -> str:
         *[f"  note       {warning}" for warning in scored.warnings],
         *[f"  note       {note}" for note in nonfinite_notes(run.verdict.metrics.outputs)],
         *[f"  note       {note}" for note in notes(run.publication)],
+        *[f"  note       {note}" for note in _instead(request, run.publication)],
         *_unreported(launched),
         "",
         *_next_steps(launched),
     ]
     return "\n".join(lines)
+
+
+def _instead(request: RunRequest, publication: Publication) -> list[str]:
+    """That another run stands for the date of this one, which is published, and the command that makes way."""
+    if not publication.number:
+        return []
+    with suppress(StorageError, JobError):  # how the run ended is known, and `status` says this, too
+        if found := shown_instead(publications.newest(request.storage, request.output), request.run_id):
+            (command,) = making_way(request, found).values()
+            return [f"published, but {named_instead(found)}; `{command}` makes way for it"]
+    return []
 
 
 def _passed(verdict: Verdict) -> str:
@@ -221,7 +238,8 @@ def as_page(
     """
     state = f"published as #{publication.number}" if publication.number else "not published"
     mended = f"`{committing(request)}` commits what is mended"
-    late = (f"published, but {each}; {mended}" for each in publication.tables_behind)
+    late = [f"published, but {each}; {mended}" for each in publication.tables_behind]
+    late += _instead(request, publication)
     nonfinite = nonfinite_notes(verdict.metrics.outputs)
     remarks = worded(scored.again, (*scored.warnings, *nonfinite, *notes(publication), *late))
     progress = scored.progress

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.pages.advice import advised, as_typed, committing, near, typed
+from nightjar.flows.pages.advice import advised, as_typed, committing, making_way, near, typed
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.latelabels import late_lines
-from nightjar.flows.pages.wording import describe, late_table
+from nightjar.flows.pages.wording import describe, late_table, named_instead
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.ledger.holders import Holder, can_be_asked
@@ -28,6 +28,7 @@ from nightjar.inference.run.standing import (
     RunLine,
     Standing,
     before_it_begins,
+    shown_instead,
     stands,
 )
 from nightjar.inference.run.waits import waits
@@ -163,11 +164,11 @@ def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunSta
         run_id=request.run_id,
         publication=now.number,
         published=tuple(sorted(now.runs)[-_PUBLISHED:]),
+        instead=shown_instead(now, request.run_id),
         tables=targets.shown(request.storage, request.output, request.job.output.tables),
     )
-    if not mendable(known.late_tables):
-        return known
-    return replace(known, commands={**known.commands, "commit": committing(request)})
+    commits = {"commit": committing(request)} if mendable(known.late_tables) else {}
+    return replace(known, commands={**known.commands, **making_way(request, known.instead), **commits})
 
 
 def explained(request: RunRequest, found: Standing) -> Explained:
@@ -198,6 +199,7 @@ def status_text(found: RunStatus) -> str:
     lines += explained_lines(found)
     seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
     lines.append(f"  readers    see {seen} (publication {found.publication})")
+    lines += [f"  but        {named_instead(found.instead)}"] if found.instead else []
     lines += [f"  table      {line(late_table(each, found.publication))}" for each in found.late_tables]
     lines += [f"  warning    {line(said)}" for said in found.warnings]
     lines += [f"  {word:<10} {line(text)}" for word, text in (late_lines(found.evaluation) if found.evaluation else [])]

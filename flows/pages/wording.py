@@ -227,6 +227,11 @@ def minute(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
+def named_instead(run_id: str) -> str:
+    """That another run stands for the date of this one. run_id: its name."""
+    return f"latest/, dates/ and tables show the run {run_id!r} for its date, not this run"
+
+
 def late_table(table: TableShown, newest: int) -> str:
     """What a table does not show. newest: the number of the newest publication of the output."""
     return (

@@ -46,7 +46,8 @@ class RunStatus(Explained):
     """How far a run is. A run that never began has revision 0 and no shards.
 
     holder: who writes it now. sign_of_life: what is known of that writer, if the run goes on. published_revision: the
-    one readers see, if they see one of this run. publication: the newest publication of the output, whatever it shows.
+    one readers see, if they see one of this run. instead: the run that latest/, dates/ and tables show for the date of
+    this one, if that is another; else empty. publication: the newest publication of the output, whatever it shows.
     published: the last of the runs that readers see. tables: the job's output.tables; one whose publication is lower
     does not show yet what readers of the files see. rows_out, rows_quarantined, rows_partial, committed: of the shards
     that are done. failures: the first of the failed shards. warnings: of a published revision, what those gates said
@@ -61,6 +62,7 @@ class RunStatus(Explained):
     holder: str | None = None
     sign_of_life: str = ""
     published_revision: int | None = None
+    instead: str = ""
     publication: int = 0
     published: tuple[str, ...] = ()
     tables: tuple[TableShown, ...] = ()

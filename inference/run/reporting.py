@@ -22,7 +22,7 @@ from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, 
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.run.shardtimes import ShardTimes, shard_times
-from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest
+from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest, shown_instead
 from nightjar.inference.run.trend import NightFigures, figures_of, trend
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
@@ -47,16 +47,16 @@ class Report:
     """One revision of a run, as it stands now.
 
     line: how it stands, and its figures. uri: of the revision. newest: the number of the newest publication of the
-    output. late_tables: those of the job that do not show that one. remarks: (word, what a person should know of how it
-    was scored, or can do about its files). gates: all that were judged; of a run that was refused by an earlier
-    version, or before anything was scored, only those that did not pass. decision: what a person answered who was
-    asked. metrics: of the audit, with the evaluation of labels that came late, if any; of a night that its canary
-    stopped, of the canary. labels_later: whether the job expects such. late: that evaluation. trend: the nights before;
-    tonight: the same figures of this one, if they are known. compared: the columns beside those of other nights.
-    account: where the time of the last command that scored went, if it came to its end. cost: of its workers. times:
-    when the shards were scored. shards, incidents: the first of them. identity: what scored the shards; None if the
-    ledger does not say. libraries: their versions, where it was validated. incomplete: what could not be read, a
-    sentence each.
+    output. instead: as `standing.shown_instead`. late_tables: those of the job that do not show that one. remarks:
+    (word, what a person should know of how it was scored, or can do about its files). gates: all that were judged; of a
+    run that was refused by an earlier version, or before anything was scored, only those that did not pass. decision:
+    what a person answered who was asked. metrics: of the audit, with the evaluation of labels that came late, if any;
+    of a night that its canary stopped, of the canary. labels_later: whether the job expects such. late: that
+    evaluation. trend: the nights before; tonight: the same figures of this one, if they are known. compared: the
+    columns beside those of other nights. account: where the time of the last command that scored went, if it came to
+    its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first of them. identity:
+    what scored the shards; None if the ledger does not say. libraries: their versions, where it was validated.
+    incomplete: what could not be read, a sentence each.
     """
 
     job: str
@@ -65,6 +65,7 @@ class Report:
     uri: str
     input: str
     newest: int = 0
+    instead: str = ""
     late_tables: tuple[TableShown, ...] = ()
     validated_at: str = ""
     remarks: tuple[tuple[str, str], ...] = ()
@@ -148,6 +149,7 @@ class _Collector:
             uri=newest.uri,
             input=manifest.input if manifest else request.job.input.shown,
             newest=now.number,
+            instead=shown_instead(now, request.run_id),
             late_tables=self._late_tables(now),
             validated_at=manifest.validated_at if manifest else "",
             remarks=self._remarks(),

@@ -137,6 +137,15 @@ class RunLine(RunFigures):
     flow_run: str = ""
 
 
+def shown_instead(now: publish.Snapshot, run_id: str) -> str:
+    """The run that `latest/`, `dates/` and tables show for the date of this one; empty if that is this one, or readers
+    see nothing of it. now: what readers see.
+    """
+    entry = now.runs.get(run_id)
+    night = now.nights()[entry.date] if entry else run_id
+    return "" if night == run_id else night
+
+
 def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
     """The runs of a job, at most `limit`. The latest nights come first, then runs with other names. job: its name."""
     now = publish.newest(storage, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shlex
@@ -15,7 +16,12 @@ import typer
 from nightjar.flows.cli import schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
+from nightjar.flows.pages import standing
+from nightjar.flows.pages.advice import typed
+from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.finished import as_page, as_text, run_result
+from nightjar.flows.pages.report.writing import made
+from nightjar.flows.pages.standing import status_text
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, NightjarError
 from support import NIGHT, Lake, conforms
@@ -140,6 +146,44 @@ def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
     for words in commands:
         nights.pop(0)
         assert list(said(capsys, *words)["runs"]) == nights
+
+
+def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_makes_way(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the summary, on the pages and in `status`; the command does what they say."""
+    request = lake.ready().request(run_id="repair", date=NIGHT)
+    for _ in range(2):
+        ran = lake.run(run_id="repair", date=NIGHT, engine="local")
+        done = Launched(FinishedRun(request, ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
+        pages = (as_text(done, 3.0), as_page(request, ran.scored, ran.verdict, ran.publication)[1], made(request)[2])
+        assert not [page for page in pages if "not this run" in page], "no other run is there"
+        assert said(capsys, "status", lake.job_path, "repair")["instead"] == ""
+    lake.run(engine="local")
+    means = f"latest/, dates/ and tables show the run '{NIGHT}' for its date, not this run"
+    status = said(capsys, "status", lake.job_path, "repair")
+    assert (status["published_revision"], status["instead"]) == (1, NIGHT)
+    assert f"  but        {means}\n" in status_text(standing.status(request))
+    unpublish = f"unpublish {lake.job_path} {NIGHT}"
+    assert status["commands"]["make way"].endswith(unpublish)
+    text = as_text(done, 3.0)
+    assert f"  note       published, but {means}; `{typed('nightjar')} {unpublish}` makes way for it\n" in text
+    page = as_page(request, ran.scored, ran.verdict, ran.publication)[1]
+    assert f"| note | {markdown(f'published, but {means}')}" in page
+    report = html.unescape(made(request)[2])
+    assert f"Readers see r1 of this run, but {means}." in report
+    assert f'<dt>make way</dt><dd><code class="command">nightjar {unpublish}</code></dd>' in report
+    assert said(capsys, "status", lake.job_path, NIGHT)["instead"] == ""
+
+    def named() -> list[str]:
+        places = (lake.out / "latest" / "files.json", lake.out / "dates" / NIGHT / "files.json")
+        return [said(capsys, "files", lake.job_path)["run"], *(json.loads(path.read_text())["run"] for path in places)]
+
+    assert named() == [NIGHT] * 3
+    said(capsys, *shlex.split(status["commands"]["make way"])[1:])
+    assert named() == ["repair"] * 3
+    assert "instead" in status
+    assert "make way" not in said(capsys, "status", lake.job_path, "repair")["commands"]
 
 
 def test_the_summary_says_that_there_is_no_report_and_how_to_make_it(

@@ -36,6 +36,7 @@ from nightjar.flows.pages.wording import (
     machines_cost,
     metric_text,
     minute,
+    named_instead,
     said_of,
     shards_done,
     took,
@@ -114,6 +115,7 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             if _behind(report)
             else verdict(report.line),
             tone="bad" if _behind(report) else tone(report.line.standing.state),
+            instead=named_instead(report.instead) if report.instead else "",
             said=[*_tables(report), *report.remarks, *warnings(report)],
             commands=commands,
             charts=charts,

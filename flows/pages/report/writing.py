@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from nightjar.flows.pages.advice import advised, committing, near, taking_back, typed
+from nightjar.flows.pages.advice import advised, committing, making_way, near, taking_back, typed
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.output import revisions as revs
@@ -76,6 +76,7 @@ def made(
     line, job, program = report.line, request.job_path, "nightjar"
     commands = {
         **advised(request, line.standing, job, program),
+        **making_way(request, report.instead, job, program),
         **({"commit": committing(request, job, program)} if mendable(report.late_tables) else {}),
         **taking_back(request, line, job, program),
     }
