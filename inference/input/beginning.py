@@ -11,6 +11,7 @@ from nightjar.inference.input.described import WINDOW, AllUnread, Unread, descri
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.possible import Possible
 from nightjar.inference.input.schemas import UsualSchema, without_unseen
+from nightjar.inference.input.sources.inside import holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
@@ -30,7 +31,8 @@ class Beginning:
         self._seen: list[tuple[Entry, Description | Unread | None]] = []
 
     def schema(self) -> pa.Schema:
-        """The columns of the first file with rows; where none has any, of the first file that can be read.
+        """The columns of the first file with rows; where none has any, of the first file that can be read. If the first
+        file with rows has no value in a column, these are the columns of `usual_schema`.
 
         Raises:
             JobError: There is nothing to score. Names `input.uri`.
@@ -41,7 +43,9 @@ class Beginning:
             if isinstance(found, Unread):
                 unread.add(found)
             elif found is not None and found.has_say:
-                return without_unseen(found.schema, found.unseen)
+                partial = found.unseen is None and any(map(holds_empty, found.schema.types))
+                usual = self.usual_schema() if partial else None
+                return usual or without_unseen(found.schema, found.unseen)
             elif found is not None:
                 empty += 1
                 schema = without_unseen(found.schema, found.unseen) if schema is None else schema

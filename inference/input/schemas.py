@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import reduce
 
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources.inside import filled, holds_empty
 
 _KINDS = 100
 """The most different schemas that are counted, to bound the memory; a lake has few."""
@@ -42,15 +44,24 @@ class UsualSchema:
         """The schema of most files, as the first of them stores it. A column excludes nulls only if it does in each
         file.
         """
-        return max(self._seen, key=lambda each: each.files).schema() if self._seen else None
+        if not self._seen:
+            return None
+        files = [each.files + sum(other.files for other in self._seen if each.takes_in(other)) for each in self._seen]
+        usual = self._seen[files.index(max(files))]
+        return usual.schema([other for other in self._seen if usual.takes_in(other)])
 
 
 class _Alike:
-    """Files with the same columns, however each writer stored and declared them."""
+    """Files with the same columns, however each writer stored and declared them.
+
+    Those in which a column has the type null, because no row has a value, are apart. Among them a column has the type
+    that any of them gives it, and they count for the files whose columns have all types.
+    """
 
     def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
         self.files = 1
         self._columns = columns
+        self._partial = any(map(holds_empty, columns.types))
         self._ways = [schema]
         self._required = normalisation.without_nulls(schema)
 
@@ -62,8 +73,9 @@ class _Alike:
 
     def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
         """Count a file if its columns are the same."""
-        if not self._columns.equals(columns):
+        if self._partial != any(map(holds_empty, columns.types)) or not self._agrees(columns):
             return False
+        self._columns = _filled(self._columns, columns)
         self.files += 1
         self._required &= normalisation.without_nulls(schema)
         if len(self._ways) < _KINDS:
@@ -74,8 +86,28 @@ class _Alike:
         """Types that are declared are never reconciled with types that are inferred."""
         return False
 
-    def schema(self) -> pa.Schema:
-        return normalisation.admitting(self._ways[0], self._required)
+    def takes_in(self, other: _Alike | _Inferred) -> bool:
+        """Whether the other files count for these, whose columns have all types."""
+        return isinstance(other, _Alike) and other._partial and not self._partial and self._agrees(other._columns)
+
+    def _agrees(self, columns: pa.Schema) -> bool:
+        """Whether the columns are the same, but for those of the type null."""
+        mine = self._columns
+        return bool(mine.names == columns.names and _filled(mine, columns).equals(_filled(columns, mine)))
+
+    def schema(self, taken_in: Sequence[_Alike | _Inferred]) -> pa.Schema:
+        """The first file's schema. taken_in: other files that count for these."""
+        first = self._ways[0]
+        for way in (*self._ways, self._columns) if self._partial else ():
+            first = _filled(first, way)
+        required = self._required.intersection(*(each._required for each in taken_in if isinstance(each, _Alike)))
+        return normalisation.admitting(first, required)
+
+
+def _filled(columns: pa.Schema, like: pa.Schema) -> pa.Schema:
+    """The columns with the types that they have in `like` in place of null."""
+    theirs = dict(zip(like.names, like.types, strict=True))
+    return pa.schema([each.with_type(filled(each.type, theirs[each.name])) for each in columns], columns.metadata)
 
 
 class _Inferred:
@@ -109,7 +141,12 @@ class _Inferred:
             self._ways.append((schema, 1))
         return True
 
-    def schema(self) -> pa.Schema:
+    def takes_in(self, other: _Alike | _Inferred) -> bool:
+        """As `_Alike.takes_in`."""
+        return False
+
+    def schema(self, taken_in: Sequence[_Alike | _Inferred]) -> pa.Schema:
+        """As `_Alike.schema`."""
         first, _ = self._ways[0]
         usual = pa.schema([field.with_type(self._usual_type(field.name)) for field in first])
         return without_unseen(usual, self._unseen)

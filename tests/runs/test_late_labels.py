@@ -103,6 +103,8 @@ def test_labels_that_come_late_give_what_they_would_have_given_at_once(night: La
     shuffled = table.take(pa.array(np.random.default_rng(1).permutation(len(table))))
     folder = Path(written(night, shuffled.slice(0, 1500), "part-0.parquet")).parent
     written(night, shuffled.slice(1500), "part-1.parquet")
+    unknown = pa.table({"flight_id": shuffled["flight_id"].slice(0, 2), "late": pa.nulls(2)})
+    written(night, unknown, "part-2.parquet")  # none of its labels is there yet, so that its column has no type
     made = evaluate(night.job_path, f"{folder}/part-*.parquet")
     metrics = flights(tmp_path, label="late", late_labels=None, **SLICED).run().verdict.metrics
     at_once = metrics.evaluation
@@ -110,7 +112,7 @@ def test_labels_that_come_late_give_what_they_would_have_given_at_once(night: La
     assert json.dumps(to_json(made.evaluation)) == json.dumps(to_json(at_once))
     assert made.slices == metrics.slices
     assert len(made.slices["hour"].slices) == 24
-    assert (made.joined.rows, made.joined.labels, made.joined.unmatched_labels) == (4000, 4000, 0)
+    assert (made.joined.rows, made.joined.labels, made.joined.unmatched_labels) == (4000, 4002, 0)
     assert made.joined.labelled == at_once.rows == made.joined.labels - made.joined.null_labels
     assert (made.gates[0].name, made.gates[0].passed) == ("auroc.min", False)
 

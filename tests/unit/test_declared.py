@@ -21,6 +21,7 @@ from nightjar.inference.run.request import identity_of
 from support import Lake
 
 NAN = float("nan")
+NULL = pa.null()
 
 
 @pytest.fixture
@@ -148,6 +149,66 @@ def test_files_whose_types_differ_are_read_as_the_job_says(tmp_path: Path) -> No
     with pytest.raises(ShardsFailed, match=r"column 'x' is float64 here, and cannot be read without loss as float32"):
         lake.run()
     assert {record["cause"] for record in lake.records(2) if record["t"] == "failed"} == {"SchemaMismatch"}
+
+
+LABELS = {
+    "numbers": pa.array([10, 20]).dictionary_encode(),
+    "flags": pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array([True, False])),
+    "text": pa.array(["1", "0"]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values"),
+    [
+        ("numbers", "int64", [10, 20]),
+        ("numbers", "float32", [10.0, 20.0]),
+        ("numbers", "string", ["10", "20"]),
+        ("flags", "bool", [True, False]),
+        ("flags", "int8", [1, 0]),
+        ("text", "string", ["1", "0"]),
+        ("text", "int16", [1, 0]),
+    ],
+)
+def test_a_category_is_cast_as_its_values_are(name: str, kind: str, values: list[Any]) -> None:
+    """Arrow makes no dictionary of numbers or bools, so that nothing could be compared with one. In a list, too."""
+    column = pa.chunked_array([LABELS[name]])
+    assert cast_exactly(column, arrow_type(kind)) == pa.chunked_array([pa.array(values, arrow_type(kind))])
+    listed = pa.chunked_array([pa.ListArray.from_arrays([0, 2], LABELS[name])])
+    wanted = pa.struct({"a": arrow_type(kind), "l": pa.list_(arrow_type(kind))})
+    within = pa.StructArray.from_arrays([LABELS[name].slice(0, 1), listed.chunk(0)], ["a", "l"])
+    assert cast_exactly(pa.chunked_array([within]), wanted).to_pylist() == [{"a": values[0], "l": values}]
+
+
+@pytest.mark.parametrize("kind", ["int8", "bool"])
+def test_a_category_whose_values_would_change_is_refused(kind: str) -> None:
+    column = pa.chunked_array([pa.array([300, 2]).dictionary_encode()])
+    with pytest.raises(pa.ArrowInvalid):
+        cast_exactly(column, arrow_type(kind))
+
+
+@pytest.mark.parametrize("kind", ["string", "int64", "timestamp[us, UTC]", "list<float32>", "float32[2, 3]"])
+def test_a_column_without_values_has_the_declared_type(kind: str) -> None:
+    """So pandas stores it. Also in a struct or list."""
+    wanted = arrow_type(kind)
+    assert cast_exactly(pa.chunked_array([pa.nulls(2)]), wanted) == pa.chunked_array([pa.nulls(2, wanted)])
+    if isinstance(wanted, pa.FixedShapeTensorType):
+        return
+    column = pa.chunked_array([pa.array([{"a": None, "b": [None]}, None], pa.struct({"a": NULL, "b": pa.list_(NULL)}))])
+    found = cast_exactly(column, pa.struct({"a": wanted, "b": pa.list_(wanted)}))
+    assert found.to_pylist() == [{"a": None, "b": [None]}, None]
+
+
+def test_a_file_without_a_value_in_a_declared_column_is_scored(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_model()
+    (tmp_path / "data").mkdir()
+    for name, note in {"a": pa.nulls(1), "b": pa.array(["hello"]), "c": pa.nulls(1)}.items():
+        pq.write_table(pa.table({"x": [1.0], "note": note}), tmp_path / "data" / f"{name}.parquet")
+    for declared in ({"note": "string"}, {}):
+        lake.write_job(carry=["note"], input__schema=declared)
+        lake.run()
+        assert lake.published()["note"].fillna("").tolist() == ["", "hello", ""]
 
 
 def test_dates_and_vectors_of_json_are_read_as_declared(lake: Lake) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -456,3 +457,119 @@ def test_files_may_differ_in_whether_they_allow_nulls_inside_of_a_column(
             read = read_piece(STORAGE, asked, piece, found.schema)
             assert read.failures == {}
             assert read.table["v"].to_pylist()[: len(values)] == values
+
+
+def usual_of(kinds: list[tuple[pa.DataType, int]], *, last: bool = False) -> str:
+    """The type of a column that this many files have in each of these types; the last column of each file, or not."""
+    found = UsualSchema()
+    fields = [pa.field("y", pa.bool_())]
+    for kind, files in kinds:
+        for _ in range(files):
+            found.add(pa.schema([*fields, ("x", kind)] if last else [("x", kind), *fields]))
+    schema = found.schema()
+    assert schema is not None
+    assert schema.names == (["y", "x"] if last else ["x", "y"])
+    return str(schema.field("x").type)
+
+
+NULL = pa.null()
+INT, TEXT = pa.int64(), pa.large_string()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "usual"),
+    [
+        ([(NULL, 1), (INT, 1)], "int64"),
+        ([(NULL, 9), (TEXT, 1)], "large_string"),
+        ([(TEXT, 1), (NULL, 9), (INT, 2)], "int64"),
+        ([(TEXT, 2), (NULL, 9), (INT, 1)], "large_string"),
+        ([(NULL, 9)], "null"),
+        ([(NULL, 1), (pa.dictionary(pa.int32(), pa.string()), 1)], str(pa.dictionary(pa.int32(), pa.string()))),
+        ([(pa.dictionary(pa.int32(), NULL), 2), (pa.string(), 1)], "string"),
+        ([(pa.list_(NULL), 2), (pa.list_(INT), 1), (NULL, 3)], "list<item: int64>"),
+        ([(pa.list_(NULL), 2), (NULL, 3)], "list<item: null>"),
+        ([(pa.list_(NULL), 1), (INT, 2), (TEXT, 1)], "int64"),
+        (
+            [(pa.struct({"a": NULL, "b": INT}), 2), (pa.struct({"a": TEXT, "b": NULL}), 1)],
+            "struct<a: large_string, b: int64>",
+        ),
+        (
+            [(pa.struct({"a": NULL}), 3), (pa.struct({"a": INT}), 1), (pa.struct({"b": INT}), 2)],
+            "struct<a: int64>",
+        ),
+        ([(pa.map_(TEXT, NULL), 2), (pa.map_(TEXT, INT), 1)], "map<large_string, int64>"),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_file_without_a_value_in_a_column_says_nothing_of_its_type(
+    kinds: list[tuple[pa.DataType, int]], usual: str, last: bool
+) -> None:
+    """As pandas writes a column of nulls alone, or of empty lists: its type is null, in however many files."""
+    assert usual_of(kinds, last=last) == usual
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_files_that_lack_values_in_different_columns_have_the_same_columns(full: int) -> None:
+    """However many ways there are to lack them; they outvote files that have one column less."""
+    names = [f"c{index}" for index in range(8)]
+    found = UsualSchema()
+    for number in range(200):
+        found.add(pa.schema([(name, INT if number >> index & 1 else NULL) for index, name in enumerate(names)]))
+    for files, columns in ((full, names), (150, names[1:])):
+        for _ in range(files):
+            found.add(pa.schema([(name, INT) for name in columns]))
+    schema = found.schema()
+    assert schema is not None
+    assert (schema.names, set(schema.types)) == (names, {INT})
+
+
+def test_a_column_that_no_file_declares_without_nulls_may_hold_them_where_others_have_no_value() -> None:
+    found = UsualSchema()
+    found.add(pa.schema([pa.field("x", INT, nullable=False)], {"by": "a writer"}))
+    found.add(pa.schema([pa.field("x", NULL)]))
+    schema = found.schema()
+    assert schema is not None
+    assert schema.field("x") == pa.field("x", INT)
+    assert schema.metadata == {b"by": b"a writer"}
+
+
+VALUES = {
+    "text": pa.array(["a", None, "b"]),
+    "category": pa.array(["a", None, "b"]).dictionary_encode(),
+    "list": pa.array([[1.5], None, []]),
+    "struct": pa.array([{"a": 1, "b": "c"}, None, {"a": None, "b": None}]),
+    "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+    "view": pa.array([[1], None, []], pa.list_view(pa.int64())),
+    "tensor": pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int64(), [2]), pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2))
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_file_without_a_value_in_a_column_is_read_with_nulls(tmp_path: Path, name: str, ending: str) -> None:
+    """The first of three, and the last: no file fails for a column in which it has nothing, which pandas types null."""
+    lacking = {
+        "list": pa.array([[], None, []], pa.list_(NULL)),
+        "struct": pa.array([{"a": None, "b": "c"}, None, None], pa.struct({"a": NULL, "b": pa.string()})),
+        "map": pa.array([[("a", None)], None, []], pa.map_(pa.string(), NULL)),
+    }.get(name, pa.nulls(3))
+    (tmp_path / "in").mkdir()
+    for file, column in (("a", lacking), ("b", VALUES[name]), ("c", pa.nulls(3))):
+        table = pa.table({"v": column, "id": [1, 2, 3]})
+        if ending == "parquet":
+            pq.write_table(table, tmp_path / "in" / f"{file}.parquet")
+        else:
+            feather.write_feather(table, tmp_path / "in" / f"{file}.feather")
+    asked = job(tmp_path, "in/")
+    found = discover(STORAGE, asked)
+    assert first_schema(STORAGE, asked) == found.schema
+    read = [
+        read_piece(STORAGE, asked, piece, found.schema).table["v"]
+        for shard in make_plan(found, asked, "").shards()
+        for piece in shard.pieces
+    ]
+    assert [str(each) for each in read[1].to_pylist()] == [str(each) for each in VALUES[name].to_pylist()]
+    assert {each.type for each in read} == {found.schema.field("v").type}
+    assert [each.to_pylist() for each in read[::2]] == [lacking.to_pylist(), [None] * 3]

@@ -10,6 +10,7 @@ from nightjar.inference import tensors
 from nightjar.inference.arrow_types import is_list, is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources.inside import decoded, filled, fits, is_empty
 from nightjar.inference.job.outputtypes import type_name
 
 _MARK = {b"nightjar:declared": b"input.schema"}
@@ -33,7 +34,7 @@ def told(field: pa.Field) -> str:
 
 
 def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Check that a file has each wanted column once, with values of its type.
+    """Check that a file has each wanted column once, with values of its type or with nulls alone.
 
     Raises:
         SchemaMismatch: It has not.
@@ -42,7 +43,7 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
     for name in wanted.names:
         if (count := found.names.count(name)) != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
-        if normalisation.values(found.field(name).type) != normalisation.values(wanted.field(name).type):
+        if not fits(found.field(name).type, wanted.field(name).type):
             raise SchemaMismatch(
                 f"{uri}: column {name!r} is {type_name(found.field(name).type)}, {told(wanted.field(name))}"
             )
@@ -58,10 +59,19 @@ def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     for field in schema:
         if not field.nullable and table[field.name].null_count:
             raise SchemaMismatch(f"{uri}: column {field.name!r} has nulls, in the other files it is declared without")
+    table = _with_typed_nulls(table, schema)
     try:
         return table.cast(schema) if table.schema != schema else table
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"{uri}: cannot be read as the other files are: {error}") from error
+
+
+def _with_typed_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns of nulls alone in their types in `schema`: Arrow casts them not to all types."""
+    for index, field in enumerate(table.schema):
+        if is_empty(field.type):
+            table = table.set_column(index, field.name, pa.nulls(table.num_rows, schema.field(index).type))
+    return table
 
 
 def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -74,6 +84,11 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return column
     if isinstance(column.type, pa.FixedShapeTensorType) and isinstance(kind, pa.FixedShapeTensorType):
         return _tensors(column, kind)
+    if is_empty(column.type):
+        return pa.chunked_array([pa.nulls(len(column), kind)], kind)
+    # Arrow casts neither to nulls nor to a dictionary of numbers, so that nothing could be compared.
+    own = filled(decoded(column.type), kind)
+    column = column.cast(own) if own != column.type else column
     cast = column.cast(kind)
     # Arrow checks whole numbers, but lets a float lose digits, and a time its hours.
     if not is_text(normalisation.values(column.type)) and not _same(column, cast.cast(column.type)):
