@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
+from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, Transient
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
@@ -34,6 +34,9 @@ _AT_ONCE = 8
 """The number of dates that are written at once; an output without these folders may have thousands of dates."""
 
 _MAX_ROUNDS = 100
+
+_NAMED = 3
+"""The most folders or dates that a note names; an output that was copied may have thousands."""
 
 
 def refresh(
@@ -75,8 +78,9 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
             list(pool.map(places.show_date, sorted(changed)))
         problem = places.show_latest()
         if publish.numbers(storage, output)[-1:] == [now.number]:
-            notes.remove(others)
-            return problem
+            notes.remove(others, places.unfinished if places.problems else None)
+            return "; ".join(filter(None, [problem, *places.problems]))
+        dates = dates | places.unfinished
         shown, now = now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
 
@@ -108,7 +112,8 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
 class _Places:
     """The folders for readers of one output, for one snapshot.
 
-    nights: the snapshot's nights, computed once. before_write: called before anything is written or removed.
+    nights: the snapshot's nights, computed once. before_write: called before anything is written or removed. folders:
+    those that are where a link belongs. refused: why dates could not be written. unfinished: the dates of both.
     """
 
     storage: Storage
@@ -117,12 +122,42 @@ class _Places:
     now: Snapshot
     nights: dict[str, str]
     before_write: Callable[[], None]
+    folders: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    unfinished: set[str] = field(default_factory=set)
     _latest: list[PublishedNight] = field(default_factory=list)
 
+    @property
+    def problems(self) -> list[str]:
+        """What is left to do, in sentences for a person."""
+        folders, refused = sorted(self.folders), sorted(self.refused)
+        said = []
+        if folders:
+            what, them, links = "a folder where a link belongs", "it", "the link"
+            if len(folders) > 1:
+                what, them, links = "folders where links belong", "them, or all of latest/ and dates/,", "the links"
+            said.append(
+                f"{_some(folders)} {'is' if len(folders) == 1 else 'are'} {what}, as after a copy that followed links: "
+                f"remove {them} if nobody keeps files of their own there; `nightjar files JOB` then makes {links}"
+            )
+        if refused:
+            said.append(f"dates/ is not complete, the next command tries again: {_some(refused)}")
+        return said
+
     def show_date(self, date: str) -> None:
-        """Write the folder of a date, or empty it if nothing is published for the date."""
+        """Write the folder of a date, or empty it if nothing is published for the date. What cannot be written of it
+        keeps no other date from being written.
+        """
         run = self.nights.get(date)
-        self._show(join(self.output, "dates", date), f"{self.job}-{date}", self._read(run) if run else None)
+        try:
+            whole = self._show(join(self.output, "dates", date), f"{self.job}-{date}", self._read(run) if run else None)
+        except Transient:
+            raise  # the storage is away: it would not take the other dates either
+        except StorageError as error:
+            self.refused.append(str(error))
+            whole = False
+        if not whole:
+            self.unfinished.add(date)
 
     def show_latest(self) -> str:
         """Write the folder of the latest night. Returns why that night cannot be read, if it cannot."""
@@ -145,14 +180,18 @@ class _Places:
             self._latest.append(night)
         return night
 
-    def _show(self, place: str, view: str, night: PublishedNight | None) -> None:
+    def _show(self, place: str, view: str, night: PublishedNight | None) -> bool:
+        """Returns whether every link could be made, or taken away: none of them keeps the files from being written."""
+        whole = True
         if is_local(place):
-            self._link(place, night, DATA, DATA)
+            whole = self._link(place, night, DATA, DATA)
             for form in EXPORTS:
-                self._link(place, night if night and form in night.exports else None, form, f"{exports.FOLDER}/{form}")
+                exported = night if night and form in night.exports else None
+                whole = self._link(place, exported, form, f"{exports.FOLDER}/{form}") and whole
         self._put(join(place, LINKS), night.as_links() if night and night.run else None)
         self._put(join(place, VIEW), night.as_view(view) if night else None)
         self._put(join(place, FILES), night.as_json() if night else None)
+        return whole
 
     def _put(self, uri: str, text: str | None) -> None:
         """Make the object contain this text, or delete it for None."""
@@ -170,14 +209,18 @@ class _Places:
             self.before_write()
             self.storage.write(uri, data)
 
-    def _link(self, place: str, night: PublishedNight | None, name: str, folder: str) -> None:
+    def _link(self, place: str, night: PublishedNight | None, name: str, folder: str) -> bool:
         """Point a link at a folder of the night's revision: that of its data, or of a form of its exports.
 
         Until the data folder has been swept, it may have parts that are not published. Until then the link still leads
-        to an earlier night, unless readers must not see that night any more.
+        to an earlier night, unless readers must not see that night any more. A folder of its name is data that a person
+        copied there, and is left. Returns whether there is none.
         """
         link, root = join(place, name), self.output.rstrip("/")
         up = "../" * place.removeprefix(root).count("/")
+        if localstore.is_folder(link):
+            self.folders.append(link)
+            return False
         there = localstore.read_link(link)
         if night and night.data:
             # A relative link, because the output may be moved, or mounted elsewhere.
@@ -185,10 +228,17 @@ class _Places:
             if there != wanted:
                 self.before_write()
                 localstore.replace_link(link, wanted)
-            return
+            return True
         if there is None:
-            return
+            return True
         published = {f"{up}{folder_of(run, entry)}/{folder}" for run, entry in self.now.runs.items()}
         if not (night and night.run and there in published):
             self.before_write()
             self.storage.delete([link])
+        return True
+
+
+def _some(said: list[str]) -> str:
+    """The first of them, and the number of the others."""
+    more = f" and {len(said) - _NAMED:,} more" if len(said) > _NAMED else ""
+    return ", ".join(said[:_NAMED]) + more

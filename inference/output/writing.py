@@ -37,10 +37,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """The content of a note."""
+    """The content of a note. over: its command writes no more, and left these dates to the next one."""
 
     dates: tuple[str, ...]
     writer: Holder
+    over: bool = False
 
 
 @dataclass
@@ -70,20 +71,25 @@ class Notes:
         with self._lock:
             if self._own and dates <= self._noted:
                 return
-            writer = this_holder("places")
-            uri = join(self._folder(), f"{writer.nonce}.json")
-            content = _Note(tuple(sorted(dates - self._noted)), writer)
-            self.storage.create(uri, json.dumps(to_json(content)).encode())
-            self._own.append(uri)
+            self._own.append(self._leave(dates - self._noted))
             self._noted |= dates
 
-    def remove(self, mended: list[Left]) -> None:
+    def remove(self, mended: list[Left], unfinished: Set[str] | None = None) -> None:
         """Remove this command's notes, and those of `mended` whose processes have ended, because the folders are
-        right.
+        right. unfinished: the dates of which they are not, if there is anything left to do for the next command; a note
+        of these is left.
         """
         gone = [*self._own, *(left.uri for left in mended if left.ended)]
+        if unfinished is not None:
+            self._leave(unfinished, over=True)
         if gone:
             self.storage.delete(gone)
+
+    def _leave(self, dates: Set[str], *, over: bool = False) -> str:
+        writer = this_holder("places")
+        uri = join(self._folder(), f"{writer.nonce}.json")
+        self.storage.create(uri, json.dumps(to_json(_Note(tuple(sorted(dates)), writer, over))).encode())
+        return uri
 
     def _folder(self) -> str:
         return join(self.output, "latest", "_writing")
@@ -94,6 +100,6 @@ def _read(uri: str, raw: bytes) -> Left:
         note = of_json(_Note, json.loads(raw))
         writer = note.writer
         old = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(writer.at) > _GONE_AFTER
-        return Left(uri, frozenset(note.dates), old or is_dead(writer))
+        return Left(uri, frozenset(note.dates), note.over or old or is_dead(writer))
     except (ValueError, TypeError, LookupError, AttributeError):
         return Left(uri, None, ended=True)

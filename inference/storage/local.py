@@ -167,6 +167,12 @@ def read_link(uri: str) -> str | None:
             return None
 
 
+def is_folder(uri: str) -> bool:
+    """Whether there is a folder, and no link to one."""
+    with _as_ours(uri):
+        return Path(uri).is_dir() and not Path(uri).is_symlink()
+
+
 def replace_link(uri: str, target: str) -> None:
     """Point a symbolic link at `target`, atomically for readers. A folder of that name stays, and is an error.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +13,15 @@ from typing import Any
 import pytest
 from test_places import OBJECTS
 
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import Denied, StorageError
+from nightjar.inference.output import places, visibility
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output import visibility
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
-from outputs import NIGHT, Placed
+from outputs import JOB, NIGHT, Placed
 
 
 @pytest.fixture
@@ -68,6 +69,60 @@ def test_only_dates_that_changed_are_written(output: Placed) -> None:
     )
     assert output.refresh(storage=watching) == ""
     assert not written
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_an_output_that_was_copied_with_its_links_followed_is_led_on_and_mended(
+    output: Placed, tmp_path: Path, elsewhere: bool
+) -> None:
+    """Its links are folders then. Nothing of them is deleted; what lists the files is right all the same, and who
+    removes the folders gets the links.
+    """
+    days = [f"2026-11-{day}" for day in (15, 16, 17, 18)]
+    for day in days:
+        output.publish(day)
+    output.refresh()
+    copied = tmp_path / "copied"
+    shutil.copytree(output.uri, copied, symlinks=False)
+    if not elsewhere:
+        shutil.rmtree(output.uri)
+        copied = copied.rename(output.uri)
+    copy = Placed(str(copied))
+    folders = sorted(path for path in copied.glob("*/**/data") if "runs" not in path.parts)
+    assert len(folders) == 5
+    for number in (1, 2):
+        copy.publish(NIGHT, number)
+        said = copy.refresh(NIGHT)
+        assert f"{copied}/dates/2026-11-15/data, " in said or not elsewhere
+        assert f"{copied}/latest/data" in said or elsewhere
+        assert "`nightjar files JOB`" in said
+        assert copy.night("latest") == copy.night(f"dates/{NIGHT}") == f"{NIGHT} r{number}"
+        assert copy.night(f"dates/{days[0]}") == f"{days[0]} r1"
+        assert len(list((copied / "latest" / "_writing").iterdir())) == 1, "one note, however many commands"
+    visibility.unpublish(copy.storage, copy.uri, days[0])
+    assert f"{copied}/dates/{days[0]}/data" in copy.refresh(), "readers of the folder still see that night"
+    assert all(path.is_dir() and not path.is_symlink() for path in folders)
+    for path in folders:
+        shutil.rmtree(path)
+    assert copy.refresh() == ""
+    shown = [copied / "latest", copied / "dates" / NIGHT, *(copied / "dates" / day for day in days[1:] if elsewhere)]
+    assert all((place / "data").is_symlink() and (place / "data").exists() for place in shown)
+    assert not list((copied / "latest" / "_writing").iterdir())
+    assert copy.empty(f"dates/{days[0]}")
+
+
+def test_a_date_that_cannot_be_written_keeps_no_other_from_being_written(output: Placed) -> None:
+    """It is written by the next command that can, also by one that finds nothing else to do."""
+    for day in ("2026-11-17", "2026-11-18", NIGHT):
+        output.publish(day)
+    refused = [faults.fail("write", "*/dates/2026-11-17/*", None, Denied("2026-11-17: not yours"))]
+    said = output.refresh(storage=FaultyStorage(output.storage, refused))
+    assert said == "dates/ is not complete, the next command tries again: 2026-11-17: not yours"
+    assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
+    assert output.night("dates/2026-11-18") == "2026-11-18 r1"
+    assert not Path(output.uri, "dates/2026-11-17/files.json").exists()
+    assert places.refresh(output.storage, output.uri, JOB, behind=True) == ""
+    assert output.night("dates/2026-11-17") == "2026-11-17 r1"
 
 
 def test_one_that_comes_late_leaves_nothing_old(output: Placed) -> None:
