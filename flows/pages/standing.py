@@ -149,7 +149,7 @@ def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
 def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
     """`status` of a run without a ledger: what it waits for, or why it could not begin, if that was kept."""
     shown = now.runs.get(request.run_id)
-    unknown = Standing("unknown", problem=deleted(request.run_id) if shown else "")
+    unknown = Standing("unknown", problem=deleted(request.run_id, date=shown.date) if shown else "")
     begins = before_it_begins(request.storage, request.run_uri, request.job.name)
     found = _bare(request, begins or unknown, now)
     return replace(found, published_revision=shown.revision if shown else None)

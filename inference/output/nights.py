@@ -163,7 +163,7 @@ def published(storage: Storage, output: str, run_id: str | None, date: str | Non
     try:
         return there(storage, output, now.number, run, entry)
     except Missing as error:
-        raise Missing(deleted(run, f" ({error})")) from error
+        raise Missing(deleted(run, f" ({error})", entry.date)) from error
 
 
 def there(storage: Storage, output: str, number: int, run: str, entry: Published) -> PublishedNight:
@@ -174,12 +174,21 @@ def there(storage: Storage, output: str, number: int, run: str, entry: Published
     return found
 
 
-def deleted(run: str, detail: str = "") -> str:
-    """Says of a published run whose files are gone what happened, and what to do."""
+def deleted(run: str, detail: str = "", date: str = "") -> str:
+    """Says of a published run whose files are gone what happened, and what to do. date: of its night, if known."""
     return (
-        f"the files of the run {run!r} were deleted after it was published{detail}; `nightjar run JOB --run-id {run} "
-        "--fresh` scores it again"
+        f"the files of the run {run!r} were deleted after it was published{detail}; `{scoring_anew(run, date)}` scores "
+        "it again"
     )
+
+
+def scoring_anew(run: str, date: str) -> str:
+    """The command that scores a published run again. date: of its night.
+
+    The date is said even where it lies in the run's folder, because that may be gone, too.
+    """
+    night = f" --date {date}" if date not in ("", run) else ""
+    return f"nightjar run JOB --run-id {run}{night} --fresh"
 
 
 def night_of(storage: Storage, output: str, number: int, run: str, entry: Published) -> PublishedNight:

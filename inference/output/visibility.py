@@ -13,7 +13,7 @@ from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.nights import there
+from nightjar.inference.output.nights import scoring_anew, there
 from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.storage.protocol import Storage
 
@@ -166,7 +166,7 @@ def _check_can_be_shown(storage: Storage, output: str, run_id: str, entry: Publi
     except Missing as error:
         raise JobError(
             f"r{entry.revision} of the run {run_id!r} cannot be shown again, because it was deleted ({error}); nothing "
-            f"was changed. `nightjar run JOB --run-id {run_id} --fresh` scores it anew; `nightjar unpublish JOB RUN` "
+            f"was changed. `{scoring_anew(run_id, entry.date)}` scores it anew; `nightjar unpublish JOB RUN` "
             "takes one night away and leaves the others as they are"
         ) from error
 

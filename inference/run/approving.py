@@ -123,9 +123,9 @@ def _check(
     request: RunRequest, newest: revs.Revision, question: Question, approved: bool, revision: int | None, name: str
 ) -> None:
     run = f"{request.job.name} {request.run_id} r{newest.number}"
-    given = newest.state.decision
+    given, words = newest.state.decision, " ".join(request.words)
     if newest.sealed:
-        raise JobError(f"{run} was published already; `nightjar unpublish JOB {request.run_id}` takes it back")
+        raise JobError(f"{run} was published already; `nightjar unpublish JOB {words}` takes it back")
     if revision is not None and revision != newest.number:
         raise JobError(f"the answer is about r{revision}, and {run} is the newest now; look at it, and answer again")
     if name and name != question.name:
@@ -135,8 +135,8 @@ def _check(
         )
     if given is not None and given.approved and not approved:
         raise JobError(
-            f"{run} was {given.words}, and is not published yet: `nightjar approve JOB {request.run_id}` ends that; "
-            f"then `nightjar unpublish JOB {request.run_id}` takes it back"
+            f"{run} was {given.words}, and is not published yet: `nightjar approve JOB {words}` ends that; "
+            f"then `nightjar unpublish JOB {words}` takes it back"
         )
     if given is not None and not given.approved and not approved:
         raise JobError(f"{run} was {given.words}")

@@ -125,7 +125,7 @@ def _run(storage: Storage, output: str, run: str, entry: Published, manifest: Ma
         files = reading.files_of(storage, night_of(storage, output, 0, run, entry))
         schema = files.dataset().schema
     except Missing as error:
-        raise _deleted(run, error) from error
+        raise _deleted(run, entry.date, error) from error
     return _Run(run, files, schema, frozenset((*manifest.identity.get("carry", ()), *LINEAGE)))
 
 
@@ -156,11 +156,11 @@ def _blocks(run: _Run, columns: list[str]) -> Iterator[pa.Table]:
     try:
         yield from run.files.blocks(run.files.dataset(), list(dict.fromkeys(columns)))
     except Missing as error:
-        raise _deleted(run.called, error) from error
+        raise _deleted(run.called, run.files.date, error) from error
 
 
-def _deleted(run: str, error: Missing) -> Missing:
-    return Missing(deleted(run, f" ({error})"))
+def _deleted(run: str, date: str, error: Missing) -> Missing:
+    return Missing(deleted(run, f" ({error})", date))
 
 
 def _rows(side: Side, key: int) -> RunRows:

@@ -46,21 +46,22 @@ T = TypeVar("T")
 class Report:
     """One revision of a run, as it stands now.
 
-    line: how it stands, and its figures. uri: of the revision. newest: the number of the newest publication of the
-    output. instead: as `standing.shown_instead`. late_tables: those of the job that do not show that one. remarks:
-    (word, what a person should know of how it was scored, or can do about its files). gates: all that were judged; of a
-    run that was refused by an earlier version, or before anything was scored, only those that did not pass. decision:
-    what a person answered who was asked. metrics: of the audit, with the evaluation of labels that came late, if any;
-    of a night that its canary stopped, of the canary. labels_later: whether the job expects such. late: that
-    evaluation. trend: the nights before; tonight: the same figures of this one, if they are known. compared: the
-    columns beside those of other nights. account: where the time of the last command that scored went, if it came to
-    its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first of them. identity:
-    what scored the shards; None if the ledger does not say. libraries: their versions, where it was validated.
-    incomplete: what could not be read, a sentence each.
+    words: the arguments for commands about it. line: how it stands, and its figures. uri: of the revision. newest: the
+    number of the newest publication of the output. instead: as `standing.shown_instead`. late_tables: those of the job
+    that do not show that one. remarks: (word, what a person should know of how it was scored, or can do about its
+    files). gates: all that were judged; of a run that was refused by an earlier version, or before anything was scored,
+    only those that did not pass. decision: what a person answered who was asked. metrics: of the audit, with the
+    evaluation of labels that came late, if any; of a night that its canary stopped, of the canary. labels_later:
+    whether the job expects such. late: that evaluation. trend: the nights before; tonight: the same figures of this
+    one, if they are known. compared: the columns beside those of other nights. account: where the time of the last
+    command that scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards,
+    incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries: their
+    versions, where it was validated. incomplete: what could not be read, a sentence each.
     """
 
     job: str
     job_path: str
+    words: tuple[str, ...]
     line: RunLine
     uri: str
     input: str
@@ -145,6 +146,7 @@ class _Collector:
         return Report(
             job=request.job.name,
             job_path=request.job_path,
+            words=request.words,
             line=line,
             uri=newest.uri,
             input=manifest.input if manifest else request.job.input.shown,

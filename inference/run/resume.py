@@ -294,7 +294,8 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
         raise TakenBack(
             f"r{source.number} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since, and this run would publish its results again: nothing was scored, and readers do not see them. "
-            f"`nightjar republish JOB {request.run_id}` shows r{source.number} again, --fresh scores everything anew"
+            f"`nightjar republish JOB {' '.join(request.words)}` shows r{source.number} again, --fresh scores "
+            "everything anew"
         )
 
 

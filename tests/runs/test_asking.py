@@ -51,6 +51,18 @@ def no(lake: Lake, **more: object) -> Answered:
     return answer(lake.request(), approved=False, by="ben", **more)
 
 
+def test_what_was_published_already_is_taken_back_where_it_lies(lake: Lake) -> None:
+    """Where each night has an output of its own, the name of a run alone would be looked for in that of today."""
+    lake.engine = "local"
+    lake.ready(checks=ASKS, output__uri="out/{date}/")
+    with pytest.raises(Unanswered):
+        lake.run(run_id="repair", date="2026-11-18")
+    request = lake.request(run_id="repair", date="2026-11-18")
+    answer(request, approved=True, by="anna")
+    with pytest.raises(JobError, match="; `nightjar unpublish JOB repair --date 2026-11-18` takes it back"):
+        answer(request, approved=False, by="ben")
+
+
 def test_a_run_that_asks_waits_and_holds_nothing(lake: Lake) -> None:
     """Everything is scored and validated, nothing is published, and its ledger is free."""
     request = asked(lake)

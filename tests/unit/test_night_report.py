@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import math
 import re
 import shlex
@@ -16,6 +17,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.cli.main import app
@@ -23,7 +25,7 @@ from nightjar.flows.pages.report import page as pages
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import Chart, drift_chart, pictures, trend_chart
 from nightjar.flows.pages.report.page import drawn, report_page
-from nightjar.flows.pages.report.writing import Left, leave, write, written
+from nightjar.flows.pages.report.writing import Left, leave, made, write, written
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
 from nightjar.inference.metrics.drift import Group
@@ -36,7 +38,7 @@ from nightjar.inference.run.approving import answer
 from nightjar.inference.run.drifted import MAX_COLUMNS, MAX_GROUPED, beside
 from nightjar.inference.run.report import Incident
 from nightjar.inference.run.reporting import INCIDENTS_SHOWN, SHARDS_SHOWN, Report, collect
-from nightjar.inference.run.shardtimes import MAX_BARS, MAX_WORKERS, shard_times
+from nightjar.inference.run.shardtimes import MAX_BARS, MAX_WORKERS, SlowShard, shard_times
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
@@ -253,6 +255,30 @@ def test_a_slow_shard_is_named_with_the_command_that_shows_what_it_printed(night
     text = Seen(page_of(night, "2026-11-20")).text
     assert "The slowest shard, part-02.parquet[1000:2000], took " in text
     assert f"nightjar logs {night.job_path} 2026-11-20 --shard {slow.shard}" in text
+
+
+def test_every_command_of_a_named_run_says_the_date_of_its_output(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where each night has an output of its own: pasted on another day, the commands mean that of this night."""
+    lake.engine = LOCAL
+    lake.ready(
+        output__uri="out/{date}/",
+        carry=["id"],
+        late_labels={"key": "id", "label": "y", "input": {"uri": "labels.parquet"}},
+    )
+    lake.run(run_id="repair", date="2026-11-18")
+    pq.write_table(pa.table({"id": range(8000), "y": [id % 2 for id in range(8000)]}), lake.folder / "labels.parquet")
+    request = lake.request(run_id="repair", date="2026-11-18")
+    report, _, page = made(request)
+    slow = SlowShard(report.shards[0].shard, 9.0, 1.0)
+    page += shown(replace(report, times=replace(report.times, slow=slow)))
+    found = {line for line in re.split(r"[\n<>]|: (?=nightjar)", html.unescape(page)) if line.startswith("nightjar ")}
+    assert {shlex.split(line)[1] for line in found} == {"report", "logs", "evaluate", "unpublish"}
+    for line in sorted(found):
+        assert line.partition(str(lake.job_path))[2].startswith(" repair --date 2026-11-18")
+        capsys.readouterr()
+        app(shlex.split(line)[1:], standalone_mode=False)
 
 
 def test_no_shard_is_called_slow_that_took_about_as_long_as_the_others() -> None:

@@ -522,6 +522,18 @@ def test_a_published_night_whose_files_were_deleted_is_not_an_unknown_one(
             said(capsys, command, "job.yaml", NIGHT)
 
 
+def test_a_run_with_a_name_of_its_own_whose_files_were_deleted_is_scored_again_for_its_own_date(
+    job: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What said its date is gone with its files."""
+    finished(str(job.out), "repair", date="2026-11-18")
+    shutil.rmtree(job.out / "runs" / "repair")
+    again = "; `nightjar run JOB --run-id repair --date 2026-11-18 --fresh` scores it again"
+    assert again in said(capsys, "status", "job.yaml", "repair")
+    with pytest.raises(Missing, match=re.escape(again)):
+        said(capsys, "files", "job.yaml", "--run-id", "repair")
+
+
 def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "status", "job.yaml", "2020-01-01").splitlines()
     assert told == [

@@ -12,7 +12,7 @@ import pytest
 
 from nightjar.flows.cli.main import app
 from nightjar.flows.cli.options import out
-from nightjar.inference.errors import AlreadyExists, JobError
+from nightjar.inference.errors import AlreadyExists, JobError, TakenBack
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Published
@@ -178,6 +178,27 @@ def test_a_night_that_is_taken_away_by_its_date_is_shown_again_by_its_date(outpu
         visibility.republish(LakeStorage(), output, None, "2026-11-10")
     with pytest.raises(JobError, match="no revision of the run '2026-11-11' was published"):
         visibility.republish(LakeStorage(), output, None, "2026-11-11")
+
+
+def test_a_named_run_that_was_taken_back_is_shown_again_where_it_lies(lake: Lake) -> None:
+    """Where each night has an output of its own, its name alone would be looked for in that of today."""
+    lake.ready(output__uri="out/{date}/")
+    night = {"run_id": "repair", "date": "2026-11-10"}
+    lake.run(engine="local", **night)
+    request = lake.request(**night)
+    visibility.unpublish(request.storage, request.output, "repair")
+    lake.write_file("part-09.parquet", 8000, 10)
+    with pytest.raises(TakenBack, match="`nightjar republish JOB repair --date 2026-11-10` shows r1 again"):
+        lake.run(engine="local", **night)
+
+
+def test_a_named_run_that_was_deleted_is_scored_anew_for_its_own_date(output: str) -> None:
+    """What said its date is gone with it."""
+    finished(output, "repair", date="2026-11-10")
+    visibility.unpublish(LakeStorage(), output, "repair")
+    shutil.rmtree(Path(output, "runs/repair"))
+    with pytest.raises(JobError, match="`nightjar run JOB --run-id repair --date 2026-11-10 --fresh` scores it anew"):
+        visibility.rollback(LakeStorage(), output, None)
 
 
 def test_no_publication_is_shown_again_that_has_a_deleted_revision(

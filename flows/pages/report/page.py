@@ -224,7 +224,7 @@ def _unlabelled(report: Report) -> str:
             f"{found.label!r}, and of the others {found.excluded_scores:,} have no usable {found.score!r}."
         )
     if report.labels_later:
-        evaluate = shlex.join(["nightjar", "evaluate", report.job_path, report.line.run_id])
+        evaluate = shlex.join(["nightjar", "evaluate", report.job_path, *report.words])
         return f"Labels come later. When they are there: {evaluate}"
     return "There are no labels to compare with: the job names no label."
 
