@@ -34,15 +34,15 @@ class UsualSchema:
             if not any(known.add_named(schema) for known in self._seen) and len(self._seen) < _KINDS:
                 self._seen.append(_Inferred(schema, unseen))
             return
-        columns = normalisation.columns(schema)
+        columns = pa.schema(sorted(normalisation.columns(schema), key=lambda each: each.name))
         if any(known.add_alike(schema, columns) for known in self._seen):
             return
         if len(self._seen) < _KINDS:
             self._seen.append(_Alike(schema, columns))
 
     def schema(self) -> pa.Schema | None:
-        """The schema of most files, as the first of them stores it. A column excludes nulls only if it does in each
-        file.
+        """The schema of most files, in the order that most of these have, as the first of those stores it. A column
+        excludes nulls only if it does in each file.
         """
         if not self._seen:
             return None
@@ -51,35 +51,48 @@ class UsualSchema:
         return usual.schema([other for other in self._seen if usual.takes_in(other)])
 
 
-class _Alike:
-    """Files with the same columns, however each writer stored and declared them.
+class _Counted:
+    """Files that count together. Each way to write them is a schema, with the number of its files."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.files = 1
+        self._ways: list[tuple[pa.Schema, int]] = [(schema, 1)]
+
+    def add_equal(self, schema: pa.Schema) -> bool:
+        """Count a file if its schema equals one seen before. This is the fast path, for most of a million files."""
+        for index, (way, files) in enumerate(self._ways):
+            if way.equals(schema):
+                self._ways[index] = (way, files + 1)
+                self.files += 1
+                return True
+        return False
+
+    def _add(self, schema: pa.Schema) -> None:
+        self.files += 1
+        if len(self._ways) < _KINDS:
+            self._ways.append((schema, 1))
+
+
+class _Alike(_Counted):
+    """Files with the same columns, in whatever order, and however each writer stored and declared them.
 
     Those in which a column has the type null, because no row has a value, are apart. Among them a column has the type
     that any of them gives it, and they count for the files whose columns have all types.
     """
 
     def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
-        self.files = 1
+        super().__init__(schema)
         self._columns = columns
         self._partial = any(map(holds_empty, columns.types))
-        self._ways = [schema]
         self._required = normalisation.without_nulls(schema)
 
-    def add_equal(self, schema: pa.Schema) -> bool:
-        """Count a file if its schema equals one seen before. This is the fast path, for most of a million files."""
-        known = any(way.equals(schema) for way in self._ways)
-        self.files += known
-        return known
-
     def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
-        """Count a file if its columns are the same."""
+        """Count a file if its columns are the same. columns: sorted by their names."""
         if self._partial != any(map(holds_empty, columns.types)) or not self._agrees(columns):
             return False
         self._columns = _filled(self._columns, columns)
-        self.files += 1
         self._required &= normalisation.without_nulls(schema)
-        if len(self._ways) < _KINDS:
-            self._ways.append(schema)
+        self._add(schema)
         return True
 
     def add_named(self, schema: pa.Schema) -> bool:
@@ -93,12 +106,18 @@ class _Alike:
     def _agrees(self, columns: pa.Schema) -> bool:
         """Whether the columns are the same, but for those of the type null."""
         mine = self._columns
+        if mine.equals(columns):
+            return True
         return bool(mine.names == columns.names and _filled(mine, columns).equals(_filled(columns, mine)))
 
     def schema(self, taken_in: Sequence[_Alike | _Inferred]) -> pa.Schema:
-        """The first file's schema. taken_in: other files that count for these."""
-        first = self._ways[0]
-        for way in (*self._ways, self._columns) if self._partial else ():
+        """The schema of the first file with the usual order. taken_in: other files that count for these."""
+        ways, orders = [way for way, _ in self._ways], Counter[tuple[str, ...]]()
+        for way, files in self._ways:
+            orders[tuple(way.names)] += files
+        usual, _ = orders.most_common(1)[0]
+        first = next(way for way in ways if tuple(way.names) == usual)
+        for way in (*ways, self._columns) if self._partial else ():
             first = _filled(first, way)
         required = self._required.intersection(*(each._required for each in taken_in if isinstance(each, _Alike)))
         return normalisation.admitting(first, required)
@@ -110,23 +129,13 @@ def _filled(columns: pa.Schema, like: pa.Schema) -> pa.Schema:
     return pa.schema([each.with_type(filled(each.type, theirs[each.name])) for each in columns], columns.metadata)
 
 
-class _Inferred:
+class _Inferred(_Counted):
     """Files with columns of the same names, whose types were inferred from values. Each column is decided by itself."""
 
     def __init__(self, schema: pa.Schema, unseen: pa.DataType) -> None:
-        self.files = 1
+        super().__init__(schema)
         self._unseen = unseen
         self._names = frozenset(schema.names)
-        self._ways: list[tuple[pa.Schema, int]] = [(schema, 1)]
-
-    def add_equal(self, schema: pa.Schema) -> bool:
-        """As `_Alike.add_equal`."""
-        for index, (way, files) in enumerate(self._ways):
-            if way.equals(schema):
-                self._ways[index] = (way, files + 1)
-                self.files += 1
-                return True
-        return False
 
     def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
         """As `_Alike.add_named`."""
@@ -136,9 +145,7 @@ class _Inferred:
         """Count a file if its columns have the same names, in any order."""
         if self._names != frozenset(schema.names):
             return False
-        self.files += 1
-        if len(self._ways) < _KINDS:
-            self._ways.append((schema, 1))
+        self._add(schema)
         return True
 
     def takes_in(self, other: _Alike | _Inferred) -> bool:

@@ -573,3 +573,45 @@ def test_a_file_without_a_value_in_a_column_is_read_with_nulls(tmp_path: Path, n
     assert [str(each) for each in read[1].to_pylist()] == [str(each) for each in VALUES[name].to_pylist()]
     assert {each.type for each in read} == {found.schema.field("v").type}
     assert [each.to_pylist() for each in read[::2]] == [lacking.to_pylist(), [None] * 3]
+
+
+def ordered(*columns: str) -> pa.Schema:
+    return pa.schema([pa.field(name[0], TEXT if name.endswith("!") else INT) for name in columns])
+
+
+@pytest.mark.parametrize(
+    ("files", "usual"),
+    [
+        ([(3, ordered("a", "b")), (2, ordered("a", "b", "z")), (2, ordered("z", "a", "b"))], ["a", "b", "z"]),
+        ([(1, ordered("z", "a", "b")), (2, ordered("a", "b", "z")), (3, ordered("a", "b"))], ["a", "b", "z"]),
+        ([(2, ordered("z", "a", "b")), (2, ordered("a", "b", "z"))], ["z", "a", "b"]),
+        ([(2, ordered("z", "a", "b")), (2, ordered("a", "b", "z!")), (3, ordered("a", "b"))], ["a", "b"]),
+    ],
+)
+def test_a_column_that_most_files_have_stays_whatever_the_order_of_their_columns(
+    files: list[tuple[int, pa.Schema]], usual: list[str]
+) -> None:
+    """Files of Parquet, as those of CSV. The order is the one that most of these files have, and in a tie the first."""
+    found = UsualSchema()
+    for count, schema in files:
+        for _ in range(count):
+            found.add(schema)
+    schema = found.schema()
+    assert schema is not None
+    assert schema == ordered(*usual)
+
+
+def test_files_with_columns_in_another_order_are_read_whole_and_in_parts(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, order in {"a": "ab", "b": "ab", "c": "abz", "d": "abz", "e": "zab", "f": "bza"}.items():
+        table = pa.table({"a": [1, 2, 3, 4], "b": ["5", "6", "7", "8"], "z": [0.5, 1.5, 2.5, None]})
+        pq.write_table(table.select(list(order)), tmp_path / "in" / f"{name}.parquet", row_group_size=4)
+    for keys in ({}, {"shard_rows": 3}, {"where": "a > 2"}):
+        asked = job(tmp_path, "in/", **keys)
+        found = discover(STORAGE, asked)
+        assert found.schema.names == ["a", "b", "z"]
+        pieces = [piece for shard in make_plan(found, asked, "").shards() for piece in shard.pieces]
+        whole = [piece for piece in pieces if Path(piece.uri).stem not in "ab"]
+        read = pa.concat_tables([read_piece(STORAGE, asked, piece, found.schema).table for piece in whole])
+        assert read["a"].to_pylist() == ([3, 4] if "where" in keys else [1, 2, 3, 4]) * 4
+        assert read["b"].to_pylist() == (["7", "8"] if "where" in keys else ["5", "6", "7", "8"]) * 4
