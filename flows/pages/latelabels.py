@@ -8,12 +8,15 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 
-def late_lines(made: LateEvaluation) -> list[tuple[str, str]]:
-    """An evaluation as (name, value): how many rows have a label, the metrics, and the checks that do not hold."""
+def late_lines(made: LateEvaluation, newest: int) -> list[tuple[str, str]]:
+    """An evaluation as (name, value): how many rows have a label, the metrics, and the checks that do not hold. newest:
+    the newest revision of the run; if this one is of another revision, it says so.
+    """
     joined = made.joined
+    of = f", of r{made.revision}, which readers see" if made.revision != newest else ""
     said = f"{joined.labelled:,} of {counted(joined.rows, 'row')} ({joined.share:.1%}) have one"
     return [
-        ("labels", f"{said} (evaluation {made.number} of {made.at})"),
+        ("labels", f"{said} (evaluation {made.number} of {made.at}{of})"),
         *evaluation_lines(made.instead_of(Figures({}))),
         *(("warning", f"{gate.name}: {gate.sentence}") for gate in made.gates if not gate.passed),
     ]
@@ -27,7 +30,7 @@ def late_text(made: LateEvaluation, kept: str) -> str:
          f"{joined.rows - joined.labelled:,} without"),
         ("labels", f"{joined.labels:,} at {made.labels}, {joined.unmatched_labels:,} without a row of this night"),
         *([("gates", f"{passed} of {len(made.gates)} passed")] if made.gates else []),
-        *late_lines(made)[1:],
+        *late_lines(made, made.revision)[1:],
         *(("note", note) for note in _notes(made)),
         ("kept", kept),
     ]  # fmt: skip

@@ -202,7 +202,8 @@ def status_text(found: RunStatus) -> str:
     lines += [f"  but        {named_instead(found.instead)}"] if found.instead else []
     lines += [f"  table      {line(late_table(each, found.publication))}" for each in found.late_tables]
     lines += [f"  warning    {line(said)}" for said in found.warnings]
-    lines += [f"  {word:<10} {line(text)}" for word, text in (late_lines(found.evaluation) if found.evaluation else [])]
+    late = late_lines(found.evaluation, found.revision) if found.evaluation else []
+    lines += [f"  {word:<10} {line(text)}" for word, text in late]
     lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
     lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
     if more := found.failed_shards - len(found.failures):

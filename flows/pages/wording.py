@@ -255,10 +255,11 @@ def said_of(offender: Offender) -> str:
 
 
 def metric_text(metric: Metric | None) -> str:
-    """The figure by which nights are compared; empty if there is none."""
+    """The figure by which nights are compared, with its revision if that is not the newest; empty if there is none."""
     if metric is None:
         return ""
-    return f"{metric.name} {metric.value:.4g}" if isinstance(metric.value, float) else f"{metric.name} {metric.value}"
+    value = f"{metric.value:.4g}" if isinstance(metric.value, float) else metric.value
+    return f"{metric.name} {value}{f' (r{metric.revision})' if metric.revision else ''}"
 
 
 def distinct_text(found: Distinct | None) -> str:

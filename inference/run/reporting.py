@@ -52,11 +52,12 @@ class Report:
     files). gates: all that were judged; of a run that was refused by an earlier version, or before anything was scored,
     only those that did not pass. decision: what a person answered who was asked. metrics: of the audit, with the
     evaluation of labels that came late, if any; of a night that its canary stopped, of the canary. labels_later:
-    whether the job expects such. late: that evaluation. trend: the nights before; tonight: the same figures of this
-    one, if they are known. compared: the columns beside those of other nights. account: where the time of the last
-    command that scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards,
-    incidents: the first of them. identity: what scored the shards; None if the ledger does not say. libraries: their
-    versions, where it was validated. incomplete: what could not be read, a sentence each.
+    whether the job expects such. late: the newest such evaluation, of the revision that readers see, or else of this
+    one. trend: the nights before; tonight: the same figures of this one, if they are known. compared: the columns
+    beside those of other nights. account: where the time of the last command that scored went, if it came to its end.
+    cost: of its workers. times: when the shards were scored. shards, incidents: the first of them. identity: what
+    scored the shards; None if the ledger does not say. libraries: their versions, where it was validated. incomplete:
+    what could not be read, a sentence each.
     """
 
     job: str
@@ -127,7 +128,7 @@ class _Collector:
             request.output,
             request.run_id,
             newest,
-            shown.revision if shown else 0,
+            shown,
             request.job.name,
             request.lease_s,
         )
@@ -136,8 +137,9 @@ class _Collector:
         refused = None if manifest else self._try(lambda: _refused(self.storage, newest))
         judged: Manifest | Refused | None = manifest or refused
         metrics = judged.metrics if judged else None
-        late = self._try(lambda: latest(self.storage, newest.uri))
-        if metrics and late:
+        seen = revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
+        late = self._try(lambda: latest(self.storage, seen))
+        if metrics and late and late.revision == newest.number:
             metrics = late.instead_of(metrics)
         date = state.planned.date if state.planned else request.date
         whole = state.progress.done_shards == state.progress.shards

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing, Rejected, StorageError
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
 from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
@@ -40,10 +42,11 @@ _RUNS_READ = 16
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure by which nights are compared."""
+    """One figure by which nights are compared. revision: whose it is, if not the newest one's; else left out."""
 
     name: str
     value: int | float | str
+    revision: int = field(default=0, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class RunFigures:
     publication: the number under which the newest revision was published, else 0. began, seconds: when the last command
     began that wrote the run, and how long it took until it ended; None while it runs, or if nobody knows. rows: of the
     input, as far as they are counted. failed: attempts that failed. metric: the figure by which nights are compared, of
-    a revision that passed its gates.
+    the revision that readers see, or else of the newest one, if that passed its gates.
     """
 
     run_id: str
@@ -151,7 +154,7 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
     now = publish.newest(storage, output)
 
     def look(run_id: str) -> RunLine | None:
-        shown = now.runs[run_id].revision if run_id in now.runs else 0
+        shown = now.runs.get(run_id)
         try:
             return _line(storage, output, run_id, shown, job, lease_s)
         except StorageError as error:
@@ -168,7 +171,9 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
         return [line for line in lines if line is not None]
 
 
-def _line(storage: Storage, output: str, run_id: str, shown: int, job: str, lease_s: float) -> RunLine | None:
+def _line(
+    storage: Storage, output: str, run_id: str, shown: Published | None, job: str, lease_s: float
+) -> RunLine | None:
     uri = revs.run_folder(output, run_id)
     newest = revs.newest_revision(storage, uri)
     if newest is None:
@@ -187,19 +192,25 @@ def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | Non
 
 
 def run_line(
-    storage: Storage, output: str, run_id: str, newest: revs.Revision, shown: int, job: str, lease_s: float = LEASE_S
+    storage: Storage,
+    output: str,
+    run_id: str,
+    newest: revs.Revision,
+    shown: Published | None,
+    job: str,
+    lease_s: float = LEASE_S,
 ) -> RunLine:
-    """A run that has a revision. newest: its newest one. shown: the one readers see, 0 for none. job: its name."""
+    """A run that has a revision. newest: its newest one. shown: the one that readers see, if any. job: its name."""
     uri, progress = revs.run_folder(output, run_id), newest.state.progress
     manifest = sealed_manifest(storage, output, newest.state)
     began, seconds = _took(newest.state, manifest)
-    scored = _scored(newest.state)
+    scored, seen = _scored(newest.state), shown.revision if shown else 0
     return RunLine(
         run_id=run_id,
         date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
-        standing=stands(storage, uri, newest, shown, job, lease_s),
+        standing=stands(storage, uri, newest, seen, job, lease_s),
         revision=newest.number,
-        shown=shown,
+        shown=seen,
         publication=newest.success.publication if newest.success else 0,
         began=began,
         seconds=seconds,
@@ -209,7 +220,7 @@ def run_line(
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
         failed=progress.failed_attempts,
-        metric=first_metric(_metrics(storage, newest.uri, manifest)) if manifest else None,
+        metric=_metric(storage, output, newest, manifest, shown),
         flow_run=scored[-1].flow_run if scored else "",
     )
 
@@ -219,6 +230,18 @@ def _scored(state: State) -> list[Holder]:
     neither.
     """
     return [writer for _, writer in state.openers if writer.task in ("score", "validate")]
+
+
+def _metric(
+    storage: Storage, output: str, newest: revs.Revision, manifest: Manifest | None, shown: Published | None
+) -> Metric | None:
+    """The figure of the revision that readers see, or else of the newest one. manifest: of that one."""
+    uri, number = newest.uri, 0
+    if shown is not None and shown.revision != newest.number:
+        number, manifest = shown.revision, _readable(storage, output, shown)
+        uri = revs.revision_uri(newest.uri.rpartition("/")[0], number)
+    found = first_metric(_metrics(storage, uri, manifest)) if manifest else None
+    return replace(found, revision=number) if found else None
 
 
 def _metrics(storage: Storage, revision: str, manifest: Manifest) -> Figures:
@@ -237,10 +260,11 @@ def _date_of(storage: Storage, run_uri: str) -> str:
         return ""
 
 
-def _without_ledger(run_id: str, found: Standing, shown: int, began: str = "") -> RunLine:
+def _without_ledger(run_id: str, found: Standing, shown: Published | None, began: str = "") -> RunLine:
     day = date_named(run_id)
     date = day.isoformat() if day else ""
-    return RunLine(run_id=run_id, date=date, standing=found, shown=shown, began=began, seconds=None, metric=None)
+    seen = shown.revision if shown else 0
+    return RunLine(run_id=run_id, date=date, standing=found, shown=seen, began=began, seconds=None, metric=None)
 
 
 def stands(
@@ -300,10 +324,12 @@ def _ended(state: State) -> Ended | None:
 
 def sealed_manifest(storage: Storage, output: str, state: State) -> Manifest | None:
     """The manifest of a revision whose publication was begun, if it is as it was written."""
-    if state.intent is None:
-        return None
+    return _readable(storage, output, state.intent.published) if state.intent else None
+
+
+def _readable(storage: Storage, output: str, published: Published) -> Manifest | None:
     try:
-        return read_manifest(storage, output, state.intent.published)
+        return read_manifest(storage, output, published)
     except (JobError, StorageError):
         return None  # a deleted manifest must not end the list of runs
 

@@ -20,11 +20,13 @@ import pytest
 from nightjar.flows import evaluate
 from nightjar.flows.cli.main import app
 from nightjar.flows.pages.standing import status, status_text
-from nightjar.inference.errors import Damaged, JobError
+from nightjar.flows.pages.wording import metric_text
+from nightjar.inference.errors import Damaged, GateFailed, JobError
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.output import visibility
 from nightjar.inference.run.comparing import compare
-from nightjar.inference.run.standing import list_runs
+from nightjar.inference.run.reporting import collect
+from nightjar.inference.run.standing import Metric, list_runs
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations, keep
@@ -211,6 +213,41 @@ def test_an_evaluation_stays_with_its_revision(tmp_path: Path) -> None:
     assert status(request).evaluation is None
     assert evaluate(lake.job_path, truth).number == 1
     assert evaluations(request.storage, str(lake.revision(1))) == (made,), "no sweep of the next revision takes it"
+
+
+def test_labels_of_the_revision_that_readers_see_are_shown_when_a_newer_one_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the report, which is that of the newest revision, and in `runs`; both say of which revision they are."""
+    lake = flights(tmp_path)
+    lake.run()
+    checks = [{"metric": "auroc", "min": 0.99}]
+    lake.write_job(**{**JOB, "late_labels": LATE, "checks": [*checks, {"column": "score", "max": -1}]})
+    with pytest.raises(GateFailed):
+        lake.run(fresh=True)
+    made = evaluate(lake.job_path, written(lake, labels(lake)))
+    assert (made.revision, made.gates[0].passed) == (1, False)
+    request = lake.request()
+    assert collect(request).late == made
+    page = (lake.revision(2) / "report.html").read_text()
+    assert "<h3>r1, which readers see, by labels that came later</h3>" in page
+    said = (
+        f"{made.joined.labelled:,} of 4,000 rows (88.8%) have one (evaluation 1 of {made.at}, of r1, which readers see)"
+    )
+    assert said in page
+    assert "<dt>warning</dt><dd>r1, which readers see: auroc.min: " in page
+    assert f"  labels     {said}\n" in status_text(status(request))
+    (line,) = list_runs(request.storage, request.output, "lake")
+    assert line.metric == Metric("auc_roc", made.evaluation.auc_roc, revision=1)
+    app(["runs", str(lake.job_path), "--json"], standalone_mode=False)
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["metric"] == {"name": "auc_roc", "value": made.evaluation.auc_roc, "revision": 1}
+    assert metric_text(line.metric).endswith(" (r1)")
+    lake.write_job(**{**JOB, "late_labels": LATE, "checks": checks})
+    lake.run()
+    assert collect(request).late is None, "readers see r2, which has no labels yet"
+    (line,) = list_runs(request.storage, request.output, "lake")
+    assert line.metric is None or line.metric.revision == 0
 
 
 def test_what_is_not_published_is_refused(tmp_path: Path) -> None:

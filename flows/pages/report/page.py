@@ -121,6 +121,7 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
             evaluation=_evaluation(report),
+            earlier=_earlier(report),
             unlabelled=_unlabelled(report),
             slow_input=next((each.input for each in report.shards if each.shard == slowest), ""),
             progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
@@ -162,8 +163,9 @@ def _tables(report: Report) -> list[tuple[str, str]]:
 def warnings(report: Report) -> list[tuple[str, str]]:
     """What the gates say that did not pass and only warn, also those that labels were judged by that came late."""
     said = [f"{gate.name}: {gate.sentence}" for gate in report.gates if not gate.passed and gate.on_fail == "warn"]
-    late = report.late.gates if report.late else ()
-    said += [f"{gate.name}: {gate.sentence}" for gate in late if not gate.passed]
+    if (late := report.late) is not None:
+        of = "" if late.revision == report.line.revision else f"r{late.revision}, which readers see: "
+        said += [f"{of}{gate.name}: {gate.sentence}" for gate in late.gates if not gate.passed]
     return [("warning", each) for each in said[:_GATES]]
 
 
@@ -210,9 +212,16 @@ def _calibration(report: Report, drawing: Drawing) -> Chart | None:
 
 
 def _evaluation(report: Report) -> list[tuple[str, str]]:
-    if report.late is not None:
-        return [*late_lines(report.late), *(own_lines(report.metrics) if report.metrics else [])]
+    late, newest = report.late, report.line.revision
+    if late is not None and late.revision == newest:
+        return [*late_lines(late, newest), *(own_lines(report.metrics) if report.metrics else [])]
     return metric_lines(report.metrics) if report.metrics else []
+
+
+def _earlier(report: Report) -> list[tuple[str, str]]:
+    """What labels say that came late, of the revision that readers see, where that is not this one."""
+    late, newest = report.late, report.line.revision
+    return late_lines(late, newest) if late is not None and late.revision != newest else []
 
 
 def _unlabelled(report: Report) -> str:
