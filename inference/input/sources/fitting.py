@@ -10,7 +10,7 @@ from nightjar.inference import tensors
 from nightjar.inference.arrow_types import is_list, is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.inside import decoded, filled, fits, is_empty
+from nightjar.inference.input.sources.inside import decoded, difference, filled, fits, is_empty
 from nightjar.inference.job.outputtypes import type_name
 
 _MARK = {b"nightjar:declared": b"input.schema"}
@@ -44,9 +44,18 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
         if (count := found.names.count(name)) != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
         if not fits(found.field(name).type, wanted.field(name).type):
-            raise SchemaMismatch(
-                f"{uri}: column {name!r} is {type_name(found.field(name).type)}, {told(wanted.field(name))}"
-            )
+            raise SchemaMismatch(f"{uri}: column {_said(found.field(name), wanted.field(name))}")
+
+
+def _said(found: pa.Field, wanted: pa.Field) -> str:
+    """Says how a column differs; of a long type only the first place that differs."""
+    path, here, there = difference(found.name, found.type, wanted.type)
+    of = repr(found.name) if path == found.name else f"{found.name!r}: {path}"
+    what = "missing" if here is None else type_name(here)
+    if there is None:
+        wants = "input.schema declares" if is_declared(wanted) else "most of the input has"
+        return f"{of} is {what}, {wants} no such field"
+    return f"{of} is {what}, {told(wanted.with_type(there))}"
 
 
 def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
