@@ -38,8 +38,8 @@ class Beginning:
             JobError: There is nothing to score. Names `input.uri`.
             Denied, StorageError: As in `discover`.
         """
-        unread, empty, schema = AllUnread(self._job), 0, None
-        for _, found in self._files():
+        unread, empty, first, schema = AllUnread(self._job), 0, "", None
+        for entry, found in self._files():
             if isinstance(found, Unread):
                 unread.add(found)
             elif found is not None and found.has_say:
@@ -47,12 +47,12 @@ class Beginning:
                 usual = self.usual_schema() if partial else None
                 return usual or without_unseen(found.schema, found.unseen)
             elif found is not None:
-                empty += 1
+                empty, first = empty + 1, first or entry.uri
                 schema = without_unseen(found.schema, found.unseen) if schema is None else schema
         if schema is None:
             raise self._entries.error() or unread.error()
         if not unread.files:
-            raise no_rows(self._job, empty)
+            raise no_rows(self._job, empty, first)
         return schema
 
     def usual_schema(self) -> pa.Schema | None:

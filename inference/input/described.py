@@ -11,7 +11,7 @@ from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing, S
 from nightjar.inference.input.schemas import SharedSchemas
 from nightjar.inference.input.sources import unsupported
 from nightjar.inference.input.sources.protocol import Description
-from nightjar.inference.input.sources.reading import describe
+from nightjar.inference.input.sources.reading import describe, source_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import Entry, Storage
 
@@ -80,7 +80,9 @@ def _describe(storage: Storage, job: Job, entry: Entry, kinds: SharedSchemas) ->
         return Unread(str(error), isinstance(error, Denied))
 
 
-def no_rows(job: Job, files: int) -> JobError:
-    one = files == 1 and not job.input.list_
-    which = f"the file {job.input.uri} holds" if one else f"the {files} files at {job.input.shown} hold"
+def no_rows(job: Job, files: int, first: str) -> JobError:
+    """The error for an input without rows. files: their number. first: the uri of the first one."""
+    # What a database is read by is no file that a person could look at.
+    named = first if source_of(job, first).of_files else job.input.uri
+    which = f"the file {named} holds" if files == 1 else f"the {files} files at {job.input.shown} hold"
     return JobError(f"{job.input.key}: {which} no rows")

@@ -129,7 +129,7 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
         raise entries.error() or unread.error()
     discovery = Discovery(files, schema, entries.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
-        raise no_rows(job, files.num_rows)
+        raise no_rows(job, files.num_rows, files["uri"][0].as_py())
     return discovery
 
 

@@ -246,6 +246,12 @@ def test_a_database_that_is_not_there_is_told(tmp_path: Path) -> None:
         discover(STORAGE, job_of("s3://b/x.db", tmp_path, table="t"))
 
 
+def test_an_empty_table_is_told_with_the_database_that_has_it(shop: Path) -> None:
+    write(shop, "DELETE FROM sales")
+    with pytest.raises(JobError, match=r"^input\.uri: the file .*/shop\.db holds no rows$"):
+        discover(STORAGE, job_of(f"sqlite:///{shop}", shop.parent, table="sales"))
+
+
 def test_what_is_no_database_is_told_as_a_wrong_input_is(shop: Path) -> None:
     """Before anything starts, as the only file of another format would be: exit code 2."""
     for content in (b"no database" * 999, shop.read_bytes()[:-4096]):
