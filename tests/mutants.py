@@ -48,7 +48,13 @@ ELSEWHERE = (
 )
 """A test that scores in a process with another working directory, where mutmut does not find its settings."""
 
-PYTEST = ("--deselect", ELSEWHERE, "-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "tests.mutants")
+HANGS_S = 30
+"""Seconds after which one test is taken for one that waits in vain. Without a mutant none takes ten."""
+
+PYTEST = (
+    *("--deselect", ELSEWHERE, "--timeout", str(HANGS_S), "-o", "timeout_func_only=true"),
+    *("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "tests.mutants"),
+)
 """Without a plugin that costs a pytest of one small test more than the test does, and with the one in this file."""
 
 
