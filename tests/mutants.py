@@ -330,6 +330,7 @@ def main() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Properties try few examples, the same each time, and a failing one is not made smaller."""
+    import torch  # noqa: F401 (the process of each mutant begins as a copy of one that has it, and saves seconds)
     from hypothesis import Phase, settings
 
     few: dict[str, Any] = {"max_examples": 25, "derandomize": True, "database": None}
