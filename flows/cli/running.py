@@ -88,7 +88,7 @@ def retry(
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
             if shown(request.storage, request.output, request.run_id) is not None:
-                raise JobError(deleted(request.run_id))
+                raise JobError(deleted(request.run_id, date=request.date))
             raise JobError(no_run(request))
         done = _launched(request, ray, as_json, verbose)
     _tell(*done, as_json)

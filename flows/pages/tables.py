@@ -10,7 +10,7 @@ from nightjar.flows.pages.delivery import Send
 from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.wording import cells, said_of
 from nightjar.inference.output.revisions import Revision
-from nightjar.inference.run.report import MAX_LINES, Incident, RunReport, ShardLine
+from nightjar.inference.run.report import Incident, RunReport, ShardLine
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.validation.gates import GateResult
 
@@ -25,7 +25,8 @@ def shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Sen
     shards, incidents = ([_headed(each) for each in lines] for lines in (report.shards(), report.incidents()))
     total = len(report.plan)
     shown = f"All {total:,} shards" if len(shards) == total else f"{len(shards):,} of {total:,} shards"
-    more = f" (the first {MAX_LINES})" if len(incidents) == MAX_LINES else ""
+    left_out = len(incidents) < report.all_incidents
+    more = f" ({len(incidents):,} of {report.all_incidents:,})" if left_out else ""
     return {
         f"{request.job.name}-shards": lambda: create_table_artifact(
             _bounded(shards),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages import tables
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied, StorageError
@@ -152,6 +153,26 @@ def test_a_quarantine_that_cannot_be_read_is_a_line_of_the_table(lake: Lake, dam
     assert part.name in line.message
 
 
+def with_sixty_bad_parts(lake: Lake) -> Lake:
+    """Sixty shards, each with a row in its own part of the quarantine."""
+    for index in range(60):
+        lake.write_file(f"part-{index:02d}.parquet", 2 * index, 2)
+    lake.write_model()
+    lake.write_job(input__shard_rows=2, retry__max_quarantined=1.0)
+    assert len({receipt.quarantine for receipt in scored(lake, range(0, 120, 2))}) == 60
+    return lake
+
+
+def test_the_table_of_retries_in_prefect_says_how_many_of_all_it_has(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is a request, so that not all are read for a page that a night waits for."""
+    sent: dict[str, str] = {}
+    monkeypatch.setattr(tables, "create_table_artifact", lambda _, key, description: sent.update({key: description}))
+    tables.shard_tables(with_sixty_bad_parts(lake).request(), 1)["lake-retries"]()
+    assert sent["lake-retries"].startswith("Failed attempts and quarantined rows of 2026-11-19 (50 of 60); ")
+
+
 @pytest.mark.parametrize(
     ("lines", "shown", "heading"),
     [
@@ -165,11 +186,7 @@ def test_show_has_as_many_quarantined_rows_as_are_asked_for(
     lake: Lake, capsys: pytest.CaptureFixture[str], lines: int, shown: int, heading: str
 ) -> None:
     """Also if each is in a part of its own, and says so where there are more."""
-    for index in range(60):
-        lake.write_file(f"part-{index:02d}.parquet", 2 * index, 2)
-    lake.write_model()
-    lake.write_job(input__shard_rows=2, retry__max_quarantined=1.0)
-    assert len({receipt.quarantine for receipt in scored(lake, range(0, 120, 2))}) == 60
+    with_sixty_bad_parts(lake)
     app(["show", str(lake.job_path), "2026-11-19", "--lines", str(lines)], standalone_mode=False)
     told = capsys.readouterr().out
     assert f"Failed attempts and quarantined rows{heading}\n" in told
