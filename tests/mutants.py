@@ -174,6 +174,11 @@ def explanations() -> list[Explanation]:
     return [Explanation(**{**each, "now": tuple(each.get("now", ()))}) for each in entries]
 
 
+def is_explained(mutant: Mutant, known: Iterable[Explanation]) -> bool:
+    """Whether one of these explains the mutant."""
+    return any(each.explains(mutant) for each in known)
+
+
 def outdated(known: Iterable[Explanation]) -> list[Explanation]:
     """Those whose function or line is not in the code any more."""
     inference = ROOT / "inference"
@@ -234,14 +239,17 @@ def _lines(values: Iterable[str]) -> str:
     return "\n" + "\n".join(values)
 
 
-def forget_survivors(place: Path) -> None:
-    """Let mutmut try again what survived, against the tests as they are now."""
+def forget_survivors(place: Path, room: Room, known: Iterable[Explanation]) -> None:
+    """Let mutmut try again what survived, against the tests as they are now. What is explained survives as before."""
     (place / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
-    for path in (place / "mutants").rglob("*.meta"):
-        meta = json.loads(path.read_text())
-        codes = meta["exit_code_by_key"]
-        meta["exit_code_by_key"] = {name: code if code in KILLED else None for name, code in codes.items()}
-        path.write_text(json.dumps(meta))
+    for module, codes in judged(place, room):
+        path = _meta(place, module)
+        again = {
+            name: None
+            for name, code in codes.items()
+            if code not in KILLED and not (code is not None and is_explained(described(place, module, name), known))
+        }
+        path.write_text(json.dumps({**json.loads(path.read_text()), "exit_code_by_key": {**codes, **again}}))
 
 
 def mutate(place: Path, processes: int) -> None:
@@ -258,11 +266,15 @@ def judged(place: Path, room: Room) -> Iterator[tuple[str, dict[str, int | None]
     """Each module of the room that has mutants, as `ledger/holders.py`, and by mutmut's name of each the exit code of
     its tests.
     """
-    inference = place / "mutants" / "src" / "nightjar" / "inference"
     for module in room.files():
-        path = inference / f"{module}.meta"
+        path = _meta(place, module)
         if path.exists() and (codes := json.loads(path.read_text())["exit_code_by_key"]):
             yield module, codes
+
+
+def _meta(place: Path, module: str) -> Path:
+    """What mutmut keeps of a module's mutants."""
+    return place / "mutants" / "src" / "nightjar" / "inference" / f"{module}.meta"
 
 
 def described(place: Path, module: str, name: str) -> Mutant:
@@ -289,10 +301,11 @@ def figure(counts: Counter[str]) -> str:
 def try_room(name: str, *, again: bool, processes: int) -> tuple[Counter[str], list[Mutant]]:
     """Mutate one room and print its figures; returns them, and the survivors."""
     place = BUILD / name
-    if not again:
+    if again:
+        forget_survivors(place, ROOMS[name], explanations())  # of the code as it was then, so before its copy changes
+    else:
         shutil.rmtree(place, ignore_errors=True)
     prepare(place, ROOMS[name])
-    forget_survivors(place)
     mutate(place, processes)
     total: Counter[str] = Counter()
     survivors: list[Mutant] = []
@@ -308,7 +321,9 @@ def try_room(name: str, *, again: bool, processes: int) -> tuple[Counter[str], l
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rooms", nargs="*", metavar="room", help=f"of {', '.join(ROOMS)}; without one: all")
-    parser.add_argument("--again", action="store_true", help="try only what survived last time, and what has changed")
+    parser.add_argument(
+        "--again", action="store_true", help="try only what survived last time unexplained, and what has changed"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
     if unknown := set(asked.rooms) - set(ROOMS):
@@ -317,7 +332,7 @@ def main() -> int:
     total = sum((counts for counts, _ in tried), Counter[str]())
     survivors = [mutant for _, alive in tried for mutant in alive]
     known = explanations()
-    unexplained = [mutant for mutant in survivors if not any(each.explains(mutant) for each in known)]
+    unexplained = [mutant for mutant in survivors if not is_explained(mutant, known)]
     for mutant in unexplained:
         print(f"survives, not explained: {mutant.function}\n  - {mutant.was}\n  + {mutant.now}")
     print(f"all{'':35} {figure(total)}")
