@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,9 @@ from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.predictors import StreamingScorer
+from nightjar.inference.predictors.preprocessing import Preprocessor
+from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started, Usage
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
@@ -82,7 +85,7 @@ class Call:
 class Actor:
     """A worker with these faults of its storage, and shards to give to it; parcels leave the preparing to it."""
 
-    def __init__(self, lake: Lake, scorer: Doubling | None = None, *faults: Fault) -> None:
+    def __init__(self, lake: Lake, scorer: Any = None, *faults: Fault) -> None:
         self.scorer = scorer or Doubling()
         self.turns: list[str] = []
         spec = lake.worker_spec(FaultyStorage(LakeStorage(), faults))
@@ -132,7 +135,7 @@ def test_a_shard_is_scored_while_the_one_before_is_written_and_has_no_receipt_ye
     held.set()
     for call in (one, two):
         assert call.ended() == ["Started", "Receipt"]
-        receipt = call.events[-1]
+        receipt = call.events[-1].message
         assert isinstance(receipt, Receipt)
         assert receipt.data is not None
         assert (lake.revision() / receipt.data.name).exists()
@@ -269,6 +272,32 @@ def test_a_slow_shard_gives_signs_of_life_that_blame_nobody(lake: Lake) -> None:
         signs = [event for event in call.events if isinstance(event, Crumb)]
         assert 2 <= len(signs) < 10
         assert {sign.rows for sign in signs} == {0}
+
+
+class Answering:
+    """A predictor whose rows are answered one by one, each in less time than a step may take."""
+
+    device = "cpu"
+
+    def prepare(self, batch: pa.Table) -> pa.Table:
+        return batch
+
+    def predict(self, batch: pa.Table, known: object, keep: object, alive: Callable[[], None] | None) -> Any:
+        for _ in range(6):
+            time.sleep(0.3)
+            if alive is not None:
+                alive()
+        return {"score": batch["x"].to_numpy()}
+
+    def claimed(self) -> Usage:
+        return NO_USAGE
+
+
+def test_rows_that_are_answered_are_progress_while_their_batch_takes_longer_than_a_step(lake: Lake) -> None:
+    job = lake.ready(retry__stall_s=1).request().job
+    call = Actor(lake, StreamingScorer(job, Preprocessor(job), Answering(), True)).call(0)
+    assert call.ended()[-1] == "Receipt"
+    assert call.raised is None
 
 
 def test_a_shard_that_takes_too_long_fails_and_the_process_lives(lake: Lake) -> None:

@@ -84,7 +84,11 @@ def test_what_arrives_may_be_written_to() -> None:
 
 def test_what_cannot_be_pickled_is_refused_by_its_key() -> None:
     content = {"x": np.ones(2), "made": [lambda: 0, lambda: 1]}
-    said = r"preprocess: what it returns cannot be pickled \(\w+: .*lambda.*\), so that .* or write placement: fused"
+    said = (
+        r"^preprocess: what it returns cannot be pickled \(\w+: .*lambda.*\), so that no worker of the CPU stage can "
+        r"hand it over to the model's actors\. Return arrays, tensors, DataFrames or Tables of plain values, or write "
+        r"placement: fused$"
+    )
     with pytest.raises(JobError, match=said):
         Parcel((READ,), {"": [Batch(range(2), content)]}, 0.0, 0).packed()
 
