@@ -135,7 +135,7 @@ def test_a_shard_is_scored_while_the_one_before_is_written_and_has_no_receipt_ye
     held.set()
     for call in (one, two):
         assert call.ended() == ["Started", "Receipt"]
-        receipt = call.events[-1].message
+        receipt = call.events[-1]
         assert isinstance(receipt, Receipt)
         assert receipt.data is not None
         assert (lake.revision() / receipt.data.name).exists()
