@@ -83,7 +83,7 @@ def test_the_summary_says_what_happened_where_it_lies_and_what_next(flights: Fli
     paths = [Path(line.split()[1]) for line in said.splitlines() if line.startswith(("  data", "  manifest"))]
     assert [path.exists() for path in paths] == [True, True]
     assert f"nightjar files {flights.job} --run-id {DATE}" in said
-    assert f"nightjar unpublish {flights.job} --run-id {DATE}" in said
+    assert f"nightjar unpublish {flights.job} {DATE}\n" in said
 
 
 def test_the_exact_files_are_listed(flights: Flights, listed: list[Path]) -> None:

@@ -294,7 +294,7 @@ class Answering:
 
 
 def test_rows_that_are_answered_are_progress_while_their_batch_takes_longer_than_a_step(lake: Lake) -> None:
-    job = lake.ready(retry__stall_s=1).request().job
+    job = lake.ready(retry__stall_s=1, model__batch_size=1000).request().job
     call = Actor(lake, StreamingScorer(job, Preprocessor(job), Answering(), True)).call(0)
     assert call.ended()[-1] == "Receipt"
     assert call.raised is None
