@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,7 +69,9 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The system says that this folder may not be written. Root may do everything, so it is told to."""
     access = os.access
     with monkeypatch.context() as here:
-        here.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+        here.setattr(
+            os, "access", lambda path, mode: not (Path(path) == folder and mode & os.W_OK) and access(path, mode)
+        )
         yield
 
 
@@ -79,7 +82,16 @@ def test_a_folder_that_may_not_be_written_is_found_without_a_write(
     check_writable(str(out))
     check_writable("s3://bucket/out")
     with refused(tmp_path, monkeypatch):
-        with pytest.raises(JobError, match=f"^output.uri: nothing can be written to {out}: {tmp_path} may not be"):
+        with pytest.raises(JobError) as raised:
+            check_writable(str(out))
+        assert str(raised.value) == (
+            f"output.uri: nothing can be written to {out}: {tmp_path} may not be written; allow it to the user this "
+            "process runs as, or choose another place"
+        )
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+        with pytest.raises(
+            JobError, match=f"^output.uri: nothing can be written to {out}: its file system is read-only"
+        ):
             check_writable(str(out))
         out.mkdir(parents=True)
         check_writable(str(out))
@@ -127,6 +139,9 @@ def test_empty_folders_stay_only_in_an_output_that_somebody_owns(tmp_path: Path)
     leave_unowned(storage, str(out), str(other), "lake")
     assert list(out.iterdir()) == []
     (night / "waits").mkdir(parents=True)
+    away = FaultyStorage(storage, [fail("read", "*", None, Transient("away"))])
+    leave_unowned(away, str(out), str(night), "lake")
+    assert (night / "waits").exists(), "nobody knows whose it is"
     claim_output(storage, str(out), "lake")
     leave_unowned(storage, str(out), str(night), "lake")
     leave_unowned(storage, str(out), str(night), "another job")
