@@ -95,8 +95,7 @@ def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
 
 def committing(request: RunRequest, job: str = "", program: str = "") -> str:
     """The command that commits what the tables of a job lack. job, program: default: as this person can type them."""
-    words = ["tables", job or near(request.job_path), *request.place]
-    return f"{program or typed('nightjar')} {shlex.join(words)}"
+    return _command(program, "tables", job or near(request.job_path), *request.place)
 
 
 def making_way(request: RunRequest, instead: str, job: str = "", program: str = "") -> dict[str, str]:
@@ -105,8 +104,12 @@ def making_way(request: RunRequest, instead: str, job: str = "", program: str = 
     """
     if not instead:
         return {}
-    words = ["unpublish", job or near(request.job_path), instead, *request.place]
-    return {"make way": f"{program or typed('nightjar')} {shlex.join(words)}"}
+    return {"make way": _command(program, "unpublish", job or near(request.job_path), instead, *request.place)}
+
+
+def _command(program: str, *words: str) -> str:
+    """A whole command. program: default: as this person can type it."""
+    return f"{program or typed('nightjar')} {shlex.join(words)}"
 
 
 def aftermath(request: RunRequest) -> Aftermath:
@@ -192,4 +195,4 @@ def taking_back(request: RunRequest, line: RunLine, job: str, program: str = "")
     """
     if not line.shown:
         return {}
-    return {"if it is wrong": f"{program or typed('nightjar')} {shlex.join(['unpublish', job, *request.words])}"}
+    return {"if it is wrong": _command(program, "unpublish", job, *request.words)}

@@ -234,11 +234,9 @@ def named_instead(run_id: str) -> str:
 
 def late_table(table: TableShown, newest: int) -> str:
     """What a table does not show. newest: the number of the newest publication of the output."""
-    return (
-        f"{table.uri}: {table.problem}"
-        if table.problem
-        else (f"{table.uri} shows publication {table.publication}, not yet {newest}")
-    )
+    if table.problem:
+        return f"{table.uri}: {table.problem}"
+    return f"{table.uri} shows publication {table.publication}, not yet {newest}"
 
 
 def notes(publication: Publication) -> list[str]:
