@@ -360,10 +360,10 @@ class Cell:
     """A notebook's stream: text goes to the page, and there is no descriptor."""
 
     def __init__(self) -> None:
-        self.page: list[str] = []
+        self.page: list[tuple[int, str]] = []
 
     def write(self, text: str) -> int:
-        self.page.append(text)
+        self.page.append((threading.get_ident(), text))
         return len(text)
 
     def flush(self) -> None:
@@ -374,7 +374,10 @@ class Cell:
 
 
 def test_a_notebook_sees_what_is_printed_and_it_is_kept(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that were there before print for the notebook: theirs is shown, and not kept."""
+    """Threads that were there before print for the notebook: theirs is shown, and not kept.
+
+    A line is printed in parts, between which another thread may print: what each thread printed is told apart.
+    """
     cells = Cell(), Cell()
     monkeypatch.setattr(sys, "stdout", cells[0])
     monkeypatch.setattr(sys, "stderr", cells[1])
@@ -392,8 +395,12 @@ def test_a_notebook_sees_what_is_printed_and_it_is_kept(lake: Lake, monkeypatch:
     finally:
         ended.set()
         kernel.join()
-    assert {"loading", "beat"} <= set(cells[0].page)
-    assert "row 7000" in "".join(cells[0].page)
+    beats = [text for thread, text in cells[0].page if thread == kernel.ident]
+    assert beats
+    assert set(beats) == {"beat", "\n"}
+    lines = "".join(text for thread, text in cells[0].page if thread != kernel.ident).splitlines()
+    assert "loading" in lines
+    assert "row 7000" in lines
     assert sys.stdout is cells[0]
     texts = [line.text for line in kept(lake)]
     assert "row 7000" in texts
