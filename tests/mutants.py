@@ -49,10 +49,14 @@ ELSEWHERE = (
 """A test that scores in a process with another working directory, where mutmut does not find its settings."""
 
 HANGS_S = 30
-"""Seconds after which one test is taken for one that waits in vain. Without a mutant none takes ten."""
+"""Seconds after which one test is taken for one that waits in vain. Without a mutant none takes ten.
+
+A thread of pytest-timeout ends the process then: the alarm of the process is what the watchdog's tests look at.
+"""
 
 PYTEST = (
-    *("--deselect", ELSEWHERE, "--timeout", str(HANGS_S), "-o", "timeout_func_only=true"),
+    *("--deselect", ELSEWHERE, "--timeout", str(HANGS_S)),
+    *("--timeout-method", "thread", "-o", "timeout_func_only=true"),
     *("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "tests.mutants"),
 )
 """Without a plugin that costs a pytest of one small test more than the test does, and with the one in this file."""
