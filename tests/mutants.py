@@ -128,6 +128,7 @@ ROOMS = {
                 "worker_memory",
             ),
             *("preflight", "assignment", "batch_bytes", "out_of_memory", "models", "stages"),
+            *("accumulating", "accumulators", "asidecode"),
         ),
     ),
     "stages": Room(

@@ -291,6 +291,8 @@ def test_a_run_to_compare_with_that_is_not_there_blocks_before_anything_is_score
         f"published. {then}"
     )
     assert not judged({**check, "on_fail": "warn"})
+    unjudged = job_of(tmp_path, check).model_copy(update={"judged": False})
+    assert not judge_input(LakeStorage(), unjudged, "2026-11-19", listed([5]))
     night(tmp_path, run, 3, "2026-10-01", x=[1, 2, 3])
     assert not judged(check)
 

@@ -202,3 +202,13 @@ def test_bytes_that_are_no_text_are_keys_too() -> None:
         of_row(of_bytes(b"")),
     ]
     assert hashed(column([], "binary")) == []
+
+
+def test_bytes_need_not_be_text() -> None:
+    """Long offsets or short ones: a hash of a file is a key, too."""
+    assert hashed(column([b"\xff", b"\xfe"], "large_binary")) == hashed(column([b"\xff", b"\xfe"], "binary"))
+
+
+@pytest.mark.parametrize("kind", ["string", "large_binary", "int64", "float64"])
+def test_no_value_has_no_hash(kind: str) -> None:
+    assert keyhash.hashes_of(keyhash.comparable(column([], kind))).tolist() == []
