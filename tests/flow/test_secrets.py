@@ -246,6 +246,7 @@ def assert_clean(searched: Searched, secrets: dict[str, str], *, on_ray: bool = 
         assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
 
 
+@pytest.mark.system
 def test_nights_in_parallel_and_failing_ones(nights: tuple[Planted, Searched]) -> None:
     """Nights beside each other share one Ray. A damaged file costs its night, and so does a night without input.
 
@@ -264,6 +265,7 @@ def test_nights_in_parallel_and_failing_ones(nights: tuple[Planted, Searched]) -
     assert len({name.partition("/")[0] for name in searched.places["Ray's session"]}) == 1
 
 
+@pytest.mark.system
 def test_nights_on_ray_leave_no_secret(nights: tuple[Planted, Searched]) -> None:
     planted, searched = nights
     assert_clean(searched, {**planted.secrets, "password": PASSWORD})
