@@ -64,10 +64,13 @@ PYTEST = (
 
 @dataclass(frozen=True)
 class Room:
-    """modules: globs below `inference/`. tests: the files whose tests reach them in this process."""
+    """modules: globs below `inference/`. tests: the files whose tests reach them in this process. slow: more of them,
+    whose tests take seconds each: they are run only of the mutants that the others leave alive.
+    """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    slow: tuple[str, ...] = ()
 
     def files(self) -> list[str]:
         """The modules, below `inference/`."""
@@ -116,20 +119,10 @@ ROOMS = {
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),
         unit(
-            *(
-                "scoring",
-                "worker",
-                "suspects",
-                "cuts",
-                "watchdog",
-                "sharedwatchdog",
-                "spoilt_worker",
-                "fenced_worker",
-                "worker_memory",
-            ),
-            *("preflight", "assignment", "batch_bytes", "out_of_memory", "models", "stages"),
-            *("accumulating", "accumulators", "asidecode"),
+            *("scoring", "suspects", "cuts", "fenced_worker", "worker_memory", "preflight", "assignment"),
+            *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "asidecode"),
         ),
+        slow=unit("worker", "watchdog", "sharedwatchdog", "spoilt_worker", "models", "stages"),
     ),
     "stages": Room(
         (
@@ -206,7 +199,7 @@ def outdated(known: Iterable[Explanation]) -> list[Explanation]:
     return [each for each in known if not is_there(each)]
 
 
-def prepare(place: Path, room: Room) -> None:
+def prepare(place: Path, room: Room, tests: Iterable[str]) -> None:
     """Bring a copy of packages and tests up to date, with what mutmut is to do there."""
     for source, target in (
         ("inference", "src/nightjar/inference"),
@@ -221,7 +214,7 @@ def prepare(place: Path, room: Room) -> None:
         "source_paths": "src",
         "only_mutate": _lines(f"src/nightjar/inference/{module}" for module in room.files()),
         "also_copy": "docs",
-        "pytest_add_cli_args_test_selection": _lines(room.tests),
+        "pytest_add_cli_args_test_selection": _lines(tests),
         "pytest_add_cli_args": _lines(PYTEST),
         "process_isolation": "forkserver",
         **PATIENCE,
@@ -310,8 +303,11 @@ def try_room(name: str, *, again: bool, processes: int) -> tuple[Counter[str], l
         forget_survivors(place, ROOMS[name], explanations())  # of the code as it was then, so before its copy changes
     else:
         shutil.rmtree(place, ignore_errors=True)
-    prepare(place, ROOMS[name])
-    mutate(place, processes)
+    for tests in filter(None, (ROOMS[name].tests, ROOMS[name].slow)):
+        if tests is ROOMS[name].slow:
+            forget_survivors(place, ROOMS[name], explanations() if again else ())
+        prepare(place, ROOMS[name], tests)
+        mutate(place, processes)
     total: Counter[str] = Counter()
     survivors: list[Mutant] = []
     print(f"{name}:")
