@@ -120,7 +120,7 @@ ROOMS = {
         ),
         unit(
             *("scoring", "suspects", "cuts", "fenced_worker", "worker_memory", "preflight", "assignment"),
-            *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "asidecode"),
+            *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "asidecode", "assembly"),
         ),
         slow=unit("worker", "watchdog", "sharedwatchdog", "spoilt_worker", "models", "stages"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from endpoints import endpoint, upper
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.metrics.accumulators import decoded, unpacked
@@ -17,6 +19,9 @@ from nightjar.inference.scoring.accumulating import Accumulating, columns_of
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
+from nightjar.inference.scoring.streaming import StreamingWorker
+from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
 OWN = """
@@ -96,3 +101,119 @@ def test_the_label_is_given_once_whether_it_is_carried_or_not(spec: WorkerSpec, 
     (given,) = made.rows()
     assert given.column_names == columns_of(job, spec.schema.names)
     assert given.to_pydict() == {"id": [0, 2], "name": ["a", "c"], "score": [0.5, 0.25]}
+
+
+TRIED = """
+import json
+from pathlib import Path
+
+class Seen:
+    def __init__(self):
+        self.ids = []
+
+    def update(self, rows):
+        self.ids = self.ends(rows["id"].to_pylist())
+        with Path(__LIVE__, "seen").open("a") as file:
+            file.write(json.dumps(rows.to_pylist()) + "\\n")
+
+    def ends(self, ids):
+        return [f(self.ids + ids) for f in (min, max) if self.ids + ids]
+
+    def merge(self, state):
+        self.ids = self.ends(state)
+
+    def state(self):
+        return self.ids
+
+    def results(self):
+        return {"least": self.ids[0], "most": self.ids[-1]}
+"""
+
+
+def watched(lake: Lake) -> Lake:
+    """A job with one accumulator, which keeps the rows that it is given."""
+    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100)
+    (lake.folder / "mymetrics.py").write_text(TRIED.replace("__LIVE__", repr(str(lake.folder))))
+    return lake
+
+
+def seen(lake: Lake) -> list[dict[str, object]]:
+    """The rows that it was given first."""
+    found: list[dict[str, object]] = json.loads((lake.folder / "seen").read_text().splitlines()[0])
+    return found
+
+
+def tried(lake: Lake, *, last: bool = False) -> list[Loaded | str]:
+    return list(preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned()), last))
+
+
+@pytest.mark.parametrize(("last", "first"), [(False, 0), (True, 68)])
+def test_preflight_gives_it_the_rows_of_the_sample_as_they_would_be_written(lake: Lake, last: bool, first: int) -> None:
+    lake.write_file("a.parquet", 0, 100)
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    *_, before, after = tried(watched(lake), last=last)
+    assert before == after == Loaded("cpu")
+    written = [{"id": row, "name": f"row {row}", "score": row * 2.0} for row in range(first, first + 32)]
+    assert seen(lake) == written
+
+
+def test_a_row_that_cannot_be_scored_is_not_given(lake: Lake) -> None:
+    """Nor is a place of the input tried of which no row can be: the accumulators get that of the model's sample."""
+    lake.write_file("a.parquet", 0, 100)
+    lake.write_file("b.parquet", 100, 100)
+    bad = "batch['x'].min() < 100 or 103 in batch['x']"
+    lake.write_model(
+        f"def score(batch):\n    if {bad}:\n        raise ValueError\n    return {{'score': batch['x']}}\n"
+    )
+    assert isinstance(tried(watched(lake))[-1], Loaded)
+    assert [row["id"] for row in seen(lake)] == [row for row in range(100, 132) if row != 103]
+
+
+def test_what_is_said_of_it_follows_what_is_said_of_the_model(lake: Lake) -> None:
+    """A sum that rounds, here, of a model that scores infinity once."""
+    lake.write_file("a.parquet", 0, 100)
+    infinite = "np.where(batch['x'] == 0, np.inf, batch['x'])"
+    lake.write_model(f"import numpy as np\n\n\ndef score(batch):\n    return {{'score': {infinite}}}\n")
+    watched(lake)
+    rounds = TRIED.replace("__LIVE__", repr(str(lake.folder))).replace(
+        "return [f(self.ids + ids) for f in (min, max) if self.ids + ids]",
+        "return [sum(self.ids + [1 / (id + 1) for id in ids])]",
+    )
+    (lake.folder / "mymetrics.py").write_text(
+        rounds.replace("self.ids = self.ends(state)", "self.ids = [sum(self.ids + state)]")
+    )
+    before, after = tried(lake)[-2:]
+    assert isinstance(before, Loaded)
+    assert isinstance(after, Loaded)
+    assert [note.partition(" in ")[0] for note in before.notes] == ["'score' is NaN or infinite"]
+    assert after.notes[:-1] == before.notes
+    assert after.notes[-1].startswith("accumulators.seen: mymetrics:Seen rounds (with ")
+
+
+def test_a_check_on_a_figure_that_it_does_not_give_ends_preflight(lake: Lake) -> None:
+    """The first that is wrong is named, with the figures that there are."""
+    lake.write_file("a.parquet", 0, 100)
+    lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
+    watched(lake)
+    right = [{"rows": {"min": 1}}, {"metric": "seen.least", "min": 0}]
+    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100, checks=right)
+    assert isinstance(tried(lake)[-1], Loaded)
+    wrong = [*right, {"metric": "seen.mots", "min": 0}]
+    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100, checks=wrong)
+    with pytest.raises(JobError) as raised:
+        tried(lake)
+    assert str(raised.value) == (
+        "checks[2].metric: mymetrics:Seen gives no seen.mots, but seen.least and seen.most; did you mean 'seen.most'?"
+    )
+
+
+def test_of_an_endpoint_few_rows_are_asked_for_it(lake: Lake) -> None:
+    """Each is paid for."""
+    with endpoint(upper) as server:
+        lake.write_texts([f"text {row}" for row in range(20)], 20)
+        model = {"uses": "openai", "served_model": "m", "prompt": "{text}", "outputs": {"answer": "string"}}
+        lake.write_job(model={**model, "url": server.url}, carry=["id"], accumulators={"seen": "mymetrics:Seen"})
+        (lake.folder / "mymetrics.py").write_text(TRIED.replace("__LIVE__", repr(str(lake.folder))))
+        steps = list(preflight_steps(StreamingWorker(lake.worker_spec()), samples(lake.planned())))
+    assert isinstance(steps[-1], Loaded)
+    assert seen(lake) == [{"id": row, "answer": f"TEXT {row}"} for row in range(3)]

@@ -184,3 +184,19 @@ def test_another_thread_may_look_whether_it_hangs() -> None:
     over.set()
     thread.join()
     watchdog.look()
+
+
+def test_who_looks_ends_the_waiting_for_the_end_by_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised is for the caller to act on: the process must not end meanwhile."""
+    timers: list[str] = []
+    monkeypatch.setattr(watching.faulthandler, "cancel_dump_traceback_later", lambda: timers.append("none"))
+    monkeypatch.setattr(watching.faulthandler, "dump_traceback_later", lambda *_, **__: timers.append("one"))
+    with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(60.0))
+        watchdog.calling()
+        assert timers[-1] == "one"
+        later = time.monotonic() + 61
+        monkeypatch.setattr(watching.time, "monotonic", lambda: later)
+        with pytest.raises(ProcessSpoilt):
+            watchdog.look()
+        assert timers[-1] == "none"

@@ -506,6 +506,15 @@ def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
     )
 
 
+def test_the_seconds_that_a_failure_cost_are_said_in_milliseconds(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without those in which nothing was to do."""
+    lake.ready()
+    failing = worker(lake, storage=FaultyStorage(LakeStorage(), [fail("open", "*/data/*", error=RuntimeError())]))
+    monkeypatch.setattr(failing.watch, "claim", lambda: {"read": 1.00049, "predict": 0.25149, "idle": 7.0})
+    failed = next(event for event in failing.process(assignments(lake)) if isinstance(event, Failed))
+    assert failed.spent_s == 1.251
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_worker_says_what_its_time_was_spent_on(lake: Lake, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thing of a known length is found under its name, and nothing counts twice."""

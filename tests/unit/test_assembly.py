@@ -1,0 +1,107 @@
+"""What is kept of a shard's rows beside its part: as its own rows say it, whatever was left out of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.metrics.accumulators import decoded, unpacked
+from nightjar.inference.metrics.drawing import drawn
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.slices import Slices
+from nightjar.inference.output.exports.__init__ import ACCUMULATORS, PROFILE, SLICES
+from nightjar.inference.records import Piece, Receipt, Shard
+from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.worker import ShardWorker
+from support import Lake
+
+KEPT = np.array([0, 2, 3, 5, 6, 7])
+"""The rows of a piece of eight that are scored."""
+
+
+def piece(name: str, first_row: int = 0) -> Piece:
+    return Piece(f"/{name}", 1, "v", first_row, 8, (0, 1))
+
+
+def assembled(lake: Lake, *pieces: Piece) -> tuple[Assembly, list[pa.Table]]:
+    """A shard of these pieces of eight rows each, and what is written of them with the label of each row."""
+    spec = lake.worker_spec()
+    made, written = Assembly(spec, Shard("s", pieces)), []
+    for at, each in enumerate(pieces):
+        read = lake_rows(each.first_row)
+        outputs = pa.table({"score": pa.array(KEPT / 10 + at, pa.float32())})
+        made.add(each, RowsRead(read.select(spec.schema.names)), ScoredRows(outputs, KEPT, ()))
+        written.append(read.take(pa.array(KEPT)).append_column("score", outputs["score"]))
+    return made, written
+
+
+def lake_rows(first: int) -> pa.Table:
+    ids = np.arange(first, first + 8)
+    names = [f"row {i % 2}" for i in ids]
+    return pa.table({"id": ids, "x": pa.array(ids, pa.float32()), "name": names})
+
+
+def test_of_a_share_exactly_the_rows_that_are_drawn_are_described(lake: Lake) -> None:
+    """By file and number of the row, whatever was left out before it; columns that are only read, too."""
+    lake.ready(profile={"columns": ["x", "score"], "share": 0.5}, carry=["id"])
+    pieces = piece("a"), piece("b", 800)
+    made, written = assembled(lake, *pieces)
+    expected, chosen = Profile.empty(["x", "score"]), 0
+    for each, table in zip(pieces, written, strict=True):
+        rows = drawn(each.uri, each.first_row + KEPT, 0.5)
+        assert rows is not None
+        chosen += len(rows)
+        expected.update(table.take(pa.array(rows)))
+    assert 0 < chosen < 2 * len(KEPT)
+    assert made.states() == {PROFILE: expected.to_bytes()}
+
+
+def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
+    """Each piece has labels of its own, which need not be written."""
+    lake.ready(label="id", carry=["name"], evaluation={"task": "regression", "slices": ["name"]})
+    made, written = assembled(lake, piece("a"), piece("b", 800))
+    job = lake.request().job
+    expected = Slices.for_job(job)
+    for table in written:
+        expected.update(job, table.select(["name", "score"]), table["id"])
+    assert made.states()[SLICES] == expected.to_bytes() != Slices.for_job(job).to_bytes()
+
+
+OWN = """
+class Sum:
+    def __init__(self):
+        self.sum = 0
+
+    def update(self, rows):
+        self.sum += sum(rows["id"].to_pylist())
+
+    def merge(self, state):
+        self.sum += state
+
+    def state(self):
+        return self.sum
+
+    def results(self):
+        return {"sum": self.sum}
+"""
+
+
+def test_what_an_accumulator_has_of_a_shard_lies_beside_its_part(lake: Lake) -> None:
+    lake.ready(accumulators={"sum": "mymetrics:Sum"})
+    (lake.folder / "mymetrics.py").write_text(OWN)
+    shard = next(iter(lake.planned().shards()))
+    worker = ShardWorker(lake.worker_spec())
+    assert worker.accumulating is not None
+    try:
+        (*_, last) = worker.process([Assignment(shard)])
+    finally:
+        worker.accumulating.close()
+    assert isinstance(last, Receipt)
+    (kept,) = (path for path in Path(lake.revision()).rglob(f"*{ACCUMULATORS}*") if path.is_file())
+    state = unpacked(kept.read_bytes())[1]["sum"]
+    assert decoded(state.state) == sum(range(last.rows_out))
