@@ -236,6 +236,17 @@ def test_a_shard_whose_files_are_read_slowly_gives_signs_of_life_that_blame_nobo
     assert crumbs[:2] == [Crumb(work[0].shard.id, file.format(index), 0, 0) for index in (1, 2)]
 
 
+def test_a_suspect_that_takes_too_long_says_at_which_row(lake: Lake) -> None:
+    """That of its last crumb."""
+    lake.ready(retry__shard_s=0.000001)
+    events = list(worker(lake).process(assignments(lake, Attempt(2, crumbs=True))[:1]))
+    crumb, failed = events[-2:]
+    assert isinstance(crumb, Crumb)
+    assert isinstance(failed, Failed)
+    assert failed.cause == "ShardTooSlow"
+    assert f"it came to row {crumb.row} of {crumb.uri}." in failed.message
+
+
 def test_a_clock_that_is_set_meanwhile_makes_no_shard_slow(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     work = assignments(lake.ready())[:1]
     later = SimpleNamespace(monotonic=time.monotonic, time=lambda: time.time() + 3600)
