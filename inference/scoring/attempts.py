@@ -52,8 +52,11 @@ def host_of(worker: str) -> str:
 class Worker:
     """Works on shards in one process that it has to itself.
 
-    Subclasses say in `events` what they do with an assignment, and yield as they go.
+    Subclasses say in `events` what they do with an assignment, and yield as they go. spec: set by them, because which
+    columns are read is known when the models are open.
     """
+
+    spec: WorkerSpec
 
     def __init__(self, spec: WorkerSpec, cores: int, turn_to: Callable[[Started], None]) -> None:
         """cores: computing threads. turn_to: called with each attempt before its rows are worked on; other attempts may
@@ -61,7 +64,6 @@ class Worker:
         """
         pa.set_cpu_count(cores)
         memory.use_system()
-        self.spec = spec
         self.name = this_worker()
         self.reader = ThreadPoolExecutor(_READERS, "nightjar-read")
         self.watchdog = Watchdog(spec.job.retry.stall_s)

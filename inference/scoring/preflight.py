@@ -172,7 +172,7 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
 
 
-def try_accumulators(worker: ShardWorker, accumulating: Accumulating, piece: Piece, last: bool = False) -> list[str]:
+def try_accumulators(worker: ShardWorker, accumulating: Accumulating, piece: Piece, last: bool) -> list[str]:
     """Try the job's own accumulators on a sample of the piece, as all models score it. Returns notes for people.
 
     Raises:

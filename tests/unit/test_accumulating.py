@@ -158,15 +158,17 @@ def test_preflight_gives_it_the_rows_of_the_sample_as_they_would_be_written(lake
 
 
 def test_a_row_that_cannot_be_scored_is_not_given(lake: Lake) -> None:
-    """Nor is a place of the input tried of which no row can be: the accumulators get that of the model's sample."""
+    """Nor is a place of the input tried of which no row can be: the accumulators get that of the model's sample. More
+    rows of it may be lost than of the run.
+    """
     lake.write_file("a.parquet", 0, 100)
     lake.write_file("b.parquet", 100, 100)
-    bad = "batch['x'].min() < 100 or 103 in batch['x']"
+    bad = "batch['x'].min() < 100 or (batch['x'] % 3 == 1).any()"
     lake.write_model(
         f"def score(batch):\n    if {bad}:\n        raise ValueError\n    return {{'score': batch['x']}}\n"
     )
     assert isinstance(tried(watched(lake))[-1], Loaded)
-    assert [row["id"] for row in seen(lake)] == [row for row in range(100, 132) if row != 103]
+    assert [row["id"] for row in seen(lake)] == [row for row in range(100, 132) if row % 3 != 1]
 
 
 def test_what_is_said_of_it_follows_what_is_said_of_the_model(lake: Lake) -> None:
