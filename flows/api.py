@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.prefect_api.terminal import as_found
 from nightjar.flows.starting import check_night_tables, launched, nights
-from nightjar.flows.unbegun import requested
+from nightjar.flows.unbegun import request_to_begin
 from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request
 
@@ -269,7 +269,7 @@ def _silently(job: str | Path, ray: str | None, **given: Any) -> tuple[Launched,
     from rich.console import Console
 
     with as_found():
-        return launched(requested(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)
+        return launched(request_to_begin(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)
 
 
 def _date(given: Date | None) -> str | None:

@@ -37,7 +37,7 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
-from nightjar.flows.unbegun import requested, telling
+from nightjar.flows.unbegun import request_to_begin, telling
 from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
@@ -213,7 +213,7 @@ def _night(asked: _Asked, date: dt.date) -> Night:
 def _scored(asked: _Asked, date: dt.date) -> Night:
     night, job = date.isoformat(), asked.job
     try:
-        request = requested(job, date=night, scores=False)
+        request = request_to_begin(job, date=night, scores=False)
         with telling(request, "discover"):
             request.check_owner()
             seen_already = _seen_already(request)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.flows.prefect_api.ownserver import OwnServer
-from nightjar.flows.unbegun import requested, telling
+from nightjar.flows.unbegun import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.garbage import seldom_collected
@@ -120,7 +120,7 @@ def nights(
 
     for day, option in ((first, "--from"), (last, "--to")):
         check_date(day, option)
-    start = requested(job, date=first, engine=engine)
+    start = request_to_begin(job, date=first, engine=engine)
     end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
     with telling(start, "discover"):
         start.check_owner()

@@ -28,7 +28,7 @@ def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> Non
     reasons.keep(request, error, step)
 
 
-def requested(job: str | Path, **given: Any) -> RunRequest:
+def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
     """The request for a run that is to begin. given: as `make_request` takes it.
 
     Where code or model cannot be had, or what is kept of the run cannot be read, it is known which run was meant, so

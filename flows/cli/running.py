@@ -51,10 +51,10 @@ def run(
     3 held by another writer, 4 published but a table of the job does not show it, 5 a gate asks a person first,
     130 interrupted.
     """
-    from nightjar.flows.unbegun import requested
+    from nightjar.flows.unbegun import request_to_begin
 
     with as_json_too(as_json) as about:
-        request = requested(
+        request = request_to_begin(
             job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
         )
         about.update(job=request.job.name, run_id=request.run_id)
@@ -77,14 +77,14 @@ def retry(
 ) -> None:
     """Score the shards without a result again; publish."""
     from nightjar.flows.pages.advice import no_run
-    from nightjar.flows.unbegun import requested
+    from nightjar.flows.unbegun import request_to_begin
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
 
     with as_json_too(as_json) as about:
         run = named_run(run_name, run_id, date)
-        request = requested(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
+        request = request_to_begin(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
         about.update(job=request.job.name, run_id=request.run_id)
         if newest_revision(request.storage, request.run_uri) is None:
             if shown(request.storage, request.output, request.run_id) is not None:
@@ -111,11 +111,11 @@ def baseline(
     It is not published, and no check of the job judges it. A check {drift: all, against: baseline} compares nights with
     it. Repeat the command to continue it, or to replace it.
     """
-    from nightjar.flows.unbegun import requested
+    from nightjar.flows.unbegun import request_to_begin
     from nightjar.inference.job.checks import BASELINE
 
     with as_json_too(as_json) as about:
-        request = requested(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
+        request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
         about.update(job=request.job.name, run_id=request.run_id)
         done = _launched(request, ray, as_json, verbose)
     _tell(*done, as_json)
