@@ -64,8 +64,8 @@ PYTEST = (
 
 @dataclass(frozen=True)
 class Room:
-    """modules: globs below `inference/`. tests: the files whose tests reach them in this process. slow: more of them,
-    whose tests take seconds each: they are run only of the mutants that the others leave alive.
+    """modules: globs below `inference/`. tests: the files whose tests reach them in this process. slow: further
+    files, whose tests take seconds each: they are run only on the mutants that the others leave alive.
     """
 
     modules: tuple[str, ...]
