@@ -298,20 +298,18 @@ def figure(counts: Counter[str]) -> str:
 
 def try_room(name: str, *, again: bool, processes: int) -> tuple[Counter[str], list[Mutant]]:
     """Mutate one room and print its figures; returns them, and the survivors."""
-    place = BUILD / name
-    if again:
-        forget_survivors(place, ROOMS[name], explanations())  # of the code as it was then, so before its copy changes
-    else:
+    place, room = BUILD / name, ROOMS[name]
+    if not again:
         shutil.rmtree(place, ignore_errors=True)
-    for tests in filter(None, (ROOMS[name].tests, ROOMS[name].slow)):
-        if tests is ROOMS[name].slow:
-            forget_survivors(place, ROOMS[name], explanations() if again else ())
-        prepare(place, ROOMS[name], tests)
+    for tests in filter(None, (room.tests, room.slow)):
+        # Of the code as it was then, so before its copy changes.
+        forget_survivors(place, room, explanations() if again else ())
+        prepare(place, room, tests)
         mutate(place, processes)
     total: Counter[str] = Counter()
     survivors: list[Mutant] = []
     print(f"{name}:")
-    for module, codes in judged(place, ROOMS[name]):
+    for module, codes in judged(place, room):
         counts = Counter(KILLED.get(code, "alive") if code is not None else "alive" for code in codes.values())
         print(f"  {module:36} {figure(counts)}")
         total += counts

@@ -14,10 +14,11 @@ from endpoints import endpoint, upper
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.metrics.accumulators import decoded, unpacked
-from nightjar.inference.records import Piece, Shard
+from nightjar.inference.output.exports import ACCUMULATORS
+from nightjar.inference.records import Piece, Receipt, Shard
 from nightjar.inference.scoring.accumulating import Accumulating, columns_of
 from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.streaming import StreamingWorker
@@ -130,10 +131,10 @@ class Seen:
 """
 
 
-def watched(lake: Lake) -> Lake:
-    """A job with one accumulator, which keeps the rows that it is given."""
-    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100)
-    (lake.folder / "mymetrics.py").write_text(TRIED.replace("__LIVE__", repr(str(lake.folder))))
+def watched(lake: Lake, own: str = TRIED, **keys: object) -> Lake:
+    """A job with one accumulator, which leaves in a file the rows that it is given."""
+    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100, **keys)
+    (lake.folder / "mymetrics.py").write_text(own.replace("__LIVE__", repr(str(lake.folder))))
     return lake
 
 
@@ -176,15 +177,11 @@ def test_what_is_said_of_it_follows_what_is_said_of_the_model(lake: Lake) -> Non
     lake.write_file("a.parquet", 0, 100)
     infinite = "np.where(batch['x'] == 0, np.inf, batch['x'])"
     lake.write_model(f"import numpy as np\n\n\ndef score(batch):\n    return {{'score': {infinite}}}\n")
-    watched(lake)
-    rounds = TRIED.replace("__LIVE__", repr(str(lake.folder))).replace(
+    rounds = TRIED.replace(
         "return [f(self.ids + ids) for f in (min, max) if self.ids + ids]",
         "return [sum(self.ids + [1 / (id + 1) for id in ids])]",
-    )
-    (lake.folder / "mymetrics.py").write_text(
-        rounds.replace("self.ids = self.ends(state)", "self.ids = [sum(self.ids + state)]")
-    )
-    before, after = tried(lake)[-2:]
+    ).replace("self.ids = self.ends(state)", "self.ids = [sum(self.ids + state)]")
+    before, after = tried(watched(lake, rounds))[-2:]
     assert isinstance(before, Loaded)
     assert isinstance(after, Loaded)
     assert [note.partition(" in ")[0] for note in before.notes] == ["'score' is NaN or infinite"]
@@ -196,12 +193,9 @@ def test_a_check_on_a_figure_that_it_does_not_give_ends_preflight(lake: Lake) ->
     """The first that is wrong is named, with the figures that there are."""
     lake.write_file("a.parquet", 0, 100)
     lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
-    watched(lake)
     right = [{"rows": {"min": 1}}, {"metric": "seen.least", "min": 0}]
-    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100, checks=right)
-    assert isinstance(tried(lake)[-1], Loaded)
-    wrong = [*right, {"metric": "seen.mots", "min": 0}]
-    lake.write_job(accumulators={"seen": "mymetrics:Seen"}, input__shard_rows=100, checks=wrong)
+    assert isinstance(tried(watched(lake, checks=right))[-1], Loaded)
+    watched(lake, checks=[*right, {"metric": "seen.mots", "min": 0}])
     with pytest.raises(JobError) as raised:
         tried(lake)
     assert str(raised.value) == (
@@ -214,8 +208,20 @@ def test_of_an_endpoint_few_rows_are_asked_for_it(lake: Lake) -> None:
     with endpoint(upper) as server:
         lake.write_texts([f"text {row}" for row in range(20)], 20)
         model = {"uses": "openai", "served_model": "m", "prompt": "{text}", "outputs": {"answer": "string"}}
-        lake.write_job(model={**model, "url": server.url}, carry=["id"], accumulators={"seen": "mymetrics:Seen"})
-        (lake.folder / "mymetrics.py").write_text(TRIED.replace("__LIVE__", repr(str(lake.folder))))
+        watched(lake, model={**model, "url": server.url}, carry=["id"])
         steps = list(preflight_steps(StreamingWorker(lake.worker_spec()), samples(lake.planned())))
     assert isinstance(steps[-1], Loaded)
     assert seen(lake) == [{"id": row, "answer": f"TEXT {row}"} for row in range(3)]
+
+
+def test_its_state_of_a_shard_lies_beside_the_part(lake: Lake) -> None:
+    (shard, *_) = watched(lake.ready()).planned().shards()
+    worker = ShardWorker(lake.worker_spec())
+    assert worker.accumulating is not None
+    try:
+        (*_, last) = worker.process([Assignment(shard)])
+    finally:
+        worker.accumulating.close()
+    assert isinstance(last, Receipt)
+    (kept,) = (path for path in lake.revision().rglob(f"*{ACCUMULATORS}*") if path.is_file())
+    assert states(kept.read_bytes()) == {"seen": [0, last.rows_out - 1]}

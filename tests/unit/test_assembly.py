@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.metrics.accumulators import decoded, unpacked
 from nightjar.inference.metrics.drawing import drawn
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.output.exports.__init__ import ACCUMULATORS, PROFILE, SLICES
-from nightjar.inference.records import Piece, Receipt, Shard
+from nightjar.inference.output.exports import PROFILE, SLICES
+from nightjar.inference.records import Piece, Shard
 from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.microbatches import ScoredRows
-from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
 KEPT = np.array([0, 2, 3, 5, 6, 7])
@@ -70,38 +65,3 @@ def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
     for table in written:
         expected.update(job, table.select(["name", "score"]), table["id"])
     assert made.states()[SLICES] == expected.to_bytes() != Slices.for_job(job).to_bytes()
-
-
-OWN = """
-class Sum:
-    def __init__(self):
-        self.sum = 0
-
-    def update(self, rows):
-        self.sum += sum(rows["id"].to_pylist())
-
-    def merge(self, state):
-        self.sum += state
-
-    def state(self):
-        return self.sum
-
-    def results(self):
-        return {"sum": self.sum}
-"""
-
-
-def test_what_an_accumulator_has_of_a_shard_lies_beside_its_part(lake: Lake) -> None:
-    lake.ready(accumulators={"sum": "mymetrics:Sum"})
-    (lake.folder / "mymetrics.py").write_text(OWN)
-    shard = next(iter(lake.planned().shards()))
-    worker = ShardWorker(lake.worker_spec())
-    assert worker.accumulating is not None
-    try:
-        (*_, last) = worker.process([Assignment(shard)])
-    finally:
-        worker.accumulating.close()
-    assert isinstance(last, Receipt)
-    (kept,) = (path for path in Path(lake.revision()).rglob(f"*{ACCUMULATORS}*") if path.is_file())
-    state = unpacked(kept.read_bytes())[1]["sum"]
-    assert decoded(state.state) == sum(range(last.rows_out))

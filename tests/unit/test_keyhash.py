@@ -194,21 +194,17 @@ def test_hashes_are_spread_over_all_ranges() -> None:
     assert len(set(found.tolist())) == 20_000
 
 
-def test_bytes_that_are_no_text_are_keys_too() -> None:
+@pytest.mark.parametrize("kind", ["binary", "large_binary"])
+def test_bytes_that_are_no_text_are_keys_too(kind: str) -> None:
     values = [b"\xff\x00", b"a", None, b""]
-    assert hashed(column(values, "binary")) == [
+    assert hashed(column(values, kind)) == [
         *(of_row(of_bytes(each)) for each in values[:2]),
         of_row(NULL),
         of_row(of_bytes(b"")),
     ]
-    assert hashed(column([], "binary")) == []
 
 
-def test_bytes_need_not_be_text() -> None:
-    """Long offsets or short ones: a hash of a file is a key, too."""
-    assert hashed(column([b"\xff", b"\xfe"], "large_binary")) == hashed(column([b"\xff", b"\xfe"], "binary"))
-
-
-@pytest.mark.parametrize("kind", ["string", "large_binary", "int64", "float64"])
+@pytest.mark.parametrize("kind", [*KEYS, "binary"])
 def test_no_value_has_no_hash(kind: str) -> None:
+    assert hashed(column([], kind)) == []
     assert keyhash.hashes_of(keyhash.comparable(column([], kind))).tolist() == []

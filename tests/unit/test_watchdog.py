@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -105,15 +106,21 @@ def test_in_another_thread_there_is_the_end_by_force_alone() -> None:
     assert entered.is_set()
 
 
-def test_the_end_by_force_is_put_off_by_signs_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by each, because that takes a thread; it comes a good second after the interruption, with the stack."""
-    now, ends = [0.5], []
+def stood_in_for(monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[Any]]:
+    """A clock that shows what the first list has, and what the timer of the end by force is set to, in the second."""
+    now, ends = [0.5], list[Any]()
     by_force = SimpleNamespace(
         dump_traceback_later=lambda after_s, **how: ends.append((after_s, how)),
         cancel_dump_traceback_later=lambda: ends.append("never"),
     )
     monkeypatch.setattr(watching, "faulthandler", by_force)
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now, ends
+
+
+def test_the_end_by_force_is_put_off_by_signs_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by each, because that takes a thread; it comes a good second after the interruption, with the stack."""
+    now, ends = stood_in_for(monkeypatch)
     begins = (25.0, {"exit": True, "file": sys.__stderr__})
     with Watchdog(20.0) as watchdog:
         watchdog.calling()
@@ -153,14 +160,17 @@ def test_in_another_thread_only_force_is_left() -> None:
 
 
 def test_a_look_before_the_time_is_over_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.5]
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    """After it what is raised is for the caller to act on: the process does not end by force meanwhile."""
+    now, ends = stood_in_for(monkeypatch)
     with Watchdog(20.0) as watchdog:
+        watchdog.calling()
         for now[0] in (0.5, 20.5):
             watchdog.look()
+        assert "never" not in ends
         now[0] = 20.51
         with pytest.raises(ProcessSpoilt):
             watchdog.look()
+        assert ends[-1] == "never"
 
 
 def test_another_thread_may_look_whether_it_hangs() -> None:
@@ -184,19 +194,3 @@ def test_another_thread_may_look_whether_it_hangs() -> None:
     over.set()
     thread.join()
     watchdog.look()
-
-
-def test_who_looks_ends_the_waiting_for_the_end_by_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is raised is for the caller to act on: the process must not end meanwhile."""
-    timers: list[str] = []
-    monkeypatch.setattr(watching.faulthandler, "cancel_dump_traceback_later", lambda: timers.append("none"))
-    monkeypatch.setattr(watching.faulthandler, "dump_traceback_later", lambda *_, **__: timers.append("one"))
-    with contextlib.ExitStack() as stack:
-        watchdog = stack.enter_context(Watchdog(60.0))
-        watchdog.calling()
-        assert timers[-1] == "one"
-        later = time.monotonic() + 61
-        monkeypatch.setattr(watching.time, "monotonic", lambda: later)
-        with pytest.raises(ProcessSpoilt):
-            watchdog.look()
-        assert timers[-1] == "none"
