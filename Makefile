@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm test test-system test-long test-gpu test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -98,6 +98,12 @@ test-gpu: $(VENV)/.installed-dev  ## The tests that compute on a GPU, on a machi
 
 test-vllm: $(VENV)-vllm/.installed  ## The tests with vLLM's build for CPUs, in an environment of their own
 	$(VENV)-vllm/bin/python -m pytest tests/runs/test_vllm.py
+
+cases: $(VENV)/.installed-dev  ## Small inputs of the kinds that bug reports describe, on both engines, with a table of the outcomes
+	$(BIN)/python -m pytest tests/cases -m 'system or not system' -q -rA --show-capture=no
+
+size:  ## The product's files and lines, room by room
+	$(PYTHON) tests/size.py
 
 mutants: $(VENV)/.installed-dev  ## Whether the unit tests find small faults put into the code: hours; ROOM=plan takes minutes
 	$(BIN)/python tests/mutants.py $(ROOM) --processes $(WORKERS)
