@@ -100,7 +100,7 @@ test-vllm: $(VENV)-vllm/.installed  ## The tests with vLLM's build for CPUs, in 
 	$(VENV)-vllm/bin/python -m pytest tests/runs/test_vllm.py
 
 cases: $(VENV)/.installed-dev  ## Small inputs of the kinds that bug reports describe, on both engines, with a table of the outcomes
-	$(BIN)/python -m pytest tests/cases -m 'system or not system' -q -rA --show-capture=no
+	$(BIN)/python -m pytest tests/cases -m 'system or not system' -q --show-capture=no
 
 size:  ## The product's files and lines, room by room
 	$(PYTHON) tests/size.py
