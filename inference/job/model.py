@@ -120,17 +120,6 @@ class Job(Section):
     places: tuple[str, ...] = Field(default=(), exclude=True)
     templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_before(cls, given: Any) -> Any:
-        """Accept `audit: {rescore: 0.01}` of earlier releases for `rescore: {share: 0.01}`."""
-        if not isinstance(given, dict) or not isinstance(given.get("audit"), dict):
-            return given
-        if "rescore" in given:
-            raise ValueError("audit: is called rescore now, and both are there; leave audit out")
-        audit = {"share" if name == "rescore" else name: value for name, value in given["audit"].items()}
-        return {name: value for name, value in given.items() if name != "audit"} | {"rescore": audit}
-
     @field_validator("name")
     @classmethod
     def _slug(cls, value: str) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from nightjar.inference.errors import AlreadyExists, Damaged, Held, JobError, Missing
 from nightjar.inference.jsonform import of_json, to_json
@@ -108,18 +107,7 @@ def readable(storage: Storage, output: str, number: int) -> Snapshot:
 
 
 def _decode(raw: bytes) -> Snapshot:
-    content = json.loads(raw)
-    found = of_json(Snapshot, content)
-    return found if "origin" in content else replace(found, origin=_told(found.note))
-
-
-def _told(note: str) -> Origin:
-    """The origin of a snapshot that an older release made, from its note; older releases kept only the note."""
-    if found := re.fullmatch(r"rollback to publication (\d+)", note):
-        return Origin("rollback", to=int(found[1]))
-    if found := re.fullmatch(r"run (\S+) revision (\d+)", note):
-        return Origin("publish", found[1], int(found[2]))
-    return Origin("other")
+    return of_json(Snapshot, json.loads(raw))
 
 
 def add(storage: Storage, output: str, number: int, runs: dict[str, Published], origin: Origin) -> Snapshot:

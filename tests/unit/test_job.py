@@ -718,14 +718,3 @@ def test_a_wait_is_a_duration_with_its_unit(tmp_path: Path, text: str, seconds: 
     wait = load(tmp_path, input__wait={"for": text, "until": "_SUCCESS"}).input.wait
     assert wait is not None
     assert (wait.seconds, wait.until) == (seconds, "_SUCCESS")
-
-
-def test_a_job_file_of_before_may_say_audit(tmp_path: Path) -> None:
-    """The key was named for what it does since; jobs that have the old one go on as they were."""
-    new = load(tmp_path, rescore={"share": 0.25, "tolerance": 0.5})
-    assert load(tmp_path, audit={"rescore": 0.25, "tolerance": 0.5}) == new
-    assert (new.rescore.share, new.rescore.tolerance) == (0.25, 0.5)
-    with pytest.raises(JobError, match="audit: is called rescore now, and both are there; leave audit out"):
-        load(tmp_path, audit={"rescore": 0.25}, rescore={"share": 0.5})
-    with pytest.raises(JobError, match="shard"):
-        load(tmp_path, audit={"shard": 0.25})

@@ -389,17 +389,9 @@ def test_a_snapshot_is_json_that_a_person_can_read(output: str) -> None:
     ],
 )
 def test_a_note_says_what_made_a_snapshot(output: str, origin: Origin, note: str) -> None:
-    """An older release kept the note alone: what it published and rolled back is known by it."""
     made = publish.add(LakeStorage(), output, 7, {}, origin)
     assert (made.number, made.note, made.origin) == (7, note, origin)
     assert publish.snapshot(LakeStorage(), output, 7) == made
-    path = Path(output, "publications", "00000007.json")
-    older = {key: value for key, value in json.loads(path.read_text()).items() if key != "origin"}
-    path.write_text(json.dumps(older))
-    known = origin if origin.act in {"publish", "rollback"} else Origin("other")
-    assert publish.snapshot(LakeStorage(), output, 7).origin == known
-    path.write_text(json.dumps({**older, "note": f"{note}, twice"}))
-    assert publish.snapshot(LakeStorage(), output, 7).origin == Origin("other")
 
 
 @pytest.mark.parametrize("content", ["", '{"number": 2, ', "[]", "{}"])
