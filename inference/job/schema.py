@@ -46,7 +46,7 @@ def job_schema() -> dict[str, Any]:
     for part in ("Model", "NamedModel"):
         parts[part]["properties"]["uses"] = {"anyOf": [_choice(FRAMEWORKS), {"type": "string", "pattern": _OWN}]}
         parts[part]["allOf"] = [
-            _own_keys(uses, framework) if framework.own_keys else _options(uses, framework.module)
+            _own_keys(uses, framework) if framework.own_keys else _options(uses, framework)
             for uses, framework in FRAMEWORKS.items()
         ]
         parts[part]["allOf"].append(
@@ -84,9 +84,9 @@ def _choice(names: dict[str, Any]) -> dict[str, Any]:
     return {"type": "string", "enum": list(names)}
 
 
-def _options(uses: str, module: str) -> dict[str, Any]:
+def _options(uses: str, framework: Framework) -> dict[str, Any]:
     """What `options` may hold with an adapter, which declares them."""
-    options = schema_of(import_module(module).ADAPTER.options)
+    options = schema_of(framework.adapter().options)
     then: dict[str, Any] = {"properties": {"options": options}}
     if "required" in options:
         then["required"] = ["options"]
@@ -95,7 +95,7 @@ def _options(uses: str, module: str) -> dict[str, Any]:
 
 def _own_keys(uses: str, framework: Framework) -> dict[str, Any]:
     """What `model` itself may hold with an adapter that has its options there."""
-    own = schema_of(import_module(framework.module).ADAPTER.options)
+    own = schema_of(framework.adapter().options)
     others = {*_all_own_keys(), "options", *(() if framework.model else ("path",))} - set(own["properties"])
     required = {"required": own["required"]} if "required" in own else {}
     return {
@@ -106,8 +106,8 @@ def _own_keys(uses: str, framework: Framework) -> dict[str, Any]:
 
 def _all_own_keys() -> set[str]:
     """The names of all such options."""
-    modules = [framework.module for framework in FRAMEWORKS.values() if framework.own_keys]
-    return {option.name for module in modules for option in import_module(module).ADAPTER.options}
+    own = [framework.adapter() for framework in FRAMEWORKS.values() if framework.own_keys]
+    return {option.name for adapter in own for option in adapter.options}
 
 
 def _input_options(name: str, module: str) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
     """A framework.
 
-    module: its `ADAPTER` is a `predictors.adapter.Adapter`. model: what `model.path` names, for messages; '' if the
+    module: its `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several.
+
+    model: what `model.path` names, for messages; '' if the
     model is elsewhere. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model
     themselves; so `batch_size: auto` is thousands of rows, whatever their size. code: options that name objects of the
     user's own code, as "module:name"; its adapter is an `adapter.TakesCode`. rows: of `batch_size: auto`, on the CPU
@@ -30,6 +34,11 @@ class Framework:
     documents: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
 
+    def adapter(self) -> Any:
+        """Import the module. Returns its `predictors.adapter.Adapter`, which this room does not know."""
+        module, _, name = self.module.partition(":")
+        return getattr(import_module(module), name or "ADAPTER")
+
 
 ASKED_ROWS = (64, 512)
 """Of a micro-batch of prompts, on the CPU and on a GPU: a large model with long answers has them in `retry.stall_s`."""
@@ -46,18 +55,20 @@ FRAMEWORKS = {
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
     "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
     "keras": Framework("nightjar.inference.predictors.keras", "a model that Keras saved (.keras or .h5)"),
-    "embed": Framework("nightjar.inference.predictors.embed", "a model's folder", packs=True),
+    "embed": Framework("nightjar.inference.predictors.texttasks:EMBED", "a model's folder", packs=True),
     "text-classification": Framework(
-        "nightjar.inference.predictors.textclassification", "a model's folder", packs=True
+        "nightjar.inference.predictors.texttasks:TEXT_CLASSIFICATION", "a model's folder", packs=True
     ),
     "token-classification": Framework(
-        "nightjar.inference.predictors.tokenclassification", "a model's folder", packs=True
+        "nightjar.inference.predictors.texttasks:TOKEN_CLASSIFICATION", "a model's folder", packs=True
     ),
-    "zero-shot": Framework("nightjar.inference.predictors.zeroshot", "a model's folder", packs=True),
+    "zero-shot": Framework("nightjar.inference.predictors.texttasks:ZERO_SHOT", "a model's folder", packs=True),
     "image-classification": Framework(
-        "nightjar.inference.predictors.imageclassification", "a model's folder", rows=(32, 128)
+        "nightjar.inference.predictors.imagetasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
     ),
-    "object-detection": Framework("nightjar.inference.predictors.objectdetection", "a model's folder", rows=(4, 16)),
+    "object-detection": Framework(
+        "nightjar.inference.predictors.imagetasks:OBJECT_DETECTION", "a model's folder", rows=(4, 16)
+    ),
     "speech-recognition": Framework(
         "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16)
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -159,12 +158,13 @@ class WithoutDevices:
 
 def adapter_of(job: Job) -> Adapter:
     """The adapter of `model.uses`."""
-    return _adapter(job.model.framework.module)
+    found: Adapter = job.model.framework.adapter()
+    return found
 
 
 def frameworks() -> Iterator[Adapter]:
     """Every framework's adapter."""
-    return (_adapter(framework.module) for framework in FRAMEWORKS.values())
+    return (framework.adapter() for framework in FRAMEWORKS.values())
 
 
 def check_cpu(job: Job) -> None:
@@ -197,11 +197,6 @@ def needed(job: Job, path: str | None) -> str:
     if path is None:
         raise JobError(f"model.path: the {job.model.uses} adapter needs the path of {job.model.framework.model}")
     return path
-
-
-def _adapter(module: str) -> Adapter:
-    adapter: Adapter = import_module(module).ADAPTER
-    return adapter
 
 
 def is_device_lost(error: BaseException) -> bool:

@@ -24,6 +24,12 @@ from nightjar.inference.predictors.modelfolder import PROCESSOR, TOKENISER, Mode
 from nightjar.inference.predictors.torch import OnTorch
 from nightjar.inference.tensors import is_tensor_type
 
+FUNCTION = choice(
+    "function",
+    ("softmax", "sigmoid", "none"),
+    "what makes scores of the model's numbers",
+    "as the library's pipeline decides it",
+)
 DTYPE = choice("dtype", ("float32", "float16", "bfloat16"), "the type of weights and computation")
 _TOKENS = "a number of tokens"
 OF_TEXTS = (

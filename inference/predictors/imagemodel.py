@@ -1,4 +1,4 @@
-"""A transformers model of images, and their processor, on the job's device. Imports torch.
+"""A transformers model of images with its processor, and the predictor of each task of images. Imports torch.
 
 Each image is prepared alone, and images that are of one size then are computed together, without padding. So what is
 made of an image does not depend on the images beside it.
@@ -12,9 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import torch
 
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import outputs
+from nightjar.inference.predictors.labels import LabelHead
 from nightjar.inference.predictors.modelfolder import ModelFolder
 from nightjar.inference.predictors.pictures import pictures
 from nightjar.inference.predictors.placing import device_of_job
@@ -74,3 +78,58 @@ class ImageModel:
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+
+class ImageClassifier:
+    """A model with one number for each of its labels, as a `Predictor`."""
+
+    def __init__(self, job: Job, folder: ModelFolder) -> None:
+        self._types = job.model.output_types()
+        self._model = ImageModel(job, folder, "AutoModelForImageClassification")
+        self._head = LabelHead(job, self._model.config)
+        self.device = self._model.device
+        self.prepare = self._model.prepare
+
+    def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        if not prepared:
+            return outputs.empty(self._types)
+        found = torch.empty((len(prepared), self._head.width))
+
+        def keep(rows: list[int], raw: Any) -> None:
+            found[rows] = self._head.scores(raw.logits).cpu()
+
+        self._model.each(prepared, keep)
+        return self._head.of(found)
+
+
+class Detector:
+    """A model that finds any number of objects in an image, as a `Predictor`."""
+
+    def __init__(self, job: Job, folder: ModelFolder, threshold: float) -> None:
+        """threshold: objects with a lower score are left out."""
+        self._types = job.model.output_types()
+        self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
+        self._labels = self._model.config.id2label
+        self._threshold = threshold
+        if not hasattr(self._model.processor, "post_process_object_detection"):
+            raise JobError(f"model.path: the image processor of {folder.named} is not one for object-detection")
+        self.device = self._model.device
+        self.prepare = self._model.prepare
+
+    def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        found: list[dict[str, list[Any]]] = [{} for _ in prepared]
+
+        def keep(rows: list[int], raw: Any) -> None:
+            sizes = [(prepared[row].height, prepared[row].width) for row in rows]
+            finish = self._model.processor.post_process_object_detection
+            for row, each in zip(rows, finish(raw, self._threshold, sizes), strict=True):
+                found[row] = {
+                    "labels": [str(self._labels[place]) for place in each["labels"].tolist()],
+                    "scores": each["scores"].tolist(),
+                    "boxes": each["boxes"].tolist(),
+                }
+
+        self._model.each(prepared, keep)
+        return {name: pa.array([row[name] for row in found], kind) for name, kind in self._types.items()}

@@ -46,6 +46,39 @@ class LabelOutputs:
         return {name: made[name] if name in _MADE else scores[:, self._columns[name]] for name in self._types}
 
 
+class LabelHead:
+    """Makes the declared outputs of logits of shape (n, labels). width: the number of labels."""
+
+    def __init__(self, job: Job, config: Any) -> None:
+        """config: the model's, of transformers.
+
+        Raises:
+            JobError: As `LabelOutputs`.
+        """
+        self.width = int(config.num_labels)
+        self._outputs = LabelOutputs(job, [str(config.id2label[place]) for place in range(self.width)])
+        self._function = job.model.options.get("function") or _function_of(config)
+
+    def scores(self, logits: Any) -> Any:
+        """The float32 scores of logits; both are tensors of torch."""
+        logits = logits.float()
+        if self._function == "softmax":
+            return logits.softmax(-1)
+        return logits.sigmoid() if self._function == "sigmoid" else logits
+
+    def of(self, scores: Any) -> dict[str, Any]:
+        """The declared outputs by name. scores: a tensor on the CPU."""
+        return self._outputs.of(scores.numpy())
+
+
+def _function_of(config: Any) -> str:
+    """What makes scores of logits, as the pipeline of transformers decides it."""
+    if config.problem_type == "regression":
+        return "none"
+    several = config.problem_type == "multi_label_classification"
+    return "sigmoid" if several or config.num_labels == 1 else "softmax"
+
+
 def _check_type(name: str, kind: pa.DataType, labels: int) -> None:
     fits, wanted = is_number(kind), "a number, as float32"
     if name == "label":

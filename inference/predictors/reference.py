@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from importlib import import_module
 
 from nightjar.inference.job.options import Option
 from nightjar.inference.job.seams import FRAMEWORKS, Framework
@@ -27,9 +26,10 @@ def page() -> str:
 
 
 def _section(uses: str, framework: Framework) -> str:
-    module = import_module(framework.module)
-    adapter: Adapter = module.ADAPTER
-    about = inspect.cleandoc(module.__doc__ or "").partition("\n\n")[0].partition("`: ")[2].replace("\n", " ")
+    adapter: Adapter = framework.adapter()
+    # Where a module has several adapters, each says what it is for.
+    docs = type(adapter) if ":" in framework.module else inspect.getmodule(type(adapter))
+    about = inspect.cleandoc(docs.__doc__ or "").partition("\n\n")[0].partition("`: ")[2].replace("\n", " ")
     needs = f" It needs `pip install 'nightjar-batch[{adapter.extra}]'`." if adapter.extra else ""
     path = f" `model.path` names {framework.model}." if framework.model else ""
     lines = [f"## {uses}", "", f"{about[:1].upper()}{about[1:]}{path}{needs}", ""]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def validator() -> Draft202012Validator:
 
 def options_of(uses: str) -> tuple[options.Option, ...]:
     """What an adapter declares."""
-    declared: tuple[options.Option, ...] = import_module(FRAMEWORKS[uses].module).ADAPTER.options
+    declared: tuple[options.Option, ...] = FRAMEWORKS[uses].adapter().options
     return declared
 
 
