@@ -185,14 +185,6 @@ def codes(name: str, column: Any, categories: pa.Array, refuse_others: bool) -> 
     return np.asarray(found.cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
-def comparable(column: Any, categories: pa.Array) -> bool:
-    """Whether the values of a column can be among these categories, by their types."""
-    try:
-        return _common(_as_arrow(column).type, categories.type) is not None
-    except pa.ArrowException:  # lists, or objects of several types
-        return False
-
-
 def _as_arrow(column: Any) -> pa.Array:
     """A column of any kind of batch as an array without a dictionary, NaN as null."""
     if isinstance(column, pa.ChunkedArray):

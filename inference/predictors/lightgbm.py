@@ -13,15 +13,16 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, flag, texts, whole
+from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.boosters import BoosterAdapter
-from nightjar.inference.predictors.categorylists import CategoryLists
 from nightjar.inference.predictors.installed import missing
 
 _NEEDS: tuple[str, ...] = ("lightgbm",)
+_CATEGORIES = "model.options.categories"
 
 
 class LightGBM(BoosterAdapter):
@@ -36,8 +37,8 @@ class LightGBM(BoosterAdapter):
         whole("num_iteration", "only the first trees", "the best round of the training, else all", "a number of trees"),
         texts(
             "categories",
-            "the features that had pandas' type category, where the model's file leaves open which they are",
-            "what the file says",
+            "the features that had pandas' type category in training",
+            "the columns of text",
             "a list of features",
             least=1,
         ),
@@ -128,11 +129,10 @@ class _Booster:
         self._width = len(names)
         # These are the names that LightGBM gives where the data has none.
         self._names = [] if names == [f"Column_{place}" for place in range(len(names))] else names
-        lists = [_as_arrow(job, each) for each in self._booster.pandas_categorical or ()]
-        # All trees, not only those up to the best round.
-        used = self._booster.feature_importance("split", iteration=-1) > 0
-        self._lists = CategoryLists(lists, _seen(text), used.tolist(), tuple(job.model.options.get("categories", ())))
-        self._categories: features.Categories | None = None if lists else {}
+        self._lists = [_as_arrow(job, each) for each in self._booster.pandas_categorical or ()]
+        self._named: list[str] = job.model.options.get("categories", [])
+        self._seen = _values_seen(text)
+        self._categories: features.Categories | None = None if self._lists else {}
 
     def prepare(self, batch: Any) -> Array:
         """Make the model's input: numbers, and the codes of categories, in the model's order."""
@@ -140,7 +140,7 @@ class _Booster:
         if self._names:
             held = features.in_order(_renamed(held, self._names), self._names)
         if self._categories is None:
-            self._categories = self._lists.of(held)
+            self._categories = self._categories_of(held)
         categories = self._categories
         values = {
             name: features.codes(name, column, categories[name], refuse_others=False)
@@ -149,6 +149,35 @@ class _Booster:
             for name, column in held.items()
         }
         return features.matrix(values, self._width, np.float32)
+
+    def _categories_of(self, held: Mapping[str, Any]) -> features.Categories:
+        """The categories of each column that has some. held: the columns in the model's order.
+
+        LightGBM writes the lists of categories in the order of the columns, but not of which columns they are: they are
+        of the columns of text, or of those that the job names.
+
+        Raises:
+            JobError: There are more or fewer of these columns than lists, or a column had other values in training.
+        """
+        named = {name if name in held else name.replace(" ", "_") for name in self._named}
+        for name in named - set(held):
+            raise JobError(f"{_CATEGORIES}: {name!r} is no column of the model{nearest(name, held)}")
+        found = [name for name, column in held.items() if (name in named if named else features.is_category(column))]
+        if len(found) != len(self._lists):
+            which = f"{_CATEGORIES} names {len(found)}" if named else f"{len(found)} of the columns hold text"
+            raise JobError(
+                f"{'' if named else 'model.features: '}{which}{': ' if found else ''}{', '.join(found)}; the model was "
+                f"trained with {counted(len(self._lists), 'column')} of categories. Name the columns that had pandas' "
+                f"type category in {_CATEGORIES}"
+            )
+        seen = dict(zip(held, self._seen, strict=True)) if len(held) == len(self._seen) else {}
+        for name, categories in zip(found, self._lists, strict=True):
+            if name in seen and _highest(seen[name]) >= len(categories):
+                raise JobError(
+                    f"{_CATEGORIES}: {name!r} had codes up to {_highest(seen[name]):g} in training, and its list in "
+                    f"the model's file has only the codes up to {len(categories) - 1}"
+                )
+        return dict(zip(found, self._lists, strict=True))
 
     def predict(self, prepared: Array) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
@@ -165,10 +194,15 @@ def _as_arrow(job: Job, categories: list[Any]) -> pa.Array:
         raise JobError(f"model.path: {job.model.path} has categories of several types: {error}") from error
 
 
-def _seen(text: str) -> list[str]:
-    """What the file says of each feature's values."""
+def _values_seen(text: str) -> list[str]:
+    """Each feature's values in training, as the file has them: `0:2:1`, a range `[0:2]`, or `none`."""
     found = re.search(r"^feature_infos=(.*)$", text, re.MULTILINE)
     return found[1].split() if found else []
+
+
+def _highest(seen: str) -> float:
+    """The highest value that was seen of a feature; -1 if none is known."""
+    return max((float(each) for each in re.findall(r"[^\[\]:]+", seen) if each != "none"), default=-1)
 
 
 def _renamed(held: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

@@ -55,6 +55,10 @@ def categorised(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{name: pd.Categorical(frame[name], kinds[name]) for name in kinds if name in frame})
 
 
+NAMED = {"categories": ["country", "hour"]}
+"""The option by which LightGBM's adapter knows these columns."""
+
+
 def with_nulls(table: pa.Table) -> pa.Table:
     """A third of the values of each column are null."""
     gone = pa.array([row % 3 == 1 for row in range(table.num_rows)])
@@ -233,15 +237,17 @@ def test_categories_are_those_of_the_model(tmp_path: Path, library: Library, for
     holes = with_nulls(TABLE).slice(0, 40)
     frame = pd.DataFrame({name: holes[name].cast(pa.float64()).to_numpy() for name in NUMBERS})
     frame = categorised(frame.assign(country=holes["country"].to_pylist(), hour=holes["hour"].to_pylist()))
-    section: dict[str, Any] = {}
+    options = NAMED if library is LIGHTGBM else {}
     table = holes
     if form == "dictionary":
         table = holes.set_column(3, "country", holes["country"].combine_chunks().dictionary_encode())
-    job = saved(tmp_path, library, model, **section)
+    job = saved(tmp_path, library, model, options=options)
     if form in {"numpy", "pandas"}:
         (tmp_path / "prep.py").write_text("def same(batch):\n    return batch\n")
         job = job.model_copy(update={"preprocess": Preprocess(uses="prep:same")})
-        job = job.model_copy(update={"model": job.model.model_copy(update={"options": {"batch_format": form}})})
+        job = job.model_copy(
+            update={"model": job.model.model_copy(update={"options": options | {"batch_format": form}})}
+        )
     assert scored(job, table)["score"] == library.direct(model, frame).tolist()
     sys.modules.pop("prep", None)
 
@@ -272,7 +278,7 @@ def test_a_row_for_which_a_preprocess_returns_text_costs_itself(tmp_path: Path) 
 
 def test_to_lightgbm_a_category_that_it_has_not_seen_is_missing(tmp_path: Path) -> None:
     model = train_lightgbm(categorised(FRAME), TARGET)
-    job = saved(tmp_path, LIGHTGBM, model)
+    job = saved(tmp_path, LIGHTGBM, model, options=NAMED)
     strange = FRAME.assign(country="se")
     found = scored(job, pa.Table.from_pandas(strange, preserve_index=False))["score"]
     assert (
@@ -307,12 +313,12 @@ def test_text_that_is_no_category_of_the_model_is_said(tmp_path: Path, library: 
 
 
 def test_lightgbm_has_ordered_categories_like_numbers(tmp_path: Path) -> None:
-    """Its file lists no values for them, and does not say of which features its categories are: of those of text."""
+    """Its file does not say of which features its categories are: of those of text."""
     frame = FRAME[["a", "country"]].assign(country=pd.Categorical(FRAME["country"], ["no", "de", "fr"], ordered=True))
     model = train_lightgbm(frame, TARGET)
     job = saved(tmp_path, LIGHTGBM, model)
     assert scored(job, TABLE.select(["a", "country"]))["score"] == model.predict(frame).tolist()
-    sentence = r"^model\.features: .* with 1 column of categories, and 2 of the columns .* are of text: a, country; "
+    sentence = r"^model\.features: 2 of the columns hold text: a, country; the model was trained with 1 column of cat"
     with pytest.raises(JobError, match=sentence):
         scored(job, pa.table({"a": TABLE["country"], "country": TABLE["country"]}))
 
@@ -324,40 +330,50 @@ ORDERED = pd.Categorical(WHOLE["size"], ordered=True)
 
 
 @pytest.mark.parametrize(
-    ("frame", "categorical"),
+    ("frame", "categorical", "named"),
     [
         # Raw whole numbers that are no codes of the only list, and a column of categories that is a range.
-        (WHOLE[["a", "shop"]].assign(size=ORDERED), ["shop"]),
+        (WHOLE[["a", "shop"]].assign(size=ORDERED), ["shop"], ["size"]),
         # A constant column of categories: of text, of numbers.
-        (WHOLE[["a", "shop"]].assign(k=pd.Categorical(["q"] * ROWS)), ["shop"]),
-        (categorised(WHOLE[["a", "shop", "country"]]).assign(year=pd.Categorical(WHOLE["year"])), "auto"),
+        (WHOLE[["a", "shop"]].assign(k=pd.Categorical(["q"] * ROWS)), ["shop"], []),
+        (
+            categorised(WHOLE[["a", "shop", "country"]]).assign(year=pd.Categorical(WHOLE["year"])),
+            "auto",
+            ["year", "country"],
+        ),
         # Numbers beside categories of numbers: two values are not the three of the list.
-        (categorised(WHOLE[["flag", "shop", "hour", "n"]]), "auto"),
+        (categorised(WHOLE[["flag", "shop", "hour", "n"]]), "auto", ["hour"]),
     ],
 )
-def test_lightgbms_lists_of_categories_go_to_the_columns_whose_values_they_can_be(
-    tmp_path: Path, frame: pd.DataFrame, categorical: Any
+def test_lightgbms_lists_of_categories_are_of_the_columns_of_text_or_of_those_that_the_job_names(
+    tmp_path: Path, frame: pd.DataFrame, categorical: Any, named: list[str]
 ) -> None:
-    """Its file does not say to which; by their number alone they would go to others."""
+    """In the order of the model's columns, whatever order the job names them in."""
     target = TARGET + (WHOLE["size"] == 2) + (WHOLE["shop"] == 3) * 2
     data = lightgbm.Dataset(frame, target, categorical_feature=categorical)
     model = lightgbm.train({"num_threads": 1, "verbosity": -1, "min_data_per_group": 5}, data, 8)
     plain = pa.table({name: np.asarray(frame[name]) for name in frame})
-    assert scored(saved(tmp_path, LIGHTGBM, model), plain)["score"] == model.predict(frame).tolist()
+    job = saved(tmp_path, LIGHTGBM, model, options={"categories": named} if named else {})
+    assert scored(job, plain)["score"] == model.predict(frame).tolist()
 
 
-def test_lightgbms_lists_that_can_be_of_two_columns_are_refused_until_the_job_names_them(tmp_path: Path) -> None:
+def test_lightgbms_lists_without_columns_of_text_are_refused_until_the_job_names_their_columns(tmp_path: Path) -> None:
     frame = WHOLE[["a", "few"]].assign(size=ORDERED)
     data = lightgbm.Dataset(frame, WHOLE["few"] * 2 + WHOLE["size"], categorical_feature=["few"])
     model = lightgbm.train({"num_threads": 1, "verbosity": -1}, data, 8)
     table = pa.table({name: np.asarray(WHOLE[name]) for name in frame})
-    sentence = r"^model\.options\.categories: .* of size or of few; name the columns .* in training, as \[size\]$"
+    sentence = (
+        r"^model\.features: 0 of the columns hold text; .* 1 column of categories\. Name .*model\.options\.categories$"
+    )
     with pytest.raises(JobError, match=sentence):
         scored(saved(tmp_path, LIGHTGBM, model), table)
     job = saved(tmp_path, LIGHTGBM, model, options={"categories": ["size"]})
     assert scored(job, table)["score"] == model.predict(frame).tolist()
-    for names, wrong in [(["sizes"], "did you mean 'size'"), (["few", "size"], "2 names, .* has 1 list$")]:
-        with pytest.raises(JobError, match=rf"^model\.options\.categories: .*{wrong}"):
+    for names, wrong in [
+        (["sizes"], "did you mean 'size'"),
+        (["few", "size"], "names 2: few, size; .* 1 column of cat"),
+    ]:
+        with pytest.raises(JobError, match=rf"^model\.options\.categories.*{wrong}"):
             scored(saved(tmp_path, LIGHTGBM, model, options={"categories": names}), table)
     wide = lightgbm.Dataset(WHOLE[["shop"]].assign(size=ORDERED), TARGET, categorical_feature=["shop"])
     model = lightgbm.train({"num_threads": 1, "verbosity": -1}, wide, 2)
