@@ -30,9 +30,9 @@ LIBRARIES = (
     "transformers",
     "keras",
 )
-OF_TEXTS = ("classifier", "embedder", "tagger", "textloading", "textmodel")
+OF_TEXTS = ("textloading", "textmodel")
 OF_TORCH = ("exported", "kerasmodel", "mapped", "modules", "placing", "torchinference", "weights")
-OF_FOLDERS = (*OF_TEXTS, "imageclassifier", "imagemodel", "transcriber")
+OF_FOLDERS = (*OF_TEXTS, "imagemodel", "transcriber")
 """The predictors of models in folders, of which only `textloading` knows the library that loads them."""
 
 HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3", "matplotlib", "jinja2")
