@@ -99,6 +99,37 @@ def test_quoted_fields_hold_anything_and_a_quote_elsewhere_is_a_character(tmp_pa
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf", b"\r\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 1 << 16])
+@pytest.mark.parametrize(
+    ("header", "delimiter", "names"),
+    [
+        (b'"name\n(first, last)";c', b";", ["name\n(first, last)", "c"]),
+        (b'c;"name\n(first, last)"', b";", ["c", "name\n(first, last)"]),
+        (b'"a,b"|"c;\nd"', b"|", ["a,b", "c;\nd"]),
+        (b'"say ""a,\nb"""\tc', b"\t", ['say "a,\nb"', "c"]),
+        (b'5", wide;7" wide', b",", ['5"', ' wide;7" wide']),
+        (b'size 5";size 7"', b";", ['size 5"', 'size 7"']),
+        (b'"a\nb",c', b",", ["a\nb", "c"]),
+    ],
+)
+def test_the_delimiter_is_the_first_outside_quotes_in_a_header_of_any_lines(
+    tmp_path: Path,
+    begin: bytes,
+    end: bytes,
+    size: int,
+    header: bytes,
+    delimiter: bytes,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However the file begins, its lines end, and it is read."""
+    monkeypatch.setattr(Csv.__module__ + "._HEADER_BYTES", size)
+    found = rows(tmp_path, begin + header + end + b"1" + delimiter + b"2" + end)
+    assert found == [dict(zip(names, (1, 2), strict=True))]
+
+
 def test_tabs_separate_the_fields_of_tsv_whatever_the_header_holds(tmp_path: Path) -> None:
     assert rows(tmp_path, b"a,b\tc\n1,5\tx\n", name="a.tsv") == [{"a,b": "1,5", "c": "x"}]
     assert rows(tmp_path, b"a,b\n1,x\n", name="a.TSV") == [{"a,b": "1,x"}]

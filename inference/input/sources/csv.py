@@ -35,6 +35,9 @@ _DELIMITERS = (b",", b"\t", b";", b"|")
 """What may separate fields in a file whose name does not say it is tabs, but for the decimal: the first of these in
 the header line, or the one by which the first record has as many fields as the job has names."""
 
+_QUOTED = re.compile(rb'(?:\A|(?<=[\n,\t;|]))"[^"]*(?:""[^"]*)*(?:"|\Z)')
+"""A quoted part of a field, whichever of `_DELIMITERS` separates the fields. It may hold the others, and line ends."""
+
 
 @dataclass(frozen=True)
 class Csv(lines.TextSource):
@@ -194,20 +197,13 @@ class Csv(lines.TextSource):
         if uri.lower().endswith(packing.suffixes(".tsv")):
             return [b"\t"]
         able = [each for each in _DELIMITERS if each != self.decimal.encode()]
+        line = _QUOTED.sub(b"", text).partition(b"\n")[0]
         if self.names:
-            return [each for each in able if _fields(text, each) == len(self.names)]
-        line = re.sub(rb'"[^"]*"', b"", text.partition(b"\n")[0])
+            return [each for each in able if line.count(each) + 1 == len(self.names)]
         return [next((each for each in able if each in line), able[0])]
 
 
 SOURCE = Csv()
-
-
-def _fields(text: bytes, delimiter: bytes) -> int:
-    """The number of fields in a text's first record."""
-    ends = Records(text, delimiter).ends
-    record = text[: ends[0]] if len(ends) else text
-    return re.sub(rb'"[^"]*"', b"", record).count(delimiter) + 1
 
 
 def _told(delimiter: bytes) -> str:
