@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -90,6 +91,38 @@ def test_a_file_without_records_has_no_rows(tmp_path: Path, content: bytes) -> N
     (tmp_path / "a.csv").write_bytes(content)
     assert described(tmp_path / "a.csv")[1] == (0,)
     assert len(SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("x", pa.int64())])).table) == 0
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16", "utf-16-le", "utf-8"])
+def test_a_file_in_another_encoding_is_read_as_if_it_were_utf8(
+    tmp_path: Path, encoding: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few bytes are read at once. Nobody can begin in its middle, so it is one unit."""
+    for bound in ("UNIT_BYTES", "BLOCK_BYTES", "SAMPLE_BYTES"):
+        monkeypatch.setattr(bounds, bound, 40)
+    monkeypatch.setattr(Csv.__module__ + "._HEADER_BYTES", 1)
+    content = "id;größe\r\n" + "".join(f'{row};"é;\n{row}"\r\n' for row in range(30))
+    data = content.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    source = SOURCE.with_options({"encoding": encoding})
+    found = source.describe(STORAGE, STORAGE.stat(str(tmp_path / name)))
+    assert found.schema == pa.schema([("id", pa.int64()), ("größe", pa.string())])
+    if encoding != "utf-8":
+        assert found.rows == (UNKNOWN,)
+        read = source.read(STORAGE, whole(tmp_path / name), found.schema)
+        assert read.table.to_pylist() == [{"id": row, "größe": f"é;\n{row}"} for row in range(30)]
+
+
+def test_a_byte_that_its_encoding_lacks_costs_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,x\n1,\x81\n2,\xe9\n")
+    source = SOURCE.with_options({"encoding": "cp1252"})
+    schema = source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv"))).schema
+    found = source.read(STORAGE, whole(tmp_path / "a.csv"), schema)
+    assert found.table["x"].to_pylist() == [None, "é"]
+    assert "line 2 is not UTF-8 text" in found.failures[0].message
+    with pytest.raises(JobError, match=r"input.options.encoding: 'cp125' is not one of utf-8, .*did you mean 'cp125"):
+        SOURCE.with_options({"encoding": "cp125"})
 
 
 def test_quoted_fields_hold_anything_and_a_quote_elsewhere_is_a_character(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             [1, None, 4],
             1,
             InputCorrupt,
-            "line 5 has 3 fields, the header has 2: '2,b,\"c\\n\"'",
+            "line 5 has 3 fields, the header has 2: '2,b,\"c\\n\"'; quote a text that holds ',', or use `format: text`",
         ),
         (
             b"n,y\n1,a\n\n1.5,b\n",
@@ -76,7 +76,7 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             [None, 2],
             0,
             InputCorrupt,
-            "line 2 is not UTF-8 text: invalid start byte; save the file as UTF-8",
+            "line 2 is not UTF-8 text: invalid start byte; save the file as UTF-8, or name its encoding in input.op",
         ),
         (
             b"n,y\r\n1,a\r\n2,a\r3,b\r\n4,c\r\n",

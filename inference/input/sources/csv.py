@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -51,6 +51,7 @@ class Csv(lines.TextSource):
     delimiter: str | None = None
     decimal: str = "."
     names: tuple[str, ...] = ()
+    encoding: str = lines.UTF8
 
     name = "CSV"
     suffixes = packing.suffixes(".csv", ".tsv")
@@ -60,6 +61,7 @@ class Csv(lines.TextSource):
         text("delimiter", "it separates fields", "what the first line shows", "[ -~\\t]", "one ASCII character"),
         text("decimal", "it is before the decimals of a number", "`.`", "[.,]", "a dot or a comma"),
         texts("names", "the columns, in order, of files without a header line", "the first line's", "names", least=1),
+        lines.ENCODING,
     )
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
@@ -67,11 +69,11 @@ class Csv(lines.TextSource):
         delimiter = options.get("delimiter")
         if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
             raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")
-        return replace(self, **{**options, "names": tuple(options.get("names", ()))})
+        return super().chosen({**options, "names": tuple(options.get("names", ()))})
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
-        with packing.opened(storage, uri) as file:
+        with self.opened(storage, uri) as file:
             if (header := self._header(file)) is None:
                 return pa.schema([]), 0
             found = []
@@ -118,13 +120,13 @@ class Csv(lines.TextSource):
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
         """Of a large file the records are read from the first one of the first unit on, as many as the piece has."""
-        with packing.opened(storage, piece.uri) as file:
+        with self.opened(storage, piece.uri) as file:
             header = self._header(file)
             if header is None or not piece.rows:
                 return
             header.check(piece.uri, schema)
             where, line, left = piece.uri, header.lines + 1, None
-            if lines.in_units(piece):
+            if self.in_units(piece):
                 left = piece.rows
                 if low := piece.row_groups[0]:
                     begin = _start(file, low // 2 * lines.UNIT_BYTES, bool(low % 2), header.delimiter)

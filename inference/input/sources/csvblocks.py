@@ -140,13 +140,17 @@ def _fault(
 ) -> RowFault:
     """Say what is wrong with a record. at: its file and line."""
     if isinstance(error, UnicodeDecodeError):
-        return not_utf8(at, error)
+        return not_utf8(at, error, encodings=True)
     if Records(record, header.delimiter).bare >= 0:
         return InputCorrupt(f"{at} {BARE}")
     fields = _fields(record, header)
     if fields != len(header.names):
         said = clip(record.decode().rstrip("\r\n"))
-        return InputCorrupt(f"{at} has {counted(fields, 'field')}, {header.told} has {len(header.names)}: {said!r}")
+        how = f"; quote a text that holds {header.delimiter.decode()!r}, or use `format: text`, where a line is a row"
+        return InputCorrupt(
+            f"{at} has {counted(fields, 'field')}, {header.told} has {len(header.names)}: {said!r}"
+            + how * (fields > len(header.names))
+        )
     columns = list(schema)
     bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
     if bad is None:
