@@ -9,9 +9,10 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.errors import Denied, NightjarError, StorageError, Transient
@@ -99,6 +100,59 @@ def _configured_endpoint(session: boto3.Session) -> str | None:
     stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it
     endpoint = session.client("s3").meta.endpoint_url
     return None if endpoint == session.client("s3", config=stock).meta.endpoint_url else endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Cloud:
+    """Where a cloud's credentials are. prefix: of the variables of the environment. file: in the home folder. url,
+    header: of the server that gives them on the cloud's own machines. how: what a person can set.
+    """
+
+    prefix: str
+    file: str
+    url: str
+    header: Mapping[str, str]
+    how: str
+
+
+_CLOUDS = {
+    "gs": _Cloud(
+        "GOOGLE_",
+        ".config/gcloud/application_default_credentials.json",
+        "http://169.254.169.254/",
+        {"Metadata-Flavor": "Google"},
+        "set GOOGLE_APPLICATION_CREDENTIALS, or sign in with `gcloud auth application-default login`",
+    ),
+    "az": _Cloud(
+        "AZURE_",
+        "",
+        "http://169.254.169.254/metadata/instance?api-version=2021-02-01",
+        {"Metadata": "true"},
+        "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    ),
+}
+
+_PINGS, _PING_S = 3, 2.0
+"""How often, and how long, the server of a cloud's own machines is asked whether it is there. It answers at once."""
+
+
+def check_credentials(root: str) -> None:
+    """Check that this machine may have credentials for GCS or Azure. obstore itself would ask for a minute.
+
+    Raises:
+        Denied: It has none.
+    """
+    cloud = _CLOUDS[root.partition("://")[0]]
+    named = any(name.startswith(cloud.prefix) and not name.endswith("ACCOUNT_NAME") for name in os.environ)
+    if named or (cloud.file and (Path.home() / cloud.file).exists()):
+        return
+    import httpx
+
+    for _ in range(_PINGS):
+        with suppress(httpx.HTTPError):
+            if httpx.get(cloud.url, headers=cloud.header, timeout=_PING_S, trust_env=False).is_success:
+                return
+    raise Denied(f"{root}: no credentials found, and this is no machine that has a role; {cloud.how}")
 
 
 class Keys:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.csvblocks import BARE, UNCLOSED, Block
@@ -73,16 +74,24 @@ class Csv(lines.TextSource):
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
+        block = self._beginning(storage, uri)
+        return (block.inferred(), block.count) if block else (pa.schema([]), 0)
+
+    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
+        """As `Source.doubts`: text, though most values are numbers, dates, times or bools."""
+        if block := self._beginning(storage, uri):
+            yield from block.doubts([each.name for each in columns if is_text(each.type)])
+
+    def _beginning(self, storage: Storage, uri: str) -> Block | None:
         with self.opened(storage, uri) as file:
             if (header := self._header(file)) is None:
-                return pa.schema([]), 0
+                return None
             found = []
             for block in _blocks(file, header, lines.SAMPLE_BYTES + 1, uri, header.lines + 1):
                 found.append(block)
                 if file.taken > lines.SAMPLE_BYTES:
                     break
-        whole = Block(uri, header.lines + 1, b"".join(found), header)
-        return whole.inferred(), whole.count
+        return Block(uri, header.lines + 1, b"".join(found), header)
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of

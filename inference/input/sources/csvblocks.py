@@ -12,7 +12,7 @@ import pyarrow.csv as pv
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
+from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
 from nightjar.inference.input.sources.digits import DigitsLost
 from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
@@ -81,6 +81,20 @@ class Block:
         if first is not None and not good:
             raise first
         return inferred_together(b"".join(good), self._header).schema
+
+    def doubts(self, names: Sequence[str]) -> Iterator[str]:
+        """As `Source.doubts`; none if a record cannot be read."""
+        with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+            texts = _checked(
+                self._text, self.count, lambda text: read_columns(text, self._header, dict.fromkeys(names, pa.string()))
+            )
+            for name in names:
+                if (odd := few_texts(texts[name], self._header.decimal)) is not None:
+                    yield (
+                        f"column {name!r} is text because of {counted(odd.count, 'value')} of {odd.of:,}; the first is "
+                        f"{clip(odd.value)!r}, {self._at(self._starts[odd.row])}. With input.schema: {{{name}: "
+                        f"{odd.kind}}} such a value costs its row"
+                    )
 
     def _parts(self, schema: pa.Schema) -> Iterator[tuple[int, int, pa.Table | pa.ArrowInvalid | UnicodeDecodeError]]:
         def parse(records: Sequence[bytes]) -> pa.Table:
