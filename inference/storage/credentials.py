@@ -102,38 +102,23 @@ def _configured_endpoint(session: boto3.Session) -> str | None:
     return None if endpoint == session.client("s3", config=stock).meta.endpoint_url else endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class _Cloud:
-    """Where a cloud's credentials are. prefix: of the variables of the environment. file: in the home folder. url,
-    header: of the server that gives them on the cloud's own machines. how: what a person can set.
-    """
-
-    prefix: str
-    file: str
-    url: str
-    header: Mapping[str, str]
-    how: str
-
+_METADATA = "http://169.254.169.254"
+"""Where the machines of a cloud get the credentials of their role."""
 
 _CLOUDS = {
-    "gs": _Cloud(
-        "GOOGLE_",
-        ".config/gcloud/application_default_credentials.json",
-        "http://169.254.169.254/",
-        {"Metadata-Flavor": "Google"},
-        "set GOOGLE_APPLICATION_CREDENTIALS, or sign in with `gcloud auth application-default login`",
-    ),
-    "az": _Cloud(
-        "AZURE_",
-        "",
-        "http://169.254.169.254/metadata/instance?api-version=2021-02-01",
-        {"Metadata": "true"},
-        "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "gs": ("GOOGLE_", "Metadata-Flavor", "Google", "/", "GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud"),
+    "az": (
+        *("AZURE_", "Metadata", "true", "/metadata/instance?api-version=2021-02-01"),
+        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     ),
 }
+"""The prefix of variables with credentials, a header and a path that the server at `_METADATA` knows, what to set."""
+
+_SIGNED_IN = ".config/gcloud/application_default_credentials.json"
+"""In the home folder, what `gcloud auth application-default login` leaves."""
 
 _PINGS, _PING_S = 3, 2.0
-"""How often, and how long, the server of a cloud's own machines is asked whether it is there. It answers at once."""
+"""How often and how long `_METADATA` is asked whether it is there."""
 
 
 def check_credentials(root: str) -> None:
@@ -142,17 +127,18 @@ def check_credentials(root: str) -> None:
     Raises:
         Denied: It has none.
     """
-    cloud = _CLOUDS[root.partition("://")[0]]
-    named = any(name.startswith(cloud.prefix) and not name.endswith("ACCOUNT_NAME") for name in os.environ)
-    if named or (cloud.file and (Path.home() / cloud.file).exists()):
+    scheme = root.partition("://")[0]
+    prefix, name, value, path, how = _CLOUDS[scheme]
+    named = any(each.startswith(prefix) and not each.endswith("ACCOUNT_NAME") for each in os.environ)
+    if named or (scheme == "gs" and (Path.home() / _SIGNED_IN).exists()):
         return
     import httpx
 
     for _ in range(_PINGS):
         with suppress(httpx.HTTPError):
-            if httpx.get(cloud.url, headers=cloud.header, timeout=_PING_S, trust_env=False).is_success:
+            if httpx.get(_METADATA + path, headers={name: value}, timeout=_PING_S, trust_env=False).is_success:
                 return
-    raise Denied(f"{root}: no credentials found, and this is no machine that has a role; {cloud.how}")
+    raise Denied(f"{root}: no credentials found, and this is no machine that has a role; set {how}")
 
 
 class Keys:

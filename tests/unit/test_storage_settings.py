@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -29,11 +28,8 @@ def test_a_machine_without_credentials_is_found_before_anything_is_asked_for_a_m
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "named")
-    scheme = root.partition(":")[0]
     with ThreadingHTTPServer(("127.0.0.1", 0), _Role) as role:
-        url = f"http://127.0.0.1:{role.server_port}/"
-        cloud = replace(credentials._CLOUDS[scheme], url=url, file=".adc")
-        monkeypatch.setitem(credentials._CLOUDS, scheme, cloud)
+        monkeypatch.setattr(credentials, "_METADATA", f"http://127.0.0.1:{role.server_port}")
         thread = Thread(target=role.serve_forever)
         thread.start()
         credentials.check_credentials(root)
@@ -41,11 +37,12 @@ def test_a_machine_without_credentials_is_found_before_anything_is_asked_for_a_m
         thread.join()
     with pytest.raises(Denied, match=rf"{root}: no credentials found, and this is no machine that has a role; .*{key}"):
         list(LakeStorage().list(root + "/a/"))
-    (tmp_path / ".adc").touch()
-    credentials.check_credentials(root)
-    (tmp_path / ".adc").unlink()
-    monkeypatch.setenv(key, "x")
-    credentials.check_credentials(root)
+    with monkeypatch.context() as changed:
+        changed.setenv(key, "x")
+        credentials.check_credentials(root)
+    (tmp_path / credentials._SIGNED_IN).parent.mkdir(parents=True)
+    (tmp_path / credentials._SIGNED_IN).touch()
+    credentials.check_credentials("gs://b")
 
 
 class _Role(BaseHTTPRequestHandler):

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pv
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
@@ -89,11 +90,13 @@ class Block:
                 self._text, self.count, lambda text: read_columns(text, self._header, dict.fromkeys(names, pa.string()))
             )
             for name in names:
-                if (odd := few_texts(texts[name], self._header.decimal)) is not None:
+                if (found := few_texts(texts[name], self._header.decimal)) is not None:
+                    kind, odd, values = found
+                    row = pc.index(odd, True).as_py()
                     yield (
-                        f"column {name!r} is text because of {counted(odd.count, 'value')} of {odd.of:,}; the first is "
-                        f"{clip(odd.value)!r}, {self._at(self._starts[odd.row])}. With input.schema: {{{name}: "
-                        f"{odd.kind}}} such a value costs its row"
+                        f"column {name!r} is text because of {counted(odd.true_count, 'value')} of {values:,}; the "
+                        f"first is {clip(texts[name][row].as_py())!r}, {self._at(self._starts[row])}. With "
+                        f"input.schema: {{{name}: {kind}}} such a value costs its row"
                     )
 
     def _parts(self, schema: pa.Schema) -> Iterator[tuple[int, int, pa.Table | pa.ArrowInvalid | UnicodeDecodeError]]:

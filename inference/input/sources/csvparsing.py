@@ -148,19 +148,11 @@ def inferred_together(block: bytes, header: Header) -> pa.Table:
     return _with(table, {name: _plain(table[name], as_text[name]) for name in odd})
 
 
-@dataclass(frozen=True)
-class FewTexts:
-    """Texts among values of another type. kind: this type. row, value: of the first text. count, of: texts, values."""
+def few_texts(column: pa.ChunkedArray, decimal: str) -> tuple[str, pa.BooleanArray, int] | None:
+    """The one type that most values of a column of text have, which rows have others, and how many values there are.
 
-    kind: str
-    row: int
-    value: str
-    count: int
-    of: int
-
-
-def few_texts(column: pa.ChunkedArray, decimal: str) -> FewTexts | None:
-    """The texts in a column of text of which all other values, nine of ten at least, are of one other type."""
+    None if more than one of `_FEW` is other.
+    """
     values, point = column.combine_chunks(), re.escape(decimal)
     there = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(values, pa.array(_NULLS))))
 
@@ -176,9 +168,8 @@ def few_texts(column: pa.ChunkedArray, decimal: str) -> FewTexts | None:
     ):
         other = others(pattern)
         if 0 < other.true_count * _FEW <= there.true_count:
-            row = pc.index(other, True).as_py()
             whole = kind == "float64" and others(r"-?\d+").true_count == other.true_count
-            return FewTexts("int64" if whole else kind, row, values[row].as_py(), other.true_count, there.true_count)
+            return "int64" if whole else kind, other, there.true_count
     return None
 
 
