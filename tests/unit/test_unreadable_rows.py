@@ -86,6 +86,13 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             InputCorrupt,
             "line 3 has a carriage return that no line feed follows",
         ),
+        (
+            b'n,y\n1,"C:\\dir\\"\n2,"say \\"hi\\""\n3,"a \\""b"\n',
+            [1, None, 3],
+            1,
+            InputCorrupt,
+            'line 3 has \\" inside quotes, which ends the field: write a quote twice, in Spark with',
+        ),
     ],
 )
 def test_a_record_that_cannot_be_read_costs_its_row_and_is_named(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.csvblocks import BARE, UNCLOSED, Block
+from nightjar.inference.input.sources.csvblocks import UNCLOSED, Block
 from nightjar.inference.input.sources.csvparsing import Header, header_names
 from nightjar.inference.input.sources.linefaults import check_utf8
 from nightjar.inference.input.sources.packing import Reading
@@ -186,7 +186,7 @@ class Csv(lines.TextSource):
         file.unread(held[end:])
         line = held.count(b"\n", 0, begin) + 1
         found = Records(held[begin:end], delimiter)
-        for at, wrong in ((found.bare, BARE), (found.unclosed, UNCLOSED)):
+        for at, wrong in (found.wrong, (found.unclosed, UNCLOSED)):
             if at >= 0:
                 number = held.count(b"\n", 0, begin + at) + 1
                 raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
