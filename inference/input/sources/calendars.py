@@ -49,22 +49,17 @@ def checked(uri: str, file: pq.ParquetFile, table: pa.Table) -> pa.Table:
     columns = (file.schema.column(index) for index in range(len(file.schema)))
     stored = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
     for name in table.column_names:
-        if int96 if name in stored else plain:
-            for moments in (each for chunk in table[name].chunks for each in _moments(chunk)):
-                _check(uri, name, moments)
+        chunks = table[name].chunks if (int96 if name in stored else plain) else ()
+        for moments in (each for chunk in chunks for each in _moments(chunk)):
+            old = dt.date(1582, 10, 15) if is_.is_date(moments.type) else dt.datetime(1900, 1, 1)
+            if pc.less(pc.min(moments), pa.scalar(old, moments.type)).as_py():
+                raise InputCorrupt(
+                    f"{uri}: column {name!r} holds values before {old:%Y-%m-%d} in the calendar of Spark before 3.0, "
+                    "in which they are other days: write the file again with Spark 3 or newer and "
+                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (int96RebaseModeInWrite for INT96), or "
+                    "leave the column out of the job"
+                )
     return table
-
-
-def _check(uri: str, name: str, moments: pa.Array) -> None:
-    old = dt.date(1582, 10, 15) if is_.is_date(moments.type) else dt.datetime(1900, 1, 1)
-    least = pc.min(moments)
-    if pc.less(least, pa.scalar(old, moments.type)).as_py():
-        raise InputCorrupt(
-            f"{uri}: column {name!r} holds values before {old:%Y-%m-%d} in the calendar of Spark before 3.0, in which "
-            "they are other days: write the file again with Spark 3 or newer and "
-            "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (int96RebaseModeInWrite for INT96), or leave the "
-            "column out of the job"
-        )
 
 
 def _moments(array: pa.Array) -> Iterator[pa.Array]:
@@ -74,11 +69,8 @@ def _moments(array: pa.Array) -> Iterator[pa.Array]:
         yield array
     elif is_.is_dictionary(kind):
         yield from _moments(array.dictionary)
-    elif is_.is_map(kind):
-        yield from _moments(array.keys)
-        yield from _moments(array.items)
     elif is_list(kind):
         yield from _moments(array.flatten())
-    elif is_.is_struct(kind):
-        for field in array.flatten():
-            yield from _moments(field)
+    elif is_.is_map(kind) or is_.is_struct(kind):
+        for inner in (array.keys, array.items) if is_.is_map(kind) else array.flatten():
+            yield from _moments(inner)
