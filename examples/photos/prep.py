@@ -17,6 +17,6 @@ def decode(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pixels(content: bytes) -> np.ndarray[Any, Any]:
-    image = Image.open(io.BytesIO(content)).convert("RGB")
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
     middle = ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC)
     return ((np.asarray(middle, np.float32) - 127) / 128).transpose(2, 0, 1)

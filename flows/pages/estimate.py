@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, money, rows_known
-from nightjar.flows.reports import Estimate, PlanReport, TokenEstimate
+from nightjar.flows.reports import Column, Estimate, PlanReport, TokenEstimate
+from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.run.request import RunRequest
@@ -21,6 +25,10 @@ START_S = 20.0
 """What a run takes besides its model and its rows: starting Ray and Prefect, the steps' own beginning and end. Taken
 from runs of examples/flights on two cores: 32 s, of which loading the model twice, scoring and the audit took 12.
 """
+
+
+_SHOWN = 40
+"""The most columns of the input that are shown to people."""
 
 
 def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: Measured | None) -> PlanReport:
@@ -47,7 +55,20 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
         again=made.again,
         measured=_estimate(request, plan, done, measured) if measured else None,
         snapshot=discovery.snapshot,
+        reads=columns_of(discovery.schema),
+        notes=made.doubts,
     )
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """The columns of a schema, for a report."""
+    return tuple(Column(each.name, type_name(each.type)) for each in schema)
+
+
+def columns_text(columns: Sequence[Column]) -> str:
+    """The first columns with their types, as text for people."""
+    more = f" … and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    return ", ".join(f"{line(each.name)} {each.type}" for each in columns[:_SHOWN]) + more
 
 
 def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
@@ -101,8 +122,8 @@ def plan_text(found: PlanReport) -> str:
     if found.where:
         without = f"; {counted(found.files_left_out, 'other file')} cannot match" if found.files_left_out else ""
         lines.append(f"  where      of these rows only those with {line(found.where)}{without}")
-    if found.unread:
-        lines.append(f"  note       {line(found.unread)}")
+    lines.append(f"  reads      {columns_text(found.reads)}")
+    lines += [f"  note       {line(note)}" for note in (found.unread, *found.notes) if note]
     if m := found.measured:
         lines.append(
             f"  measured   {m.rows:,} rows in {duration(m.score_s)} ({m.rows_per_s:,} rows/s), model "

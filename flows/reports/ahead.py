@@ -44,6 +44,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column. type: Arrow's name of it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanReport:
     """What would be scored. unread: why files could not be read, empty if all could. rows_per_shard: fewest and most.
 
@@ -52,6 +60,7 @@ class PlanReport:
     their table.
     committed: shards that have a result; to_score: those that have none. columns: of the input. again: what makes
     shards old that had a result. measured: with `--measure` alone. snapshot: of the table that is the input.
+    reads: the columns of the input. notes: types that hang on a few values.
     """
 
     job: str
@@ -71,14 +80,8 @@ class PlanReport:
     where: str = ""
     files_left_out: int = 0
     snapshot: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column that readers will get. type: Arrow's name of it."""
-
-    name: str
-    type: str
+    reads: tuple[Column, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class CheckReport:
     rows: those that are known before the files are read; of uncounted_files they are not. where: of these rows only
     those are scored for which this condition holds; empty if the job has none. snapshot: of the table that is the
     input. preprocess: where it would run, and why, and so would staged models; empty if the job has none of these.
+    columns: those that readers will get. reads: those of the input.
     """
 
     job: str
@@ -123,3 +127,4 @@ class CheckReport:
     snapshot: str = ""
     preprocess: str = ""
     where: str = ""
+    reads: tuple[Column, ...] = ()

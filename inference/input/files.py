@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from functools import cache, partial
 from itertools import chain, islice
+from pathlib import Path
 
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.input import listing
@@ -20,7 +21,7 @@ from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.messages import listed
-from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.protocol import Entry, Storage, is_local
 
 _FEW, _LISTERS = 4, 32
 """Fewer places than these are listed one after the other; of more, so many are asked at the same time."""
@@ -49,6 +50,7 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if not found:
         others = sum(tally.left.values(), Counter[str]())
         there = _instead(job.input, others) or _hidden(storage, job, job.input.uris) or _bracket(job.input)
+        there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
@@ -240,6 +242,14 @@ def _hidden(storage: Storage, job: Job, uris: Sequence[str]) -> str:
     if not lists_files or not any(listing.leaves_hidden(storage, uri) for uri in uris):
         return ""
     return ", only hidden ones: files whose names, or whose folders' names, begin with `.` or `_` are left out"
+
+
+def _vacant(uri: str) -> str:
+    """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
+    place = Path(listing.input_folder(uri))
+    if not is_local(uri) or not place.exists():
+        return f": {place} does not exist" if is_local(uri) else ""
+    return ": the folder is empty" if place.is_dir() and not any(place.iterdir()) else ""
 
 
 def _bracket(given: Input) -> str:

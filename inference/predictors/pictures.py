@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.sources.grey import with_8_bits
+from nightjar.inference.input.sources.pixels import normalised
 from nightjar.inference.predictors import features
 from nightjar.inference.predictors.arrays import to_array
 
@@ -37,13 +37,13 @@ def _values(column: Any) -> Iterator[Any]:
 
 
 def _picture(name: str, value: Any) -> Any:
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     if value is None:
         raise ValueError(f"feature {name!r} has a null, which is no image")
     if isinstance(value, bytes | bytearray | memoryview):
         with Image.open(io.BytesIO(value), formats=("JPEG", "PNG", "WEBP")) as opened:
-            return with_8_bits(ImageOps.exif_transpose(opened)).convert("RGB")
+            return normalised(opened).convert("RGB")
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim not in {2, 3}:
         what = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
         raise TypeError(f"feature {name!r} holds {what}, and not height × width × channels of uint8, or a file's bytes")

@@ -12,7 +12,7 @@ from nightjar.inference.engine import opened
 from nightjar.inference.errors import JobError, NightjarError, SchemaMismatch, ShardError, StorageError, Transient
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources.reading import read_sample
+from nightjar.inference.input.sources.reading import doubts, read_sample
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.output import targets
@@ -35,7 +35,7 @@ from nightjar.inference.run.samples import (
     refuse_broken,
     sample_notes,
 )
-from nightjar.inference.run.scoring import told
+from nightjar.inference.run.scoring import doubting, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
@@ -115,10 +115,12 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     spec = worker_spec(request, discovery.schema, rows=None if unknown else discovery.rows)
     with opened(request.engine) as engine:
         engine.check_capacity(request.job, descriptors=made.table.nbytes)
-        loaded = engine.preflight(spec, samples(made), examine)
+        places = samples(made)
+        with doubting(spec, places):
+            loaded = engine.preflight(spec, places, examine)
+            sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
+            refuse_broken(request.job, sampled)
         placement = engine.place(request.job, loaded.timed)
-    sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
-    refuse_broken(request.job, sampled)
     outside.refuse(request.job, loaded.outside)
     # Where the first steps run is printed in any case.
     warnings = [*told(request, loaded, Placement()), *([loaded.sample_error] if loaded.sample_error else [])]
@@ -130,7 +132,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         warnings.append(f"a run begun now would be {lacking.sentence}")
     if discovery.unread:
         warnings.append(discovery.unread)
-    warnings += sample_notes(spec, sampled)
+    warnings += [*sample_notes(spec, sampled), *doubts(request.storage, request.job, places, discovery.schema)]
     if request.job.input.where and isinstance(loaded, Examined) and not (sampled.rows or loaded.sample_error):
         warnings.append(
             "none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.sources.reading import doubts
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.run.refusals import check_columns, check_without_input
@@ -14,6 +15,7 @@ from nightjar.inference.run.resume import (
     limited,
     why_again,
 )
+from nightjar.inference.scoring.preflight import samples
 
 _FILES = 1000
 """The paths of this many files are looked at for the name of a column that the files lack."""
@@ -48,4 +50,5 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
         request,
     )
     state = newest.state if newest and not request.fresh else None
-    return RunPlan(made, state, why_again(request, identity, made, newest))
+    doubted = doubts(request.storage, request.job, samples(made), discovery.schema)
+    return RunPlan(made, state, why_again(request, identity, made, newest), doubted)

@@ -15,11 +15,15 @@ from nightjar.inference.validation.gates import GateResult
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again."""
+    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again.
+
+    doubts: as in `reading.doubts`.
+    """
 
     plan: Plan
     state: State | None
     again: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True)

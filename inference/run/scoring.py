@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow.compute as pc
@@ -12,10 +13,12 @@ from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     Held,
+    JobError,
 )
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.input.sources.reading import doubts
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing
 from nightjar.inference.ledger.progress import Progress
@@ -23,6 +26,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
+from nightjar.inference.records import Piece
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
@@ -274,4 +278,16 @@ def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWrite
     engine.check_capacity(spec.job, descriptors=made.table.nbytes)
     writer.append([Doing("load")])
     listeners.progress(writer.state.progress)
-    return engine.preflight(spec, places)
+    with doubting(spec, places):
+        return engine.preflight(spec, places)
+
+
+@contextmanager
+def doubting(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[None]:
+    """Add to an error which columns at these places have another type because of a few values."""
+    try:
+        yield
+    except JobError as error:
+        for doubt in doubts(spec.storage, spec.job, places, spec.schema):
+            error.add_note(doubt)
+        raise

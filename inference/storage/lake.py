@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.errors import AlreadyExists, StorageError
-from nightjar.inference.storage.credentials import Keys, StorageSettings
+from nightjar.inference.storage.credentials import Keys, StorageSettings, check_credentials
 from nightjar.inference.storage.protocol import Entry, Names, Storage, is_local, join
 from nightjar.inference.storage.registries import connect, is_registered, root_of
 
@@ -113,6 +113,8 @@ class LakeStorage:
 
         settings = self.settings
         if not root.startswith("s3://"):
+            if root not in settings.anonymous:
+                check_credentials(root)
             return BucketStorage(root, settings)
         unset = StorageSettings(retry_s=settings.retry_s, timeout_s=settings.timeout_s, anonymous=settings.anonymous)
         if settings == unset:

@@ -104,7 +104,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"model__uses": "torch", "model__path": "model.py"},
         r"model\.path: {folder}/model\.py is not a \.pt2 exported program; make one with torch\.export\.save\(.*\)",
     ),
-    "absent input": ({"input__uri": "nowhere/"}, r"input\.uri: no input files at {folder}/nowhere/"),
+    "absent input": (
+        {"input__uri": "nowhere/"},
+        r"input\.uri: no input files at {folder}/nowhere/: {folder}/nowhere does not exist",
+    ),
     "absent input of a date": (
         {"input__uri": "in/{date:%Y/%m/%d}/"},
         r"input\.uri: no input files at {folder}/in/2026/11/19/",

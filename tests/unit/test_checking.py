@@ -63,14 +63,20 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
         "snapshot": "",
         "preprocess": "in the model's actors",
         "where": "",
+        "reads": [
+            {"name": "id", "type": "int64"},
+            {"name": "x", "type": "float32"},
+            {"name": "name", "type": "string"},
+        ],
     }
 
 
 def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) -> None:
     found = said(lake, Sampled(rows=32, places=1, shown=Shown("a", ("id",), ((HOSTILE,),))), HOSTILE)
-    ready, columns, identity, sample, table, *notes = checking.as_text(found)
+    ready, reads, columns, identity, sample, table, *notes = checking.as_text(found)
     assert str(ready).startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of one place on cpu; ")
     assert str(ready).endswith("/out accepts conditional writes. Ready, but see the notes.")
+    assert reads == "  reads      id int64, x float32, name string"
     assert columns == "  columns    id int64, score float32"
     assert identity == "  identity   code: 1 file (model.py)"
     assert sample == "  sample     the first rows of a"
@@ -83,7 +89,8 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     ready, *more = checking.as_text(found)
     assert "the model loads and is on cpu" in str(ready)
     identity = "  identity   code: 1 file (model.py)"
-    assert more == ["  columns    id int64, score float32", identity, "Note: its files change"]
+    reads = "  reads      id int64, x float32, name string"
+    assert more == [reads, "  columns    id int64, score float32", identity, "Note: its files change"]
 
 
 def test_an_input_that_no_file_gives_as_the_job_declares_it_is_refused_before_a_cluster_starts(lake: Lake) -> None:
@@ -144,7 +151,7 @@ def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_n
 
 
 def test_it_is_said_where_a_preprocess_would_run(lake: Lake) -> None:
-    _, _, _, where, _ = checking.as_text(said(lake, Sampled(), placed="in the model's actors: it is quick"))
+    _, _, _, _, where, _ = checking.as_text(said(lake, Sampled(), placed="in the model's actors: it is quick"))
     assert where == "  preprocess in the model's actors: it is quick"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -92,11 +93,74 @@ def test_a_file_without_records_has_no_rows(tmp_path: Path, content: bytes) -> N
     assert len(SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("x", pa.int64())])).table) == 0
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16", "utf-16-le", "utf-8"])
+def test_a_file_in_another_encoding_is_read_as_if_it_were_utf8(
+    tmp_path: Path, encoding: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few bytes are read at once. Nobody can begin in its middle, so it is one unit."""
+    for bound in ("UNIT_BYTES", "BLOCK_BYTES", "SAMPLE_BYTES"):
+        monkeypatch.setattr(bounds, bound, 40)
+    monkeypatch.setattr(Csv.__module__ + "._HEADER_BYTES", 1)
+    content = "id;größe\r\n" + "".join(f'{row};"é;\n{row}"\r\n' for row in range(30))
+    data = content.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    source = SOURCE.with_options({"encoding": encoding})
+    found = source.describe(STORAGE, STORAGE.stat(str(tmp_path / name)))
+    assert found.schema == pa.schema([("id", pa.int64()), ("größe", pa.string())])
+    if encoding != "utf-8":
+        assert found.rows == (UNKNOWN,)
+        read = source.read(STORAGE, whole(tmp_path / name), found.schema)
+        assert read.table.to_pylist() == [{"id": row, "größe": f"é;\n{row}"} for row in range(30)]
+
+
+def test_a_byte_that_its_encoding_lacks_costs_its_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,x\n1,\x81\n2,\xe9\n")
+    source = SOURCE.with_options({"encoding": "cp1252"})
+    schema = source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv"))).schema
+    found = source.read(STORAGE, whole(tmp_path / "a.csv"), schema)
+    assert found.table["x"].to_pylist() == [None, "é"]
+    assert "line 2 is not UTF-8 text" in found.failures[0].message
+    with pytest.raises(JobError, match=r"input.options.encoding: 'cp125' is not one of utf-8, .*did you mean 'cp125"):
+        SOURCE.with_options({"encoding": "cp125"})
+
+
 def test_quoted_fields_hold_anything_and_a_quote_elsewhere_is_a_character(tmp_path: Path) -> None:
     content = b'x,y\n"a\nb, ""c"" \r\nd",1\n5" pipe,2\nsay "hi",3\n"a"b"c,4\n"",5\n,6\n'
     assert [row["x"] for row in rows(tmp_path, content)] == [
         'a\nb, "c" \r\nd', '5" pipe', 'say "hi"', 'ab"c', "", None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf", b"\r\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 1 << 16])
+@pytest.mark.parametrize(
+    ("header", "delimiter", "names"),
+    [
+        (b'"name\n(first, last)";c', b";", ["name\n(first, last)", "c"]),
+        (b'c;"name\n(first, last)"', b";", ["c", "name\n(first, last)"]),
+        (b'"a,b"|"c;\nd"', b"|", ["a,b", "c;\nd"]),
+        (b'"say ""a,\nb"""\tc', b"\t", ['say "a,\nb"', "c"]),
+        (b'5", wide;7" wide', b",", ['5"', ' wide;7" wide']),
+        (b'size 5";size 7"', b";", ['size 5"', 'size 7"']),
+        (b'"a\nb",c', b",", ["a\nb", "c"]),
+    ],
+)
+def test_the_delimiter_is_the_first_outside_quotes_in_a_header_of_any_lines(
+    tmp_path: Path,
+    begin: bytes,
+    end: bytes,
+    size: int,
+    header: bytes,
+    delimiter: bytes,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However the file begins, its lines end, and it is read."""
+    monkeypatch.setattr(Csv.__module__ + "._HEADER_BYTES", size)
+    found = rows(tmp_path, begin + header + end + b"1" + delimiter + b"2" + end)
+    assert found == [dict(zip(names, (1, 2), strict=True))]
 
 
 def test_tabs_separate_the_fields_of_tsv_whatever_the_header_holds(tmp_path: Path) -> None:
@@ -136,6 +200,36 @@ def test_tabs_separate_the_fields_of_tsv_whatever_the_header_holds(tmp_path: Pat
 def test_a_column_has_the_type_of_which_no_digit_is_lost(tmp_path: Path, values: list[str], kind: str) -> None:
     content = "n,x\n" + "".join(f'0,"{each}"\n' if "," in each else f"0,{each}\n" for each in values)
     assert columns(tmp_path, content.encode())["x"] == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "odd", "kind"),
+    [
+        (["1"] * 20, "n/d", "int64"),
+        (["1"] * 20 + ["2.5"], "1,5", "float64"),
+        (["2026-11-19"] * 20, "19.11.2026", "date32"),
+        (["2026-11-19 10:00"] * 20, "10 am", "timestamp[us]"),
+        (["true", "False"] * 10, "maybe", "bool"),
+        (["1"] * 8, "x", None),
+        (["01234"] * 20, "x", None),
+        (["Ada", "Bob"] * 10, "x", None),
+    ],
+)
+def test_a_column_that_is_text_because_of_few_values_is_named(
+    tmp_path: Path, values: list[str], odd: str, kind: str | None
+) -> None:
+    """With the first of them, its line, and the key that settles it. NA and empty fields have no say."""
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "i;x\n0;NA\n1;\n" + "".join(f'{index};"{each}"\n' for index, each in enumerate([*values, odd, odd]))
+    )
+    schema = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).schema
+    assert schema.field("x").type == pa.string()
+    said = f"column 'x' is text because of 2 values of {len(values) + 2}; the first is '{odd}', {path}: line "
+    found = list(SOURCE.doubts(STORAGE, str(path), schema))
+    assert found == (
+        [f"{said}{len(values) + 4}. With input.schema: {{x: {kind}}} such a value costs its row"] if kind else []
+    )
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])

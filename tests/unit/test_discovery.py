@@ -291,7 +291,7 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
-        ({}, r"^input\.uri: no input files at .*/in/$"),
+        ({}, r"^input\.uri: no input files at .*/in/: the folder is empty$"),
         (
             {"_SUCCESS": b"", ".a.parquet": b"x"},
             r"^input\.uri: no input files at .*/in/, only hidden ones: files whose names, or whose folders' names, "

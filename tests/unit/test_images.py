@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import PACKED_FILES
-from nightjar.inference.input.sources.grey import with_8_bits
 from nightjar.inference.input.sources.image import SOURCE
 from nightjar.inference.input.sources.imagesize import dimensions
+from nightjar.inference.input.sources.pixels import normalised
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
@@ -97,9 +97,26 @@ def test_a_grey_image_of_16_bits_is_the_higher_8_of_them(tmp_path: Path) -> None
     path = tmp_path / "a.png"
     path.write_bytes(encoded(Image.fromarray(values), "PNG"))
     assert np.array_equal(array(read(path, options={"mode": "L"})).squeeze(), values >> 8)
-    assert np.array_equal(with_8_bits(Image.fromarray(values.astype(np.int32))), values >> 8)
+    assert np.array_equal(normalised(Image.fromarray(values.astype(np.int32))), values >> 8)
     (picture,) = pictures(pa.table({"bytes": [path.read_bytes()]}), "t")
     assert np.array_equal(picture, array(read(path)))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_stands_upright_wherever_it_is_decoded(tmp_path: Path, kind: str, orientation: int) -> None:
+    """As the camera noted in EXIF: as arrays, and as bytes for a model. `upright: false` leaves it as it is stored."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    path = tmp_path / f"a.{kind.lower()}"
+    path.write_bytes(encoded(picture(5, 7), kind, exif=exif))
+    stored = Image.open(path)
+    turned = np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
+    assert np.array_equal(array(read(path)), turned)
+    assert np.array_equal(array(read(path, options={"upright": False})), np.asarray(stored.convert("RGB")))
+    assert array(read(path, options={"size": [14, 10]})).shape == (14, 10, 3)
+    for column in (read(path).table["image"], pa.chunked_array([pa.array([path.read_bytes()])])):
+        assert np.array_equal(pictures(pa.table({"x": column}), "t")[0], turned)
 
 
 def test_path_and_label_come_with_it_and_without_the_image_nothing_is_decoded(tmp_path: Path) -> None:
@@ -221,9 +238,9 @@ def test_a_size_behind_long_metadata_is_found(tmp_path: Path) -> None:
     [
         (
             {"sise": [1, 2]},
-            "input.options.sise: the image format knows only the options size, mode, label, max_pixels; did you me",
+            "input.options.sise: the image format knows only the options size, mode, label, max_pixels, upright; did",
         ),
-        ({"x": 1}, "input.options.x: the image format knows only the options size, mode, label, max_pixels"),
+        ({"x": 1}, "input.options.x: the image format knows only the options size, mode, label, max_pixels, upright"),
         ({"size": 32}, "input.options.size: write [height, width] in pixels, not 32"),
         ({"size": [32, 0]}, "input.options.size: write [height, width] in pixels, not [32, 0]"),
         ({"size": [30_000, 30_000]}, "input.options.size: [30000, 30000] is more than 178,956,970 pixels"),

@@ -58,7 +58,7 @@ def judged(name: str, options: dict[str, Any]) -> tuple[bool, bool]:
 @pytest.mark.parametrize(("name", "option"), OPTIONS, ids=[f"{name} {option.name}" for name, option in OPTIONS])
 def test_schema_and_source_judge_each_option_alike(name: str, option: Any) -> None:
     values = [True, 0, 1, 7, 0.5, -1, "", ",", "any", "RGB", "folder", [], ["a"], [4, 5], [4, 4], [0, 5], {}, {"a": 1}]
-    verdicts = {judged(name, {option.name: value}) for value in [*values, "2026-11-19T06:00:00Z"]}
+    verdicts = {judged(name, {option.name: value}) for value in [*values, "2026-11-19T06:00:00Z", "cp1252"]}
     assert verdicts == {(True, True), (False, False)}
 
 

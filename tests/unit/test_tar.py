@@ -14,7 +14,7 @@ import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, ShardsFailed
-from nightjar.inference.input.sources import packing
+from nightjar.inference.input.sources import packing, tar
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
@@ -113,8 +113,46 @@ def test_what_tarfile_passes_over_is_told(tmp_path: Path) -> None:
     path.write_bytes(one[:1536] + b"\x07" * 512 + one[2048:])
     with pytest.raises(InputCorrupt, match="its end is missing: it was cut off, or is damaged at byte 1536"):
         read(path)
-    path.write_bytes(archive(tmp_path / "d.tar", ("a.x", b"1"), ("a.x", b"2")).read_bytes())
-    with pytest.raises(InputCorrupt, match=r"the sample 'a' has two files that end with \.x"):
+
+
+def test_a_bad_sample_costs_its_row_by_archive_and_key(tmp_path: Path) -> None:
+    """Two files of one ending, in small letters or not, and endings that no column can be named."""
+    path = archive(
+        tmp_path / "a.tar", ("a.x", b"1"), ("a.x", b"2"), ("b.x", b"3"), ("c.X", b"4"), ("c.x", b"5"), ("d.x", b"6"),
+        ("d.__key__", b"7"), ("e.x", b"8"), ("e.", b"9"), ("f.x", b"0"),
+    )  # fmt: skip
+    found = read(path)
+    assert found.table.schema.names == ["__key__", "x"]
+    assert found.table["x"].to_pylist() == [None, b"3", None, None, None, b"0"]
+    assert {row: failure.message for row, failure in found.failures.items()} == {
+        0: f"{path}: the sample 'a' has two files that end with .x",
+        2: f"{path}: the sample 'c' has two files that end with .x",
+        3: f"{path}: d.__key__: no column can be named '__key__'; rename the file",
+        4: f"{path}: e.: no column can be named ''; rename the file",
+    }
+
+
+@pytest.mark.parametrize("chunk", [1, 64 << 20])
+def test_a_key_that_comes_back_costs_all_of_its_rows(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A straggler at the end, and samples that interleave; whichever chunks the rows are parsed in."""
+    monkeypatch.setattr(tar, "_TABLE_BYTES", chunk)
+    path = archive(
+        tmp_path / "a.tar", ("0.a", b"a0"), ("1.a", b"a1"), ("1.b", b"b1"), ("2.a", b"a2"), ("3.a", b"a3"),
+        ("2.b", b"b2"), ("3.b", b"b3"), ("4.a", b"a4"), ("./0.b", b"b0"),
+    )  # fmt: skip
+    found = read(path)
+    assert [row for row in range(len(found.table)) if row not in found.failures] == [1, 6]
+    assert found.table.take([1, 6]).to_pylist() == [
+        {"__key__": "1", "a": b"a1", "b": b"b1"}, {"__key__": "4", "a": b"a4", "b": None},
+    ]  # fmt: skip
+    assert found.failures[0].message == (
+        f"{path}: the files of the sample './0' do not follow each other: write the archive sorted by name "
+        "(tar --sort=name)"
+    )
+    archive(path, ("0.a", b"A0"), ("1.a", b"A1"), ("0.b", b"B0"), ("1.b", b"B1"))
+    with pytest.raises(InputCorrupt, match="the sample '0' do not follow each other"):
         read(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import re
@@ -20,7 +21,7 @@ from nightjar.inference.input.sources import rows as limits
 from nightjar.inference.input.sources.csv import SOURCE as CSV
 from nightjar.inference.input.sources.jsonlines import SOURCE as JSON
 from nightjar.inference.input.sources.protocol import Source
-from nightjar.inference.input.sources.rows import RAW_CHARS, RowsRead, nulls, selected
+from nightjar.inference.input.sources.rows import RAW_CHARS, RowsRead, as_rows, nulls, selected
 from nightjar.inference.input.sources.text import SOURCE as TEXT
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
 from nightjar.inference.storage.lake import LakeStorage
@@ -55,7 +56,7 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             [1, None, 4],
             1,
             InputCorrupt,
-            "line 5 has 3 fields, the header has 2: '2,b,\"c\\n\"'",
+            "line 5 has 3 fields, the header has 2: '2,b,\"c\\n\"'; quote a text that holds ',', or use `format: text`",
         ),
         (
             b"n,y\n1,a\n\n1.5,b\n",
@@ -76,7 +77,7 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             [None, 2],
             0,
             InputCorrupt,
-            "line 2 is not UTF-8 text: invalid start byte; save the file as UTF-8",
+            "line 2 is not UTF-8 text: invalid start byte; save the file as UTF-8, or name its encoding in input.op",
         ),
         (
             b"n,y\r\n1,a\r\n2,a\r3,b\r\n4,c\r\n",
@@ -84,6 +85,13 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             1,
             InputCorrupt,
             "line 3 has a carriage return that no line feed follows",
+        ),
+        (
+            b'n,y\n1,"C:\\dir\\"\n2,"say \\"hi\\""\n3,"a \\""b"\n',
+            [1, None, 3],
+            1,
+            InputCorrupt,
+            'line 3 has \\" inside quotes, which ends the field: write a quote twice, in Spark with',
         ),
     ],
 )
@@ -352,3 +360,24 @@ def test_few_rows_are_selected_as_many_are(rows: list[int]) -> None:
             every = columns[name].to_pylist()
             assert found[name].to_pylist() == [every[row] for row in rows], name
         assert selected(table.select([]), np.array(rows, np.int64)).num_rows == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "line"),
+    [(CSV, "a.csv.gz", b"1,2\n"), (JSON, "a.jsonl.gz", b'{"a": 1}\n'), (TEXT, "a.txt.gz", b"abc\n")],
+)
+def test_a_file_that_is_read_as_a_whole_does_not_fill_the_memory(
+    tmp_path: Path, source: Source, name: str, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the first block for which there is no room, however much the file holds."""
+    (tmp_path / name).write_bytes(gzip.compress(b"a,b\n" * name.endswith("csv.gz") + line * 10_000))
+    entry = STORAGE.stat(str(tmp_path / name))
+    piece, schema = Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1)), source.columns(STORAGE, entry)
+    monkeypatch.setattr(bounds, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(limits, "_FREELY", 5000)
+    assert as_rows(source.read(STORAGE, piece, schema)).rows == 10_000
+    monkeypatch.setattr(limits, "free_bytes", lambda: 7000)
+    with pytest.raises(
+        InputCorrupt, match=r"its first [1-9],?\d{0,3} rows take 0.0 GB, more than is left of the memory"
+    ):
+        source.read(STORAGE, piece, schema)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.csvblocks import BARE, UNCLOSED, Block
+from nightjar.inference.input.sources.csvblocks import UNCLOSED, Block
 from nightjar.inference.input.sources.csvparsing import Header, header_names
 from nightjar.inference.input.sources.linefaults import check_utf8
 from nightjar.inference.input.sources.packing import Reading
@@ -35,6 +36,9 @@ _DELIMITERS = (b",", b"\t", b";", b"|")
 """What may separate fields in a file whose name does not say it is tabs, but for the decimal: the first of these in
 the header line, or the one by which the first record has as many fields as the job has names."""
 
+_QUOTED = re.compile(rb'(?:\A|(?<=[\n,\t;|]))"[^"]*(?:""[^"]*)*(?:"|\Z)')
+"""A quoted part of a field, whichever of `_DELIMITERS` separates the fields. It may hold the others, and line ends."""
+
 
 @dataclass(frozen=True)
 class Csv(lines.TextSource):
@@ -48,6 +52,7 @@ class Csv(lines.TextSource):
     delimiter: str | None = None
     decimal: str = "."
     names: tuple[str, ...] = ()
+    encoding: str = lines.UTF8
 
     name = "CSV"
     suffixes = packing.suffixes(".csv", ".tsv")
@@ -57,6 +62,7 @@ class Csv(lines.TextSource):
         text("delimiter", "it separates fields", "what the first line shows", "[ -~\\t]", "one ASCII character"),
         text("decimal", "it is before the decimals of a number", "`.`", "[.,]", "a dot or a comma"),
         texts("names", "the columns, in order, of files without a header line", "the first line's", "names", least=1),
+        lines.ENCODING,
     )
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
@@ -64,20 +70,28 @@ class Csv(lines.TextSource):
         delimiter = options.get("delimiter")
         if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
             raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")
-        return replace(self, **{**options, "names": tuple(options.get("names", ()))})
+        return super().chosen({**options, "names": tuple(options.get("names", ()))})
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
-        with packing.opened(storage, uri) as file:
+        block = self._beginning(storage, uri)
+        return (block.inferred(), block.count) if block else (pa.schema([]), 0)
+
+    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
+        """As `Source.doubts`: text, though most values are numbers, dates, times or bools."""
+        if block := self._beginning(storage, uri):
+            yield from block.doubts([each.name for each in columns if is_text(each.type)])
+
+    def _beginning(self, storage: Storage, uri: str) -> Block | None:
+        with self.opened(storage, uri) as file:
             if (header := self._header(file)) is None:
-                return pa.schema([]), 0
+                return None
             found = []
             for block in _blocks(file, header, lines.SAMPLE_BYTES + 1, uri, header.lines + 1):
                 found.append(block)
                 if file.taken > lines.SAMPLE_BYTES:
                     break
-        whole = Block(uri, header.lines + 1, b"".join(found), header)
-        return whole.inferred(), whole.count
+        return Block(uri, header.lines + 1, b"".join(found), header)
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of
@@ -115,13 +129,13 @@ class Csv(lines.TextSource):
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
         """Of a large file the records are read from the first one of the first unit on, as many as the piece has."""
-        with packing.opened(storage, piece.uri) as file:
+        with self.opened(storage, piece.uri) as file:
             header = self._header(file)
             if header is None or not piece.rows:
                 return
             header.check(piece.uri, schema)
             where, line, left = piece.uri, header.lines + 1, None
-            if lines.in_units(piece):
+            if self.in_units(piece):
                 left = piece.rows
                 if low := piece.row_groups[0]:
                     begin = _start(file, low // 2 * lines.UNIT_BYTES, bool(low % 2), header.delimiter)
@@ -172,7 +186,7 @@ class Csv(lines.TextSource):
         file.unread(held[end:])
         line = held.count(b"\n", 0, begin) + 1
         found = Records(held[begin:end], delimiter)
-        for at, wrong in ((found.bare, BARE), (found.unclosed, UNCLOSED)):
+        for at, wrong in (found.wrong, (found.unclosed, UNCLOSED)):
             if at >= 0:
                 number = held.count(b"\n", 0, begin + at) + 1
                 raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
@@ -194,20 +208,13 @@ class Csv(lines.TextSource):
         if uri.lower().endswith(packing.suffixes(".tsv")):
             return [b"\t"]
         able = [each for each in _DELIMITERS if each != self.decimal.encode()]
+        line = _QUOTED.sub(b"", text).partition(b"\n")[0]
         if self.names:
-            return [each for each in able if _fields(text, each) == len(self.names)]
-        line = re.sub(rb'"[^"]*"', b"", text.partition(b"\n")[0])
+            return [each for each in able if line.count(each) + 1 == len(self.names)]
         return [next((each for each in able if each in line), able[0])]
 
 
 SOURCE = Csv()
-
-
-def _fields(text: bytes, delimiter: bytes) -> int:
-    """The number of fields in a text's first record."""
-    ends = Records(text, delimiter).ends
-    record = text[: ends[0]] if len(ends) else text
-    return re.sub(rb'"[^"]*"', b"", record).count(delimiter) + 1
 
 
 def _told(delimiter: bytes) -> str:

@@ -8,11 +8,12 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pv
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
+from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
 from nightjar.inference.input.sources.digits import DigitsLost
 from nightjar.inference.input.sources.fitting import told
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
@@ -21,7 +22,6 @@ from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 
-BARE = "has a carriage return that no line feed follows: write line ends as \\n or \\r\\n"
 UNCLOSED = "opens a quote that is never closed"
 
 
@@ -40,7 +40,7 @@ class Block:
         self.count = len(self._starts)
         self._text = text[: self._stops[-1]] if self.count else text
         self._where, self._line, self._header = where, line, header
-        self._bare = 0 <= found.bare < len(self._text)
+        self._wrong = 0 <= found.wrong[0] < len(self._text)
         if 0 <= found.unclosed < len(self._text):
             raise InputCorrupt(f"{self._at(found.unclosed)} {UNCLOSED}")
 
@@ -48,7 +48,7 @@ class Block:
         """The rows, with the columns of `schema`. lost: gets records that cannot be read; each is a row of nulls."""
         if not self.count:
             return schema.empty_table()
-        if not self._bare:
+        if not self._wrong:
             with suppress(pa.ArrowInvalid, UnicodeDecodeError):
                 return _checked(self._text, self.count, lambda text: converted(text, self._header, schema))
         tables, empty = [], pa.schema([(each.name, normalisation.values(each.type)) for each in schema])
@@ -68,7 +68,7 @@ class Block:
         names = self._header.names
         if not self.count:
             return pa.schema([(name, pa.null()) for name in names])
-        if not self._bare:
+        if not self._wrong:
             with suppress(pa.ArrowInvalid, UnicodeDecodeError):
                 return _checked(self._text, self.count, lambda text: inferred_together(text, self._header)).schema
         as_text = pa.schema([(names[0], pa.string())])
@@ -82,11 +82,27 @@ class Block:
             raise first
         return inferred_together(b"".join(good), self._header).schema
 
+    def doubts(self, names: Sequence[str]) -> Iterator[str]:
+        """As `Source.doubts`; none if a record cannot be read."""
+        with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+            texts = _checked(
+                self._text, self.count, lambda text: read_columns(text, self._header, dict.fromkeys(names, pa.string()))
+            )
+            for name in names:
+                if (found := few_texts(texts[name], self._header.decimal)) is not None:
+                    kind, odd, values = found
+                    row = pc.index(odd, True).as_py()
+                    yield (
+                        f"column {name!r} is text because of {counted(odd.true_count, 'value')} of {values:,}; the "
+                        f"first is {clip(texts[name][row].as_py())!r}, {self._at(self._starts[row])}. With "
+                        f"input.schema: {{{name}: {kind}}} such a value costs its row"
+                    )
+
     def _parts(self, schema: pa.Schema) -> Iterator[tuple[int, int, pa.Table | pa.ArrowInvalid | UnicodeDecodeError]]:
         def parse(records: Sequence[bytes]) -> pa.Table:
             text = b"".join(records)
-            if self._bare and Records(text, self._header.delimiter).bare >= 0:
-                raise pa.ArrowInvalid(BARE)
+            if self._wrong and (wrong := Records(text, self._header.delimiter).wrong)[1]:
+                raise pa.ArrowInvalid(wrong[1])
             return _checked(text, len(records), lambda text: converted(text, self._header, schema))
 
         records = [self._record(row) for row in range(self.count)]
@@ -140,13 +156,17 @@ def _fault(
 ) -> RowFault:
     """Say what is wrong with a record. at: its file and line."""
     if isinstance(error, UnicodeDecodeError):
-        return not_utf8(at, error)
-    if Records(record, header.delimiter).bare >= 0:
-        return InputCorrupt(f"{at} {BARE}")
+        return not_utf8(at, error, encodings=True)
+    if wrong := Records(record, header.delimiter).wrong[1]:
+        return InputCorrupt(f"{at} {wrong}")
     fields = _fields(record, header)
     if fields != len(header.names):
         said = clip(record.decode().rstrip("\r\n"))
-        return InputCorrupt(f"{at} has {counted(fields, 'field')}, {header.told} has {len(header.names)}: {said!r}")
+        how = f"; quote a text that holds {header.delimiter.decode()!r}, or use `format: text`, where a line is a row"
+        return InputCorrupt(
+            f"{at} has {counted(fields, 'field')}, {header.told} has {len(header.names)}: {said!r}"
+            + how * (fields > len(header.names))
+        )
     columns = list(schema)
     bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
     if bad is None:

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.grey import with_8_bits
 from nightjar.inference.input.sources.imagesize import dimensions, kind_of
+from nightjar.inference.input.sources.pixels import normalised
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
-from nightjar.inference.job.options import Option, choice, whole
+from nightjar.inference.job.options import Option, choice, flag, whole
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -45,13 +45,15 @@ class Image(FileSource):
     """The source of images. Beside other formats an image is more often a picture of the data than data.
 
     size: height and width that each image is scaled to. mode: Pillow's name of the channels. label: what the column
-    `label` has; None for no such column. max_pixels: of an image that is decoded.
+    `label` has; None for no such column. max_pixels: of an image that is decoded. upright: whether images are turned as
+    their EXIF orientation says.
     """
 
     size: tuple[int, int] | None = None
     mode: str = "RGB"
     label: str | None = None
     max_pixels: int = MOST_PIXELS
+    upright: bool = True
 
     name = "image"
     suffixes = (".jpg", ".jpeg", ".png", ".webp")
@@ -73,6 +75,7 @@ class Image(FileSource):
             f"{MOST_PIXELS:,}, as Pillow",
             "a number of pixels",
         ),
+        flag("upright", "turned as the camera noted in EXIF; else as the pixels are stored", "`true`"),
     )
     stands_back = True
 
@@ -160,7 +163,7 @@ class Image(FileSource):
         return values.reshape(*values.shape[:2], _CHANNELS[self.mode])
 
     def _as_asked(self, image: Decoded) -> Decoded:
-        image = with_8_bits(image)
+        image = normalised(image, upright=self.upright)
         converted = image if image.mode == self.mode else image.convert(self.mode)
         if self.size is None:
             return converted

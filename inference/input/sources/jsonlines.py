@@ -33,7 +33,7 @@ class JsonLines(lines.TextSource):
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """If values of a column contradict each other, the type of most of them is the column's."""
-        with packing.opened(storage, uri) as file:
+        with self.opened(storage, uri) as file:
             return inferred(uri, b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES)))
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -45,7 +45,7 @@ class JsonLines(lines.TextSource):
     ) -> Iterator[pa.Table]:
         """As `TextSource.tables`."""
         schema = normalisation.admitting(schema, set())
-        for where, line, block in lines.of_piece(storage, piece, size):
+        for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
@@ -56,7 +56,7 @@ class JsonLines(lines.TextSource):
         lost, absent = Unreadable(piece, most), set(schema.names)
 
         def tables() -> Iterator[pa.Table]:
-            for where, line, block in lines.of_piece(storage, piece, lines.BLOCK_BYTES):
+            for where, line, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
                 table = parsed(where, line, block, schema, lost)
                 absent.difference_update(
                     [name for name in absent if table[name].null_count < len(table) or has_key(block, name)]
@@ -64,9 +64,9 @@ class JsonLines(lines.TextSource):
                 yield table
 
         found = lost.read(
-            pa.concat_tables([schema.empty_table(), *lost.following(tables())]), whole=not lines.in_units(piece)
+            pa.concat_tables([schema.empty_table(), *lost.following(tables())]), whole=not self.in_units(piece)
         )
-        if lines.in_units(piece):
+        if self.in_units(piece):
             absent = self._absent(storage, piece, schema)
         if absent and found.readable:
             raise _missing(piece.uri, schema, absent)

@@ -66,10 +66,11 @@ def first_bad(count: int, parse: Callable[[int], object]) -> int | None:
     return bad - 1
 
 
-def not_utf8(at: str, error: UnicodeDecodeError) -> InputCorrupt:
-    """The error of a line. at: its file and line."""
+def not_utf8(at: str, error: UnicodeDecodeError, *, encodings: bool = False) -> InputCorrupt:
+    """The error of a line. at: its file and line. encodings: whether the source has the option `encoding`."""
     known = ": it is UTF-16" if error.object.startswith(UTF16) else ""
-    return InputCorrupt(f"{at} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8")
+    how = ", or name its encoding in input.options.encoding" if encodings else ""
+    return InputCorrupt(f"{at} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8{how}")
 
 
 def check_utf8(where: str, line: int, block: bytes) -> None:
@@ -82,4 +83,4 @@ def check_utf8(where: str, line: int, block: bytes) -> None:
         block.decode()
     except UnicodeDecodeError as error:
         number = line + block.count(b"\n", 0, error.start)
-        raise not_utf8(f"{where}: line {number}", error) from error
+        raise not_utf8(f"{where}: line {number}", error, encodings=True) from error

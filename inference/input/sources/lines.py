@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable
+from nightjar.inference.job.options import choice
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
@@ -35,11 +37,27 @@ BOM = b"\xef\xbb\xbf"
 """The mark with which some programs begin a UTF-8 text. It is no part of the text."""
 
 
-class TextSource(FileSource, ABC):
-    """Base of the formats whose files are text. A small or a compressed file is one unit; a large one has several.
+UTF8 = "utf-8"
 
-    unseen: as in `Description`.
+ENCODING = choice(
+    "encoding",
+    [
+        *(UTF8, "utf-16", "utf-16-le", "utf-16-be", "latin-1", "iso-8859-2", "iso-8859-15", "cp437", "cp850", "cp1250"),
+        *("cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "koi8-r", "mac-roman"),
+        *("shift_jis", "cp932", "euc-jp", "euc-kr", "big5", "gbk", "gb18030"),
+    ],
+    "of the text",
+)
+
+
+class TextSource(FileSource, ABC):
+    """Base of the formats whose files are text. A small or a compressed file is one unit, and one that must be decoded;
+    a large one has several.
+
+    unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
     """
+
+    encoding: str = UTF8
 
     plain = packing.suffixes(".txt")
     unseen: pa.DataType | None = None
@@ -77,9 +95,10 @@ class TextSource(FileSource, ABC):
         beginning. Of a compressed file it is known only whether it has none.
         """
         schema, read = self.beginning(storage, entry.uri)
-        if packing.compression(entry.uri):
+        if self._is_one_unit(entry.uri):
             rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
-            return Description(schema, (rows,), (entry.size * packing.EXPANDED,), self.unseen)
+            packed = packing.EXPANDED if packing.compression(entry.uri) else 1
+            return Description(schema, (rows,), (entry.size * packed,), self.unseen)
         if entry.size <= UNIT_BYTES:
             return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
         with packing.opened(storage, entry.uri) as file:
@@ -93,7 +112,7 @@ class TextSource(FileSource, ABC):
         """As `Source.read`. A file of which no row can be read is at fault itself."""
         lost = Unreadable(piece, most)
         tables = list(lost.following(self.tables(storage, piece, schema, BLOCK_BYTES, lost)))
-        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not in_units(piece))
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not self.in_units(piece))
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
@@ -113,6 +132,29 @@ class TextSource(FileSource, ABC):
                 break
         return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
 
+    def opened(self, storage: Storage, uri: str) -> AbstractContextManager[Reading]:
+        """Open a file, to read UTF-8 from its beginning on."""
+        return packing.opened(storage, uri, None if self.encoding == UTF8 else self.encoding)
+
+    def _is_one_unit(self, uri: str) -> bool:
+        """Whether a file is one unit, however large it is: it cannot be read from the middle on."""
+        return self.encoding != UTF8 or packing.compression(uri) is not None
+
+    def in_units(self, piece: Piece) -> bool:
+        """Whether the piece's file has several units."""
+        return not self._is_one_unit(piece.uri) and piece.size > UNIT_BYTES
+
+    def of_piece(self, storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
+        """The piece's lines in blocks: a text for where the lines are counted from, the block's first line, and the
+        block.
+        """
+        low, high = (bound * UNIT_BYTES for bound in piece.row_groups) if self.in_units(piece) else (0, None)
+        where, line = counted_from(piece.uri, low), 1
+        with self.opened(storage, piece.uri) as file:
+            for block in blocks(file, low, high, size):
+                yield where, line, block
+                line += block.count(b"\n")
+
 
 def _is_short(storage: Storage, uri: str) -> bool:
     """Whether a file, unpacked, ends within `SAMPLE_BYTES`."""
@@ -121,23 +163,6 @@ def _is_short(storage: Storage, uri: str) -> bool:
             if not file.read(SAMPLE_BYTES):
                 return True
     return False
-
-
-def in_units(piece: Piece) -> bool:
-    """Whether the piece's file has several units."""
-    return not packing.compression(piece.uri) and piece.size > UNIT_BYTES
-
-
-def of_piece(storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
-    """The piece's lines in blocks: a text for where the lines are counted from, the block's first line, and the
-    block.
-    """
-    low, high = (bound * UNIT_BYTES for bound in piece.row_groups) if in_units(piece) else (0, None)
-    where, line = counted_from(piece.uri, low), 1
-    with packing.opened(storage, piece.uri) as file:
-        for block in blocks(file, low, high, size):
-            yield where, line, block
-            line += block.count(b"\n")
 
 
 def counted_from(uri: str, low: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -36,12 +37,20 @@ def compression(uri: str) -> str | None:
     return next((codec for end, codec in _COMPRESSIONS.items() if end and lower.endswith(end)), None)
 
 
-class Reading:
-    """An open file, decompressed while it is read. uri: for messages. taken: the number of bytes read."""
+_UNDECODABLE = "nightjar.undecodable"
+codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", getattr(error, "end", 0)))
+"""What cannot be decoded becomes the byte 0xFF in UTF-8, which has no such byte: the line is then not UTF-8 text."""
 
-    def __init__(self, uri: str, file: pa.NativeFile, unpacked: pa.NativeFile | None) -> None:
+
+class Reading:
+    """An open file, decompressed while it is read. uri: for messages. taken: the number of bytes read. encoding: of its
+    text, which is then read as UTF-8; None for bytes as they are.
+    """
+
+    def __init__(self, uri: str, file: pa.NativeFile, unpacked: pa.NativeFile | None, encoding: str | None) -> None:
         self.uri, self.taken = uri, 0
         self._file, self._unpacked = file, unpacked
+        self._decoder = codecs.getincrementaldecoder(encoding)(_UNDECODABLE) if encoding else None
         self._held = b""
 
     def read(self, size: int) -> bytes:
@@ -60,6 +69,11 @@ class Reading:
                 f"{self.uri}: unpacks to more than {_BOMB_RATIO} times its size ({self.taken:,} bytes came from "
                 f"{packed:,}), as files do that are made to fill the memory. If it is real, unpack it first"
             )
+        if self._decoder is not None:
+            found = self._decoder.decode(new, not new).encode(errors="surrogateescape")
+            if new and not found:
+                return self.read(size)  # a part of a character
+            new, self._held = found[: size - len(data)], found[size - len(data) :]
         return data + new if data else new
 
     def unread(self, data: bytes) -> None:
@@ -73,12 +87,12 @@ class Reading:
 
 
 @contextmanager
-def opened(storage: Storage, uri: str) -> Iterator[Reading]:
-    """Open a file for reading from its beginning on."""
+def opened(storage: Storage, uri: str, encoding: str | None = None) -> Iterator[Reading]:
+    """Open a file for reading from its beginning on. encoding: as in `Reading`."""
     with storage.open(uri) as file:
         codec = compression(uri)
         if codec is None:
-            yield Reading(uri, file, None)
+            yield Reading(uri, file, None, encoding)
             return
         with pa.CompressedInputStream(file, codec) as unpacked:
-            yield Reading(uri, file, unpacked)
+            yield Reading(uri, file, unpacked, encoding)

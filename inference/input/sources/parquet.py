@@ -14,10 +14,11 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputCorrupt
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.sources import calendars, normalisation
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.job.where import Condition
@@ -65,14 +66,17 @@ class Parquet(FileSource):
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
-            low, high = piece.row_groups
-            skip = piece.first_row - _rows_of(file, 0, low)
-            if (skip, piece.rows) == (0, _rows_of(file, low, high)):
-                return _read_groups(file, list(range(low, high)), schema.names)
-            group = file.metadata.row_group(low)
-            if high - low == 1 and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
-                return self._read_group(file, piece, low, schema.names).slice(skip, piece.rows)
-            return _read_rows(file, list(range(low, high)), schema.names, skip, piece.rows)
+            return calendars.checked(piece.uri, file, self._read(file, piece, schema.names))
+
+    def _read(self, file: pq.ParquetFile, piece: Piece, columns: list[str]) -> pa.Table:
+        low, high = piece.row_groups
+        skip = piece.first_row - _rows_of(file, 0, low)
+        if (skip, piece.rows) == (0, _rows_of(file, low, high)):
+            return _read_groups(file, list(range(low, high)), columns)
+        group = file.metadata.row_group(low)
+        if high - low == 1 and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
+            return self._read_group(file, piece, low, columns).slice(skip, piece.rows)
+        return _read_rows(file, list(range(low, high)), columns, skip, piece.rows)
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
         """As `Source.parts`: each row group that the statistics in the footer do not rule out."""
@@ -80,7 +84,9 @@ class Parquet(FileSource):
             whole = ds.ParquetFileFormat().make_fragment(source)
             # The condition may also be on columns of the path, which the file has not.
             wanted = condition.expression(whole.physical_schema.names)
-            if wanted is None:
+            # The statistics of dates in an old calendar are in it, too.
+            dated = any(is_.is_temporal(kind) for kind in condition.columns.types)
+            if wanted is None or (dated and any(calendars.legacy(whole.metadata))):
                 yield piece
                 return
             groups = {group.id: group.num_rows for group in whole.row_groups}
@@ -122,7 +128,8 @@ class Parquet(FileSource):
             before = _rows_of(file, 0, low)
             first = max(begin, before, end - rows) if last else begin
             count = min(rows, end - first)
-            return _read_rows(file, list(range(low, high)), schema.names, first - before, count), first - begin
+            table = _read_rows(file, list(range(low, high)), schema.names, first - before, count)
+            return calendars.checked(piece.uri, file, table), first - begin
 
 
 SOURCE = Parquet()

@@ -129,6 +129,13 @@ class Source(Protocol):
             InputCorrupt: The file is not of this format.
         """
 
+    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
+        """A sentence for each of these columns whose inferred type hangs on a few values in the file's beginning.
+
+        Raises:
+            InputCorrupt: The file is not of this format.
+        """
+
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table | RowsRead:
         """Read the piece's rows in file order, with at least the columns of `schema`, in types that can be cast to it.
 
@@ -226,6 +233,10 @@ class FileSource(ABC):
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`, for a format that describes a file cheaply."""
         return self.describe(storage, entry).schema
+
+    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
+        """As `Source.doubts`, for a format that says its types, or takes those of most values."""
+        yield from ()
 
     @abstractmethod
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table | RowsRead:

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 Offsets = NDArray[np.int64]
 
-_QUOTE, _LF, _CR = b'"\n\r'
+_QUOTE, _LF, _CR, _BACKSLASH = b'"\n\r\\'
+
+_BARE = "has a carriage return that no line feed follows: write line ends as \\n or \\r\\n"
+_ESCAPED = "has \\\" inside quotes, which ends the field: write a quote twice, in Spark with the option escape='\"'"
 
 
 class Records:
     """The records of a text that begins with a record.
 
     ends: the offsets after the line ends outside quotes. unclosed: the offset of a quote that is still open at the end
-    of the text, else -1. bare: the offset of a carriage return outside quotes that no line feed follows, else -1.
+    of the text, else -1. wrong: the first offset, or -1, at which a record cannot be told from another, and a sentence.
     """
 
     def __init__(self, text: bytes, delimiter: bytes) -> None:
@@ -28,12 +31,18 @@ class Records:
         quotes = _quotes(text, self._text, delimiter)
         self.ends: Offsets = _outside(np.flatnonzero(self._text == _LF), quotes) + 1
         self.unclosed = int(quotes[-1]) if len(quotes) % 2 else -1
-        self.bare = -1
+        wrong = []
         if b"\r" in text:
             returns = np.flatnonzero(self._text == _CR)
             followed = self._text[np.minimum(returns + 1, len(text) - 1)] == _LF
-            bare = _outside(returns[~followed], quotes)
-            self.bare = int(bare[0]) if len(bare) and bare[0] != len(text) - 1 else -1
+            wrong += [(int(at), _BARE) for at in _outside(returns[~followed], quotes)[:1] if at != len(text) - 1]
+        if b'\\"' in text:
+            # The end of a field, but for what follows: Spark writes a quote so, unless it is told otherwise.
+            ends = quotes[1::2][quotes[1::2] < len(text) - 1]
+            ends = ends[self._text[ends - 1] == _BACKSLASH]
+            odd = ends[~np.isin(self._text[ends + 1], [delimiter[0], _LF, _CR, _QUOTE])]
+            wrong += [(int(at), _ESCAPED) for at in odd[:1]]
+        self.wrong = min(wrong, default=(-1, ""))
 
     def spans(self) -> tuple[Offsets, Offsets]:
         """The offsets at which records begin and end. A blank line is no record; the last one may lack a line end."""

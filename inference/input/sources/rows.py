@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, OverBudget, SchemaMismatch
@@ -20,6 +23,9 @@ from nightjar.inference.records import Piece, RowFailure
 MOST_UNREADABLE = 10_000
 """The most rows of one piece that may be unreadable while the run has no budget, because nobody knows its rows yet.
 Their failures are kept in memory, and finding a value of another type takes some milliseconds."""
+
+_FREELY = 1 << 30
+"""Rows of so many bytes are held whatever memory is left."""
 
 RAW_CHARS = 2048
 """The longest text of an unreadable row that is kept, in characters."""
@@ -152,9 +158,20 @@ class Unreadable:
             raise over_budget(self.failures, self._most, self._piece.first_row)
 
     def following(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """The piece's blocks, one after the other; the rows that are added belong to the block that is parsed next."""
+        """The piece's blocks, one after the other; the rows that are added belong to the block that is parsed next.
+
+        Raises:
+            InputCorrupt: All blocks together take more memory than is left.
+        """
+        held = 0
         for table in tables:
             self._passed += table.num_rows
+            held += table.nbytes
+            if held > _FREELY and held > free_bytes():
+                raise InputCorrupt(
+                    f"{self._piece.uri}: its first {self._passed:,} rows take {held / 1e9:.1f} GB, more than is left "
+                    "of the memory, and it is read as a whole: write smaller files, or uncompressed text, which is cut"
+                )
             yield table
 
     def read(self, table: pa.Table, *, whole: bool = False) -> RowsRead:
@@ -166,6 +183,15 @@ class Unreadable:
         if whole and self._first is not None and len(self.failures) == table.num_rows:
             raise self._first
         return RowsRead(table, self.failures)
+
+
+def free_bytes() -> int:
+    """The free memory of this machine, or of its container if that has a limit (cgroup v2)."""
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):
+        limit, used = (int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current"))
+        free = min(free, limit - used)
+    return free
 
 
 def nulls(schema: pa.Schema, rows: int) -> pa.Table:

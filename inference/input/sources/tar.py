@@ -1,5 +1,5 @@
 """Tar archives of samples, as WebDataset writes them: files that follow each other and share a name up to its first dot
-are one row, with a column for each ending and `__key__`, the shared name.
+are one row, with a column for each ending and `__key__`, the shared name. A name that comes back costs all of its rows.
 
 Endings that WebDataset takes for text (`txt`, `text`, `transcript`, `json`, `jsn`) are text, those that it takes for a
 class or a number (`cls`, `cls2`, `class`, `count`, `index`, `inx`, `id`) are int64, and all others are bytes. With the
@@ -29,6 +29,9 @@ from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
 KEY = "__key__"
+
+_NO_COLUMN = (KEY, "")
+"""Endings of which no column is made."""
 
 _NAMED = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 """The key and the ending in a file's name, as WebDataset takes it apart. Files of other names are no part of a sample.
@@ -71,7 +74,7 @@ class Tar(FileSource):
         names, held = dict[str, None](), 0
         with _opened(storage, entry.uri) as file:
             for _, members in islice(_samples(entry.uri, file), _SEEN_SAMPLES):
-                names |= dict.fromkeys(name for name in members if _shown(name) == name)
+                names |= dict.fromkeys(name for name in members if _shown(name) == name not in _NO_COLUMN)
                 held += _bytes(members)
                 if held > _SEEN_BYTES:
                     break
@@ -124,23 +127,26 @@ class Tar(FileSource):
         wanted = [name for name in schema.names if name != KEY]
         own = pa.schema([(name, pa.string() if name == KEY else self._kind(name)) for name in schema.names])
         check_columns(piece.uri, own, pa.schema([each for each in schema if each.name in {KEY, *known}]))
-        absent, count = set(wanted) - known, 0
+        absent, met = set(wanted) - known, dict[str, int]()
         with _opened(storage, piece.uri) as file:
             rows: list[dict[str, object]] = []
             held = 0
-            for key, members in islice(_samples(piece.uri, file, set(wanted)), most):
+            for count, (key, members) in enumerate(islice(_samples(piece.uri, file, set(wanted)), most)):
                 if new := absent & set(members):
                     check_columns(piece.uri, own, pa.schema([schema.field(name) for name in sorted(new)]))
                     absent -= new
-                count += 1
                 rows.append(self._row(piece.uri, key, members, own, len(rows), lost))
+                # `tar` may write the same name as `./a.jpg`, too.
+                if (first := met.setdefault(key.removeprefix("./"), count)) != count:
+                    for at in (first, count):
+                        lost.fail(at - count + len(rows) - 1, _scattered(piece.uri, key))
                 held += _bytes(members)
                 if held > _TABLE_BYTES:
                     yield pa.Table.from_pylist(rows, schema=own)
                     rows, held = [], 0
             if rows:
                 yield pa.Table.from_pylist(rows, schema=own)
-        if count and absent:
+        if met and absent:
             raise SchemaMismatch(f"{piece.uri}: column {min(absent)!r} is missing: no sample has it")
 
     def _row(
@@ -238,25 +244,32 @@ def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterato
     """Each sample's key, and its files by their endings. wanted: the endings of files that are read; None for all.
 
     Raises:
-        InputCorrupt: The archive is cut off, or a sample has two files of one ending.
+        InputCorrupt: The archive is cut off.
         TarError: It is no tar archive.
     """
     for key, files in groupby(_files(uri, file, wanted), key=lambda each: each[0]):
         members: dict[str, _Content] = {}
         for _, ending, data in files:
             if ending in members:
-                raise InputCorrupt(f"{uri}: the sample {_shown(key)!r} has two files that end with .{_shown(ending)}")
+                data = InputCorrupt(f"{uri}: the sample {_shown(key)!r} has two files that end with .{_shown(ending)}")
             if data is not None:
                 members[ending] = data
         yield key, members
+
+
+def _scattered(uri: str, key: str) -> InputCorrupt:
+    return InputCorrupt(
+        f"{uri}: the files of the sample {_shown(key)!r} do not follow each other: write the archive sorted by name "
+        "(tar --sort=name)"
+    )
 
 
 def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[str, str, _Content | None]]:
     """Key, ending and content of each file that is part of a sample; no content if it is not wanted.
 
     A link is a file whose content lies elsewhere: behind us in the stream, or outside of the archive. A file whose name
-    is not UTF-8 has no content even if it is not wanted: no table can name its sample, and nobody can ask for its
-    ending.
+    is not UTF-8, or ends as the column of the keys is named, has no content even if it is not wanted: no table can name
+    its sample, or nobody can ask for its ending.
     """
     kept = _Kept(file)
     with tarfile.open(fileobj=kept, mode="r|", bufsize=tarfile.RECORDSIZE, encoding="utf-8") as archive:  # type: ignore[call-overload] # `read` is enough
@@ -271,6 +284,9 @@ def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[s
             key, ending, shown = named[1], named[2].lower(), _shown(member.name)
             if shown != member.name:
                 yield key, ending, InputCorrupt(f"{uri}: the name of {shown} is not UTF-8; rename the file")
+                continue
+            if ending in _NO_COLUMN:
+                yield key, ending, InputCorrupt(f"{uri}: {shown}: no column can be named {ending!r}; rename the file")
                 continue
             if wanted is not None and ending not in wanted:
                 yield key, ending, None

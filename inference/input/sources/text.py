@@ -8,11 +8,12 @@ unit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.input.sources import lines, packing
+from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.linefaults import UTF16, check_utf8, not_utf8
 from nightjar.inference.input.sources.packing import Reading
@@ -23,16 +24,20 @@ from nightjar.inference.storage.protocol import Storage
 _SCHEMA = pa.schema([("text", pa.string())])
 
 
+@dataclass(frozen=True)
 class Text(lines.TextSource):
     """The source of plain text. A file beside data is more often a note than data, so it stands back."""
+
+    encoding: str = lines.UTF8
 
     name = "text"
     suffixes = lines.TextSource.plain
     stands_back = True
+    options = (lines.ENCODING,)
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
-        with packing.opened(storage, uri) as file:
+        with self.opened(storage, uri) as file:
             block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
         if block.startswith(UTF16):  # most of its lines would be UTF-8, too
             check_utf8(uri, 1, block)
@@ -49,7 +54,7 @@ class Text(lines.TextSource):
     ) -> Iterator[pa.Table]:
         """As `TextSource.tables`."""
         check_columns(piece.uri, _SCHEMA, schema)
-        for where, line, block in lines.of_piece(storage, piece, size):
+        for where, line, block in self.of_piece(storage, piece, size):
             is_first = line == 1 and where == piece.uri
             yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block, lost).select(schema.names)
 
@@ -81,5 +86,5 @@ def _line(at: str, row: int, text: bytes, lost: Unreadable) -> str | None:
     try:
         return text.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        lost.add(row, not_utf8(at, error), text)
+        lost.add(row, not_utf8(at, error, encodings=True), text)
         return None

@@ -1,0 +1,2 @@
+def score(batch):
+    return {"score": [float(each) for each in batch["jpg"]]}
