@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import Denied, JobError
+from nightjar.inference.errors import Denied, JobError, Missing
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.job.file import parse_job
@@ -287,3 +287,8 @@ def test_pipes_sockets_and_links_to_nothing_are_no_input_and_hang_nobody(place: 
         assert found(job(place, uri="in/")) == [f"{place}/in/a.bin"]
     with pytest.raises(JobError, match=r"no input files at .*/in/pipe"):
         found(job(place, uri="in/pipe"))
+    with pytest.raises(JobError, match=r"there is no list .*/in/pipe"):
+        found(job(place, list="in/pipe"))
+    for call in (LakeStorage().read, LakeStorage().open):
+        with pytest.raises(Missing):
+            call(f"{place}/in/pipe")
