@@ -124,7 +124,7 @@ class Notes:
 
     def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
         """The user's line that led to this frame, and whether the predictor did; None if Nightjar or Ray did, or if
-        Python reads lines for a stack's text, as at an import of torch: also those of the script that calls Nightjar.
+        Python reads lines for a stack's text, as some libraries ask for: also those of the script that calls Nightjar.
 
         A library's own thread has neither the user's nor Nightjar's code on its stack: the result is ("", False).
         """
