@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, metric_text, minute, took
+from nightjar.flows.pages.wording import cells, duration, metric_text, minute
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.report import Incident, ShardLine
@@ -42,7 +42,7 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
             Text(visible(each.run_id)),
             Text(visible(f"{each.standing.words} r{each.revision}" if each.revision else each.standing.words)),
             minute(each.began),
-            took(each.seconds),
+            duration(each.seconds),
             f"r{each.shown}{number}" if each.shown else "nothing",
             f"{each.done_shards:,} of {each.shards:,}",
             f"{each.rows_out:,}",

@@ -82,7 +82,7 @@ def show_summary(
     """
     left = _leave_report(request, finished=scored.finished, account=account)
     where = f"{request.run_uri}/r{scored.revision}"
-    state, page = finished_page(request, scored, verdict, publication, left.report)
+    state, page = finished_page(request, scored, verdict, publication, left.report, account)
     page += pictures(left.plots)
     name = request.job.name
     deliver(

@@ -22,6 +22,7 @@ from nightjar.flows.pages.wording import (
     named_instead,
     notes,
     partly,
+    speed,
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
@@ -34,7 +35,7 @@ from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.records import as_line
-from nightjar.inference.run.account import workers_cost
+from nightjar.inference.run.account import Account, workers_cost
 from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import shown_instead
@@ -75,7 +76,7 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         metrics=run.verdict.metrics,
         manifest=f"{run.request.output}/{run.publication.manifest}",
         seconds=_seconds(launched, total_s),
-        account=run.account.until(total_s) if run.account else None,
+        account=run.account,
         engine=EngineFigures(
             startup_s=round(scored.startup_s, 3),
             first_start=round(progress.first_start, 3),
@@ -104,7 +105,7 @@ def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
 def _seconds(launched: Launched, total_s: float) -> Seconds:
     run = launched.run
     return Seconds(
-        total=round(total_s, 3),
+        total=round(_took_s(launched, total_s), 3),
         ray=round(launched.ray_s, 3),
         prefect=round(launched.prefect_s, 3),
         discover=run.account.parts.get("discover", 0.0) if run.account else 0.0,
@@ -112,6 +113,12 @@ def _seconds(launched: Launched, total_s: float) -> Seconds:
         validate=round(run.verdict.seconds, 3),
         publish=round(run.publication.seconds, 3),
     )
+
+
+def _took_s(launched: Launched, total_s: float) -> float:
+    """How long the night took, as every page says it; of a command that found nothing to score, its own time."""
+    run = launched.run
+    return run.account.wall_s if run.account and not run.scored.finished else total_s
 
 
 def as_text(launched: Launched, total_s: float) -> str:
@@ -130,14 +137,11 @@ def as_text(launched: Launched, total_s: float) -> str:
         lines.append(f"  where      {left_out(progress.rows_left_out, request.job.input.where)}")
     lines += [f"  again      {why}" for why in scored.again]
     if progress.rows_per_s:
-        lines.append(
-            f"  speed      {progress.rows_per_s:,.0f} rows/s on {scored.device}; scored in {duration(scored.seconds)}, "
-            f"audited in {duration(run.verdict.seconds)}"
-        )
+        lines.append(f"  speed      {speed(progress)}, on {scored.device}")
     if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
         lines.append(f"  cost       {machines_cost(cost)}")
     if run.account is not None:
-        lines.append(f"  time       {where_time_went(run.account.until(total_s))}")
+        lines.append(f"  time       {where_time_went(run.account)}")
     lines += [f"  {word:<10} {text}" for word, text in language(progress, prices_of(request.job))]
     if progress.memory:
         lines.append(f"  memory     {memory(progress)}")
@@ -201,7 +205,7 @@ def _unreported(launched: Launched) -> list[str]:
 def _headline(launched: Launched, total_s: float) -> str:
     run = launched.run
     name = f"{run.request.job.name} {run.request.run_id} r{run.scored.revision}"
-    took = f"in {duration(total_s)}"
+    took = f"in {duration(_took_s(launched, total_s))}"
     if run.scored.finished:
         return f"{name}: everything is committed and published already, nothing was scored ({took})"
     if run.publication.number:
@@ -231,10 +235,15 @@ def _next_steps(launched: Launched) -> list[str]:
 
 
 def as_page(
-    request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication, report: str = ""
+    request: RunRequest,
+    scored: Scored,
+    verdict: Verdict,
+    publication: Publication,
+    report: str = "",
+    account: Account | None = None,
 ) -> tuple[str, str]:
     """In a few words whether readers see the run; and the page in Markdown. report: the URI of its report, if it left
-    one.
+    one. account: where its time went, if that is known.
     """
     state = f"published as #{publication.number}" if publication.number else "not published"
     mended = f"`{committing(request)}` commits what is mended"
@@ -263,6 +272,8 @@ def as_page(
         f"| gates | {_passed(verdict)} |",
         *[f"| **warning** | {markdown(said)} |" for said in warnings(verdict.gates)],
         *[f"| {markdown(name)} | {markdown(value)} |" for name, value in metric_lines(verdict.metrics)],
+        *([f"| took | {duration(account.wall_s)} |"] if account and not scored.finished else []),
+        *([f"| speed | {speed(progress)} |"] if progress.rows_per_s else []),
         *([f"| device | {scored.device} |"] if scored.device else []),
         *[f"| {word} | {text} |" for word, text in language(progress, prices_of(request.job))],
         *([f"| memory | {memory(progress)} |"] if progress.memory else []),

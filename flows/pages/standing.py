@@ -30,6 +30,7 @@ from nightjar.inference.run.standing import (
     before_it_begins,
     shown_instead,
     stands,
+    took,
 )
 from nightjar.inference.run.waits import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
@@ -79,6 +80,7 @@ def status(request: RunRequest) -> RunStatus:
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
         rows_partial=progress.rows_partial,
+        seconds=took(request.storage, newest, manifest)[1],
         summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
         again=about.again,
         warnings=_warnings(newest, manifest),

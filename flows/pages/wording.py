@@ -152,8 +152,16 @@ def _ahead(left: float | None, since: float) -> list[str]:
     return [f"no shard done for {duration(since)}"] if since >= _QUIET_S else []
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people: 0.4 s, 12 s, 3 min, 2 h 05 min."""
+def speed(progress: Progress) -> str:
+    """How fast the last command scored: all its rows, from the start of the first shard to the end of the last."""
+    rows = counted(progress.scored_rows, "row")
+    return f"{progress.rows_per_s:,.0f} rows/s ({rows} in {duration(progress.steady_s)})"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people: 0.4 s, 12 s, 3 min, 2 h 05 min; empty if they are not known."""
+    if seconds is None:
+        return ""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
@@ -184,7 +192,6 @@ _SAID = {
     "publish": "publishing",
     "again": "scoring that was repeated",
     "tasks": "Prefect's tasks",
-    "end": "ending",
 }
 """The parts of an account, in words."""
 
@@ -211,15 +218,6 @@ def _shares(account: Account, part: str) -> str:
     shares = {name: seconds / account.parts[part] for name, seconds in account.scoring.items()}
     told = sorted(((name, share) for name, share in shares.items() if share >= _TOLD), key=lambda each: -each[1])
     return f" ({', '.join(f'{share:.0%} {name}' for name, share in told)})"
-
-
-def took(seconds: float | None) -> str:
-    """How long a run took, by its ledger, which has whole seconds; empty if it is not known."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return "under 1 s"
-    return duration(seconds) if seconds >= 10 else f"{seconds:.0f} s"
 
 
 def minute(at: str) -> str:

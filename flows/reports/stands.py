@@ -51,7 +51,8 @@ class RunStatus(Explained):
     published: the last of the runs that readers see. tables: the job's output.tables; one whose publication is lower
     does not show yet what readers of the files see. rows_out, rows_quarantined, rows_partial, committed: of the shards
     that are done. failures: the first of the failed shards. warnings: of a published revision, what those gates said
-    that did not pass and only warn. evaluation: the newest one by labels that came later, of the revision that readers
+    that did not pass and only warn. seconds: how long the night took, as in
+    `history`. evaluation: the newest one by labels that came later, of the revision that readers
     see, or else of this one.
     """
 
@@ -71,6 +72,7 @@ class RunStatus(Explained):
     rows_out: int = 0
     rows_quarantined: int = 0
     rows_partial: int = 0
+    seconds: float | None = None
     summary: str = ""
     again: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

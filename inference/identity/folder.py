@@ -3,8 +3,9 @@
 These are left out: input, output and model (each counts in its own way; by whatever path a link or a mount leads to
 them), job files and what belongs to other jobs, version control, caches and virtual environments, and what `.gitignore`
 and `.rayignore` name by git's rules. With `model.code` its patterns decide instead, and a file that it names by its
-whole path counts wherever it is. The files that this command prints into or keeps for itself never count, because they
-differ for each command.
+whole path counts wherever it is. Files with keys or passwords count only so: those with their usual names, and those
+that fewer people may read than the job file. The files that this command prints into or keeps for itself never count,
+because they differ for each command.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.identity.aliases import Aliases, upward
 from nightjar.inference.identity.ignores import (
     BUILT_IN,
+    KEYS,
     Rules,
     ignored_by,
     read_rules,
@@ -52,6 +54,9 @@ MOST_FILES = 20_000
 MOST_BYTES = 8 << 30
 """The most bytes that may score, because reading them takes many seconds each time."""
 
+_OTHERS = 0o077
+"""The permissions of all but a file's owner."""
+
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
 
@@ -59,6 +64,7 @@ _JUDGES = "it judges, and does not score"
 _PRINTED = "this command prints there"
 _WRITTEN = "Nightjar, Prefect or Ray write there"
 _INPUT, _OUTPUT = "input.uri", "output.uri"
+_SECRET = "it may hold a key or a password"
 _NO_CODE = (_PRINTED, _WRITTEN, _INPUT, _OUTPUT)
 """Reasons that leave a file out even if a pattern of `model.code` matches it."""
 
@@ -143,6 +149,19 @@ def _listed(job: Job, judging: tuple[str, ...] = ()) -> Listing:
     return found
 
 
+def _is(kind: Callable[[], bool]) -> bool:
+    """Whether an entry is of a kind; a link to itself is of none, as a link to nothing."""
+    with suppress(OSError):
+        return kind()
+    return False
+
+
+def _mode(path: str) -> int:
+    with suppress(OSError):  # it is gone, or is a link to nothing
+        return os.stat(path).st_mode  # noqa: PTH116 (for each file)
+    return 0
+
+
 def _size(path: str) -> int:
     try:
         return Path(path).stat().st_size
@@ -168,6 +187,7 @@ class _Walk:
                 jobs.append(Path(found[1]))
             elif self._chosen is None or self._chosen.match_file(found[0]):
                 others.append(found)
+        shared = any(_mode(str(each)) & _OTHERS for each in jobs)
         neighbours = Neighbours(self.folder, jobs, with_models=self._chosen is None)
         # Files of other nights are many, so files that are left out for other reasons come first.
         for name, path, ignored in sorted(others, key=lambda found: found[2] in {_INPUT, _OUTPUT}):
@@ -177,6 +197,8 @@ class _Walk:
                 yield name, path, ignored
             elif theirs := neighbours.owner(path):
                 yield self._relative(theirs.place), theirs.place, theirs.job
+            elif KEYS.match_file(name) or (shared and not name.endswith((".py", "/")) and not _mode(path) & _OTHERS):
+                yield name, path, _SECRET
             else:
                 yield name, path, "" if self._chosen is not None else ignored
         yield from ((name, str(self.folder / name), "") for name in sorted(self._named))
@@ -231,11 +253,11 @@ class _Walk:
                 continue
             if entry.name.startswith(".."):  # a mount of Kubernetes has copies there, under new names at each mount
                 continue
-            other = entry.is_dir() or entry.is_symlink()
+            other = _is(entry.is_dir) or entry.is_symlink()
             paths = self._aliases.of(entry.path) if other else tuple(f"{each}/{entry.name}" for each in names)
             if not self._own.isdisjoint(paths):
                 continue
-            if entry.is_dir():
+            if _is(entry.is_dir):
                 if any(each.is_place(path) for each in self._dated for path in paths):
                     continue
                 never = _WRITTEN if self._state.has(file_id(found), entry) else self._results(paths)
@@ -244,7 +266,7 @@ class _Walk:
                     yield from self._below(name + "/", above, rules)
                 else:
                     yield name + "/", entry.path, ignored
-            elif entry.is_file() and not any(self._is_tonights(name, path) for path in paths):
+            elif _is(entry.is_file) and not any(self._is_tonights(name, path) for path in paths):
                 never = _PRINTED if self._is_printed(entry.path) else self._results(paths) or self._data(paths)
                 yield name, entry.path, never or ignored_by(name, rules)
 

@@ -41,6 +41,25 @@ _PROGRAMS = (
 )
 """Folders that programs keep in a home folder. Programs write there whenever they run, and some contain keys."""
 
+KEYS = GitIgnoreSpec.from_lines(
+    (
+        *(
+            ".env",
+            ".env.*",
+            "!.env.example",
+            "!.env.sample",
+            "!.env.template",
+            ".envrc",
+            ".netrc",
+            ".pgpass",
+            ".pypirc",
+        ),
+        *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "id_rsa", "id_ecdsa", "id_ed25519"),
+        *(".git-credentials", ".npmrc", "application_default_credentials.json"),
+    )
+)
+"""Usual names of files that hold keys or passwords. No ignore file includes them: `model.code` must name each."""
+
 BUILT_IN = tuple(
     Rules(why, GitIgnoreSpec.from_lines(patterns))
     for why, patterns in {

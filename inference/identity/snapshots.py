@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import operator
 import os
 import socket
 import zipfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 
 from nightjar.inference.errors import (
@@ -26,7 +28,7 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
-from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.local import ANYBODY, LocalStorage, storage_error
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 COPIED_BYTES = 64 << 20
@@ -182,7 +184,17 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
     with zipfile.ZipFile(packed, "a") as kept:
         kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([asdict(file) for file in snapshot.files], indent=1))
     with suppress(AlreadyExists):
-        storage.create(uri, packed.getvalue())
+        if is_local(uri) and (mode := _strictest(snapshot)) != ANYBODY:
+            LocalStorage().create(uri, packed.getvalue(), mode)
+        else:
+            storage.create(uri, packed.getvalue())
+
+
+def _strictest(snapshot: Snapshot) -> int:
+    """The permissions that all copied files have. In a bucket they mean nothing: whoever may read it reads all."""
+    with zipfile.ZipFile(io.BytesIO(snapshot.archive)) if snapshot.archive else nullcontext() as packed:
+        modes = [entry.external_attr >> 16 for entry in packed.infolist()] if packed else []
+    return reduce(operator.and_, modes, ANYBODY) | 0o600
 
 
 def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.input.listing import Places, takes_in
 from nightjar.inference.input.lists import named_in
 from nightjar.inference.input.sources.reading import format_of, source_named
 from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.storage.local import LocalStorage
 
 _DIGITS = {"Y": 4, "m": 2, "d": 2, "y": 2, "j": 3}
 """Directives of a date's format that always give this number of digits. Others match any text, as a month's name."""
@@ -105,8 +106,8 @@ class EveryList:
     def __init__(self, uri: str, kind: str | None, folder: Path) -> None:
         found: set[str] = set()
         for file in glob.glob(pattern_of(uri)):  # noqa: PTH207 (the pattern is absolute)
-            with suppress(JobError, OSError):  # an error of the run that needs this list, which will say so
-                found.update(named_in(file, Path(file).read_bytes(), folder))
+            with suppress(JobError, StorageError):  # an error of the run that needs this list, which will say so
+                found.update(named_in(file, LocalStorage().read(file), folder))
         self._kinds = [kind] if kind else []
         self._places = Places(found)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.input import listing
-from nightjar.inference.input.lists import with_list
+from nightjar.inference.input.lists import check_within, own_places, with_list
 from nightjar.inference.input.sources import unsupported
 from nightjar.inference.input.sources.protocol import Source
 from nightjar.inference.input.sources.reading import format_of, source_named, source_of
@@ -22,6 +22,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.messages import listed
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
+from nightjar.inference.storage.reach import Reach
 
 _FEW, _LISTERS = 4, 32
 """Fewer places than these are listed one after the other; of more, so many are asked at the same time."""
@@ -93,16 +94,22 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
         if source.mark and (job.input.others or job.input.list_):
             raise JobError(f"{job.input.key}: a list of {source.name} tables is not read; write one job for each table")
         files = partial(source.files if wanted in SOURCES else partial(_own_files, source, wanted), storage)
-        yield from _taken(_merged(job, files), partial(_is_of_format, source, wanted), tally)
+        # The user's own source, and a database that the job names, say themselves where rows are.
+        reach = Reach(own_places(job.input)) if wanted in SOURCES and wanted != "sql" else None
+        yield from _taken(_merged(job, files), partial(_is_of_format, source, wanted), tally, job, reach)
         return
-    told = _Told(job)
+    told, reach = _Told(job), Reach(own_places(job.input))
     yield from _taken(
-        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), told.is_input, tally
+        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))),
+        told.is_input,
+        tally,
+        job,
+        reach,
     )
     if told.first is None and told.stood_back:
         tally.left.clear()
         told.all = True
-        yield from _taken(_merged(job, partial(listing.matching, storage)), told.is_input, tally)
+        yield from _taken(_merged(job, partial(listing.matching, storage)), told.is_input, tally, job, reach)
 
 
 class _Told:
@@ -129,13 +136,23 @@ class _Told:
         return True
 
 
-def _taken(found: Iterator[tuple[str, Entry]], is_input: Callable[[str, Entry], bool], tally: Tally) -> Iterator[Entry]:
-    """Those of the files that are input, each once: a list may name a folder, and a file in it."""
+def _taken(
+    found: Iterator[tuple[str, Entry]],
+    is_input: Callable[[str, Entry], bool],
+    tally: Tally,
+    job: Job,
+    reach: Reach | None,
+) -> Iterator[Entry]:
+    """Those of the files that are input, each once: a list may name a folder, and a file in it. reach: where they may
+    lie; None if there is no limit.
+    """
     last = ""
     for place, entry in found:
         if not is_input(place, entry):
             tally.leave(place, entry)
             continue
+        if reach:
+            check_within(reach, job.input, entry.uri, job.input.key)
         tally.taken[place] += 1
         if entry.uri != last:
             yield entry

@@ -5,14 +5,18 @@ It is read whenever the input is looked for, so a list that was changed is input
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.input.listing import input_folder
 from nightjar.inference.input.sources import lines
+from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
 from nightjar.inference.job.model import Job
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, is_local, is_web
+from nightjar.inference.storage.reach import Reach, host_of
 
 
 def with_list(storage: Storage, job: Job) -> Job:
@@ -21,7 +25,8 @@ def with_list(storage: Storage, job: Job) -> Job:
     Relative paths are looked up beside the job file, as those in it are.
 
     Raises:
-        JobError: There is no list, or nothing is listed, or a line is no place. Names `input.list` and the line.
+        JobError: There is no list, or nothing is listed, or a line is no place, or a place that the job does not allow.
+            Names `input.list` and the line.
         StorageError: The list cannot be read.
     """
     uri = job.input.list_
@@ -31,10 +36,36 @@ def with_list(storage: Storage, job: Job) -> Job:
         content = storage.read(uri)
     except Missing as error:
         raise JobError(f"input.list: there is no list {uri}") from error
-    found = named_in(uri, content, Path(job.folder))
+    found, reach = named_in(uri, content, Path(job.folder)), Reach(own_places(job.input))
+    for place, number in found.items():
+        check_within(reach, job.input, input_folder(place), f"input.list: {uri}, line {number}")
     if not found:
         raise JobError(f"input.list: {uri} names no files: each of its lines is blank or a comment")
     return job.model_copy(update={"input": job.input.listing(found)})
+
+
+def own_places(given: Input) -> tuple[str, ...]:
+    """The places where all input lies: the folder or the web server of the list, or the uris; and `input.within`."""
+    listed = given.list_ and (given.list_.rpartition("/")[0] or "/")
+    return (*map(host_of, [listed] if listed else map(input_folder, given.uris)), *given.within)
+
+
+def check_within(reach: Reach, given: Input, uri: str, where: str) -> None:
+    """Check that a location which data names lies in one of `own_places`. where: the key, and who names it.
+
+    Raises:
+        JobError: It does not.
+    """
+    if reach.has(uri):
+        return
+    uri = uri.partition("?")[0] if is_web(uri) else uri
+    real = reach.real(uri) if is_local(uri) else uri
+    leads = f"{uri} leads to {real}, which" if real != uri else uri
+    more = "" if len(own := own_places(given)) == 1 else f" and {len(own) - 1} more"
+    raise JobError(
+        f"{where}: {leads} is not below {own[0]}{more}; if it is input, add its place to the job: "
+        f"input: {{within: [{json.dumps(host_of(real) if is_web(real) else real.rpartition('/')[0] or '/')}]}}"
+    )
 
 
 def named_in(uri: str, content: bytes, folder: Path) -> dict[str, int]:

@@ -186,6 +186,8 @@ def _check_input(given: Input, where: str) -> None:
         check_place(uri, f"{where}.list", web=True)
         if given.format == "sql":
             raise JobError(f"{where}.list: a database is the only input of a job; name it in input.uri")
+    for uri in given.within:
+        check_place(uri.rstrip("/") or uri, f"{where}.within", web=True)
     for uri in given.uris:
         if not is_database(uri):
             check_place(uri, f"{where}.uri", web=True)

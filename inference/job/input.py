@@ -13,9 +13,10 @@ from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import Section, listed_twice, with_types
+from nightjar.inference.job.sections import Section, as_tuple, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
+from nightjar.inference.storage.reach import host_of
 
 
 class Wait(Section):
@@ -50,7 +51,8 @@ class Input(Section):
     a text file with one of these on each line, in place of `uri`. lines: once it is read, the lines that `uris` come
     from.
 
-    anonymous: whether its buckets are read without credentials.
+    anonymous: whether its buckets are read without credentials. within: places below which data may name locations:
+    lines of a list, links in a folder, files of a table, redirects of a web server.
     options: those of the format, which checks them. partitions: columns from `key=value` folders of the files' paths,
     with their Arrow types. declared (`schema` in the file): the Arrow types of columns of the files, in place of the
     types that the files give them. where: a condition of SQL; only rows for which it is true are scored. wait: how to
@@ -67,6 +69,7 @@ class Input(Section):
     declared: dict[str, str] = Field(default={}, alias="schema")
     where: str | None = None
     anonymous: bool = False
+    within: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     others: tuple[str, ...] = Field(default=(), exclude=True)
     lines: tuple[int, ...] = Field(default=(), exclude=True)
 
@@ -111,8 +114,14 @@ class Input(Section):
         return self.model_copy(update={"uri": uri, "others": tuple(map(change, self.others))})
 
     def with_list(self, change: Callable[[str], str]) -> Self:
-        """With the changed location of the list, if there is one."""
-        return self.model_copy(update={"list_": change(self.list_)}) if self.list_ else self
+        """With changed locations of the list, if there is one, and of `within`."""
+        listed = change(self.list_) if self.list_ else None
+        return self.model_copy(update={"list_": listed, "within": tuple(map(change, self.within))})
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The places that the job itself names: none of them is a line of a list. Of a web server it names all."""
+        return (*map(host_of, [self.list_] if self.list_ else self.uris), *self.within)
 
     def listing(self, found: Mapping[str, int]) -> Self:
         """With the inputs that the list has. found: each, and its line."""
@@ -135,6 +144,7 @@ class Input(Section):
         return self.format if self.format and ":" in self.format else ""
 
     _typed = field_validator("declared")(with_types)
+    _places = field_validator("within", mode="before")(as_tuple)
 
     @field_validator("partitions")
     @classmethod

@@ -63,6 +63,12 @@ class Drift:
     groups: tuple[Group, ...]
     why: str = ""
 
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether a figure differs by more than chance explains; a check may allow more than that."""
+        apart = {"psi": self.psi, "js": self.js, "ks": self.ks, "nulls": abs(self.nulls)}
+        return any(value is not None and value > self.chance[name] for name, value in apart.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Incomparable:

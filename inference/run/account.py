@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from nightjar.inference.errors import AlreadyExists, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.storage.control import read_control
@@ -27,14 +28,15 @@ _FORM = "account-{epoch:08d}.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Where the wall time of a command went, in seconds.
+    """Where the wall time of a night went, in seconds.
 
-    wall_s: of the whole command. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and
+    wall_s: how long the night took, on every page: from the start of the last command that scored it until its last
+    step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and
     Ray start. `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the
     model. `actors`: in each pass, until the first shard is begun. `score`. `canary`: its gates. `wait`: before failed
     shards are tried again. `close`: the score step ends. `again`: score steps before the last one, which failed, or
     whose parts an audit found damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes
-    around the steps. `end`: after the last step.
+    around the steps.
 
     workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
     together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
@@ -46,11 +48,6 @@ class Account:
     workers: int = 0
     scoring: Mapping[str, float] = field(default_factory=dict)
     worker_s: float = field(default=0.0, metadata=SELDOM)
-
-    def until(self, wall_s: float) -> Account:
-        """The account of a longer time, which begins with this one."""
-        end = round(max(0.0, wall_s - self.wall_s), 3)
-        return replace(self, wall_s=round(wall_s, 3), parts={**self.parts, "end": end})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +143,16 @@ def keep(storage: Storage, revision: str, epoch: int, made: Account) -> None:
         storage.create(join(revision, _FORM.format(epoch=epoch)), json.dumps(to_json(made)).encode())
 
 
-def kept(storage: Storage, revision: str, epoch: int) -> Account | None:
-    """The account of the command that had this epoch; None if it kept none.
+def kept(storage: Storage, newest: Revision) -> Account | None:
+    """The account of the last command that scored a revision; None if it kept none, as it did not come to its end.
 
     Raises:
         StorageError: It cannot be read, or another version wrote it.
     """
-    file = join(revision, _FORM.format(epoch=epoch))
+    epochs = [epoch for epoch, writer in newest.state.openers if writer.task == "score"]
+    if not epochs:
+        return None
+    file = join(newest.uri, _FORM.format(epoch=epochs[-1]))
     try:
         return read_control(storage, file, lambda raw: of_json(Account, json.loads(raw)), "an account", "delete it")
     except Missing:

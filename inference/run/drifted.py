@@ -81,6 +81,4 @@ def _column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift |
     figures = compared(name, before, now, found)
     if not isinstance(found, Drift):
         return ColumnDrifted(figures, found.changed)
-    apart = {"psi": found.psi, "js": found.js, "ks": found.ks, "nulls": abs(found.nulls)}
-    beyond = any(value is not None and value > found.chance[figure] for figure, value in apart.items())
-    return ColumnDrifted(figures, beyond, found.groups)
+    return ColumnDrifted(figures, found.beyond_chance, found.groups)

@@ -199,9 +199,7 @@ class _Collector:
             return None
 
     def _account(self) -> Account | None:
-        """That of the last command that scored, and came to its end."""
-        epochs = [epoch for epoch, writer in self.newest.state.openers if writer.task == "score"]
-        return kept(self.storage, self.newest.uri, epochs[-1]) if epochs else None
+        return kept(self.storage, self.newest)
 
     def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
         if kept is None:

@@ -177,7 +177,8 @@ def storage_of(job: Job) -> LakeStorage:
     """The storage for a job's places."""
     inputs = (*job.input.uris, *([job.input.list_] if job.input.list_ else []))
     anonymous = inputs if job.input.anonymous else ()
-    return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous)
+    web = (*job.input.named, *(job.late_labels.input.named if job.late_labels and job.late_labels.input else ()))
+    return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous, web=web)
 
 
 def date_named(run_id: str) -> dt.date | None:

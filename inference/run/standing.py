@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from nightjar.inference.engine import LOCAL
@@ -17,7 +18,7 @@ from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import reasons
+from nightjar.inference.run import account, reasons
 from nightjar.inference.run.request import begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
 from nightjar.inference.storage.protocol import Storage, join
@@ -203,7 +204,7 @@ def run_line(
     """A run that has a revision. newest: its newest one. shown: the one that readers see, if any. job: its name."""
     uri, progress = revs.run_folder(output, run_id), newest.state.progress
     manifest = sealed_manifest(storage, output, newest.state)
-    began, seconds = _took(newest.state, manifest)
+    began, seconds = took(storage, newest, manifest)
     scored, seen = _scored(newest.state), shown.revision if shown else 0
     return RunLine(
         run_id=run_id,
@@ -334,8 +335,11 @@ def _readable(storage: Storage, output: str, published: Published) -> Manifest |
         return None  # a deleted manifest must not end the list of runs
 
 
-def _took(state: State, manifest: Manifest | None) -> tuple[str, float | None]:
-    """When the flow run began that ended the run or is writing it now, and how long it took."""
+def took(storage: Storage, newest: revs.Revision, manifest: Manifest | None) -> tuple[str, float | None]:
+    """When the flow run began that ended the run or is writing it now, and how many seconds the night took: as in
+    `Account.wall_s`; of one that kept no account, by the times in its ledger.
+    """
+    state = newest.state
     kept = state.ended.at if state.ended else ""
     end = "" if state.holder is not None else manifest.validated_at if manifest else kept
     # A writer that opened the ledger after that only finished the publication.
@@ -345,6 +349,9 @@ def _took(state: State, manifest: Manifest | None) -> tuple[str, float | None]:
     began = next(writer.at for writer in writers if writer.flow_run == writers[-1].flow_run)
     if not end:
         return began, None
+    with suppress(StorageError):
+        if (made := account.kept(storage, newest)) is not None:
+            return began, made.wall_s
     return began, (dt.datetime.fromisoformat(end) - dt.datetime.fromisoformat(began)).total_seconds()
 
 

@@ -36,7 +36,7 @@ class StorageSettings:
     long one try may take, with its answer. So an operation of one request ends after at most retry_s + timeout_s. A
     listing, a large upload and a read of an opened object are many requests, each with that limit. GCS and Azure find
     their credentials in each machine's own environment. anonymous: the roots of buckets (`s3://bucket`) that are read
-    without credentials.
+    without credentials. web: the places of web servers that the job names; no other server is asked.
     """
 
     endpoint: str | None = None
@@ -48,6 +48,7 @@ class StorageSettings:
     retry_s: float = 60.0
     timeout_s: float = 60.0
     anonymous: tuple[str, ...] = ()
+    web: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls) -> StorageSettings:

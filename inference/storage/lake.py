@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings, check_credentials
-from nightjar.inference.storage.protocol import Entry, Names, Storage, is_local, join
+from nightjar.inference.storage.protocol import Entry, Names, Storage, is_local, is_web, join
 from nightjar.inference.storage.registries import connect, is_registered, root_of
 
 if TYPE_CHECKING:
@@ -36,14 +36,16 @@ class LakeStorage:
     _backends: dict[str, Storage] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
-    def from_environment(cls, *uris: str, anonymous: Iterable[str] = ()) -> LakeStorage:
+    def from_environment(cls, *uris: str, anonymous: Iterable[str] = (), web: Iterable[str] = ()) -> LakeStorage:
         """The driver's storage. If any of these URIs is on S3, it carries this machine's settings to the workers.
 
-        anonymous: URIs in buckets that are read without credentials.
+        anonymous: URIs in buckets that are read without credentials. web: of these places those of web servers are the
+        ones that may be asked.
         """
         remote = any(uri.startswith("s3://") for uri in uris)
         found = StorageSettings.from_environment() if remote else StorageSettings()
-        return cls(replace(found, anonymous=tuple(sorted({_root(uri) for uri in anonymous if not is_local(uri)}))))
+        roots = tuple(sorted({_root(uri) for uri in anonymous if not is_local(uri)}))
+        return cls(replace(found, anonymous=roots, web=tuple(uri for uri in web if is_web(uri))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
@@ -103,7 +105,7 @@ class LakeStorage:
             from nightjar.inference.storage.local import LocalStorage
 
             return LocalStorage()
-        if root.startswith("http"):
+        if is_web(root):
             from nightjar.inference.storage.web import WebStorage
 
             return WebStorage(root, self.settings)
@@ -116,14 +118,9 @@ class LakeStorage:
             if root not in settings.anonymous:
                 check_credentials(root)
             return BucketStorage(root, settings)
-        unset = StorageSettings(retry_s=settings.retry_s, timeout_s=settings.timeout_s, anonymous=settings.anonymous)
-        if settings == unset:
-            settings = replace(
-                StorageSettings.from_environment(),
-                retry_s=settings.retry_s,
-                timeout_s=settings.timeout_s,
-                anonymous=settings.anonymous,
-            )
+        own = {name: getattr(settings, name) for name in ("retry_s", "timeout_s", "anonymous", "web")}
+        if settings == StorageSettings(**own):
+            settings = replace(StorageSettings.from_environment(), **own)
         if root in settings.anonymous:
             return BucketStorage(root, settings)
         return BucketStorage(root, settings, Keys(settings, root))

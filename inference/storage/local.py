@@ -39,6 +39,9 @@ _NAMED = 64
 
 A part's name has 44 bytes."""
 
+ANYBODY = 0o666
+"""The permissions of new files, before the process's mask."""
+
 _PASSING = {
     errno.EAGAIN,
     errno.EBUSY,
@@ -88,13 +91,14 @@ class LocalStorage:
         return []
 
     def read(self, uri: str) -> bytes:
+        self.stat(uri)  # to open a pipe would wait for ever
         with _as_ours(uri):
             return Path(uri).read_bytes()
 
-    def create(self, uri: str, data: bytes) -> None:
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         with _as_ours(uri):
             with _temporary(uri) as temporary:
-                _fill(temporary, data)
+                _fill(temporary, data, mode)
                 _link(temporary, Path(uri))
             _sync_folder(Path(uri).parent)
 
@@ -120,9 +124,8 @@ class LocalStorage:
         # mapped file that shrinks under its reader kills the process with SIGBUS.
         import pyarrow as pa
 
+        self.stat(uri)  # as in `read`
         with _as_ours(uri):
-            if Path(uri).is_dir():
-                raise Missing(f"{uri}: not a file")
             return pa.OSFile(uri, "rb")
 
     def delete(self, uris: Iterable[str]) -> None:
@@ -221,8 +224,8 @@ def _target(name: str) -> str:
     return name.removeprefix(_PREFIX).removesuffix(_SUFFIX).rpartition("-")[0]
 
 
-def _fill(path: Path, data: Buffer) -> None:
-    with path.open("xb") as file:
+def _fill(path: Path, data: Buffer, mode: int = ANYBODY) -> None:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -282,6 +285,8 @@ def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterat
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return
         raise storage_error(error, folder) from error  # which of many folders it is
     here = (found.st_dev, found.st_ino)
     if here in above:

@@ -109,6 +109,11 @@ def is_local(uri: str) -> bool:
     return uri.startswith("/")
 
 
+def is_web(uri: str) -> bool:
+    """Whether a URI names a file of a web server."""
+    return uri.startswith(("http://", "https://"))
+
+
 def join(base: str, *names: str) -> str:
     """The URI of `names` below the folder `base`, which may end with a slash."""
     return "/".join((base.rstrip("/"), *names))

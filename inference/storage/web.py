@@ -8,10 +8,12 @@ empty, and what is there is found by its whole name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from ipaddress import ip_address
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import pyarrow as pa
@@ -21,6 +23,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry
+from nightjar.inference.storage.reach import Reach, host_of
 from nightjar.inference.storage.readonly import ReadOnly
 from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
 
@@ -46,7 +49,10 @@ class WebStorage(ReadOnly):
         self.root = root
         self._policy = RetryPolicy(settings.retry_s)
         timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
-        self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN)
+        self._reach = Reach(_named(settings.web))
+        self._hosts = {urlsplit(each).hostname for each in settings.web}
+        hooks = {"request": [self._check_request]}
+        self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN, event_hooks=hooks)
 
     def stat(self, uri: str) -> Entry:
         return self._retried(uri, lambda: self._stat(uri))
@@ -125,12 +131,38 @@ class WebStorage(ReadOnly):
     def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """Convert errors of httpx to ours."""
         try:
-            with self._client.stream(method, uri, headers=headers) as answer:
+            with self._client.stream(method, uri, headers=headers, extensions={"trace": self._trace()}) as answer:
                 yield answer
         except httpx.TransportError as error:
             raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise StorageError(f"{uri}: {error}") from error
+
+    def _check_request(self, request: httpx.Request) -> None:
+        """Check each request, those that follow a redirect, too, before it is sent."""
+        if request.url.userinfo or not self._reach.has(str(request.url)):
+            shown = request.url.copy_with(userinfo=b"", query=None, fragment=None)
+            raise Denied(
+                f"{shown}: the job does not name this place of a web server, to which a redirect or the input itself "
+                f"leads; if it is input, add it to the job: input: {{within: [{host_of(str(shown))}/]}}"
+            )
+
+    def _trace(self) -> Callable[[str, dict[str, Any]], None]:
+        """Checks the address that a name has led to, before anything is sent there."""
+        host = ""
+
+        def traced(event: str, about: dict[str, Any]) -> None:
+            nonlocal host
+            if event == "connection.connect_tcp.started":
+                host = str(about["host"])
+            elif event == "connection.connect_tcp.complete" and host in self._hosts:  # else it is the proxy's name
+                stream = about["return_value"]
+                address = stream.get_extra_info("server_addr")[0]
+                if _is_inner(address) and not _is_literal(host):
+                    stream.close()
+                    raise Denied(f"{host}: leads to {address}, this machine or its link; name that address itself")
+
+        return traced
 
     def _check(self, uri: str, answer: httpx.Response) -> None:
         status = answer.status_code
@@ -154,6 +186,27 @@ class WebStorage(ReadOnly):
 
     def _retried(self, uri: str, call: Callable[[], T]) -> T:
         return self._policy.call(call, current_on_retry())
+
+
+def _named(web: Iterable[str]) -> Iterator[str]:
+    """The places that may be asked. A place that is named as http is reached by https, too."""
+    for uri in web:
+        yield uri
+        yield uri.replace("http://", "https://", 1)
+
+
+def _is_literal(host: str) -> bool:
+    """Whether a host's name says itself to which address it leads."""
+    with suppress(ValueError):
+        return bool(ip_address(host))
+    return host == "localhost"
+
+
+def _is_inner(address: str) -> bool:
+    """Whether an address is of this machine, or of its link, where clouds hand out credentials."""
+    found = ip_address(address.partition("%")[0])
+    found = getattr(found, "ipv4_mapped", None) or found
+    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast or found.is_reserved
 
 
 def _whole(answer: httpx.Response) -> int | None:

@@ -1,4 +1,5 @@
-"""Finds the rows with values that a gate refuses: the first such row of each of the first few shards that have any.
+"""Finds the rows with values that a gate refuses: in each shard the outermost one, or the first one where they have no
+order, of the few shards with the outermost ones.
 
 Workers search while they audit, in the part that is in memory; the driver adds the replay commands.
 """
@@ -25,7 +26,7 @@ from nightjar.inference.validation.gates import NamesRows, Offender, naming_gate
 from nightjar.inference.validation.gates.verdict import number
 
 Offenders = dict[str, tuple[Offender, ...]]
-"""Key of a gate → the first rows that it refuses, one per shard, in order."""
+"""Key of a gate → rows that it refuses, one per shard, the outermost first, else in order."""
 
 MAX_OFFENDERS = 3
 """The most offenders per gate. The manifest has the column's figures, and the parts have every row."""
@@ -33,7 +34,8 @@ MAX_OFFENDERS = 3
 
 def join(earlier: Offenders, later: Offenders) -> Offenders:
     """Join the offenders of two blocks of shards."""
-    return {key: (earlier.get(key, ()) + later.get(key, ()))[:MAX_OFFENDERS] for key in {**earlier, **later}}
+    both = {key: (*earlier.get(key, ()), *later.get(key, ())) for key in {**earlier, **later}}
+    return {key: tuple(sorted(found, key=lambda each: -each.rank)[:MAX_OFFENDERS]) for key, found in both.items()}
 
 
 class Finder:
@@ -48,19 +50,21 @@ class Finder:
         usage = outcomes.usage_of(line)
         for gate in self._gates:
             known = self.found.get(gate.key, ())
-            if len(known) < MAX_OFFENDERS and not gate.spares_shard(metrics, usage):
-                self.found[gate.key] = (*known, *_offender(gate, line, part))
+            full = len(known) == MAX_OFFENDERS and not any(each.rank for each in known)
+            if not full and not gate.spares_shard(metrics, usage):
+                self.found |= join({gate.key: known}, {gate.key: tuple(_offender(gate, line, part))})
 
 
 def _offender(gate: NamesRows, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
-    """The first row that the gate refuses; none if such rows are in the quarantine alone."""
+    """The outermost or first row that the gate refuses; none if such rows are in the quarantine alone."""
     lineage = [name for name in LINEAGE if name in part.columns]
     table = part.table([gate.column, *lineage])
     column = table[gate.column]
     if gate.spares(column):
         return
     index = _first(gate, column)
-    yield Offender(line["shard"], *place_of(line, table, index), _shown(column.slice(index, 1)))
+    shown = _shown(column.slice(index, 1))
+    yield Offender(line["shard"], *place_of(line, table, index), shown, rank=gate.rank(column))
 
 
 def place_of(line: dict[str, Any], table: pa.Table, index: int) -> tuple[str, int]:
@@ -72,11 +76,14 @@ def place_of(line: dict[str, Any], table: pa.Table, index: int) -> tuple[str, in
 
 
 def _first(gate: NamesRows, column: pa.ChunkedArray) -> int:
-    """The first row that the gate refuses, found by bisection: what judges the column judges each part."""
-    low, high = 0, len(column)
+    """The first row that the gate refuses, of those furthest out, found by bisection: what judges the column judges
+    each part of it.
+    """
+    low, high, outermost = 0, len(column), gate.rank(column)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if gate.spares(column.slice(low, middle - low)) else (low, middle)
+        half = column.slice(low, middle - low)
+        low, high = (middle, high) if gate.spares(half) or gate.rank(half) < outermost else (low, middle)
     return low
 
 
@@ -122,8 +129,8 @@ def with_replays(
 
     def replayed(offender: Offender) -> Offender:
         if offender.row < 0:
-            return offender
-        shard = shards[offender.shard]
-        return replace(offender, replay=replay_command(job_path, run, shard, offender.file, offender.row))
+            return replace(offender, rank=0.0)
+        command = replay_command(job_path, run, shards[offender.shard], offender.file, offender.row)
+        return replace(offender, replay=command, rank=0.0)
 
     return {key: tuple(map(replayed, found)) for key, found in offenders.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import time
@@ -26,6 +27,7 @@ _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
 _READS_INPUT = _NIGHTJAR + "input/"
 _WITNESS = str(Path(__file__).parent) + "/"
+_LINES = linecache.updatecache.__code__.co_filename
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
 
@@ -121,7 +123,8 @@ class Notes:
         return file.startswith(self._homes)
 
     def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
-        """The user's line that led to this frame, and whether the predictor did; None if Nightjar or Ray did.
+        """The user's line that led to this frame, and whether the predictor did; None if Nightjar or Ray did, or if
+        Python reads lines for a stack's text, as some libraries ask for: also those of the script that calls Nightjar.
 
         A library's own thread has neither the user's nor Nightjar's code on its stack: the result is ("", False).
         """
@@ -129,6 +132,8 @@ class Notes:
             if line := self.line(frame):
                 return line, True
             file = frame.f_code.co_filename
+            if file == _LINES:
+                return None
             if file.startswith(_CALLS_THE_USER):
                 return "", True
             # Frames of the witness itself lie between the user's import and what it loads.

@@ -430,7 +430,7 @@ SHORTEN = """sections => {
     const name = each.getAttribute('aria-labelledby');
     if (name !== 'verdict' && !sections.includes(name)) each.remove();
   });
-  const long = 'tbody tr:nth-child(n+4), main > section h3 + pre, #different ~ .scroll';
+  const long = 'tbody tr:nth-child(n+4), main > section h3 + pre, #different ~ table';
   document.querySelectorAll(long).forEach(each => each.remove());
 }"""
 """Leaves the verdict and the sections that are named, and the first rows of tables."""

@@ -18,19 +18,29 @@ from playwright.sync_api import Browser, Page
 from nightjar.flows.pages.report.history import by_date, history_page
 from nightjar.flows.pages.report.writing import write
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import GateFailed
+from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.run.standing import list_runs
 from support import Lake, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]
 
-PAGES = ("published", "refused", "history")
+PAGES = ("good", "warned", "refused", "failed", "history")
 SECTIONS = ["verdict", "different", "gates", "metrics", "time", "shards", "quarantine", "origin"]
 SIZES: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
     "narrow": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
+    "narrow-dark": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
+    "tablet": {"viewport": {"width": 768, "height": 1024}, "color_scheme": "dark"},
+    "wide": {"viewport": {"width": 1920, "height": 1080}, "color_scheme": "light"},
 }
+
+WIDER = """[...document.querySelectorAll('body *')]
+    .filter(each => !each.closest('svg, .scroll, pre, .skip, thead') && each.checkVisibility())
+    .filter(each => each.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+        || each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).display !== 'inline')
+    .map(each => each.outerHTML.slice(0, 90))"""
+"""The elements that are wider than the page, or than their own place."""
 
 MODEL = """
 def score(batch):
@@ -61,7 +71,9 @@ def tonight(lake: Lake, shift: float) -> None:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Name of a page → its address: three published nights, one that a gate refused, and all of them."""
+    """Name of a page → its address: published nights, with a warning and without, one that a gate refused, one that
+    failed, and all of them.
+    """
     lake = Lake(tmp_path_factory.mktemp("pages"), LOCAL)
     lake.write_model(MODEL)
     options: dict[str, Any] = {"profile": "all", "label": "late", "carry": ["id", "name", "amount"]}
@@ -77,13 +89,18 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tonight(lake, 9.0)
     with pytest.raises(GateFailed):
         lake.run(date="2026-11-19")
+    lake.write_job(retry__max_quarantined=0, retry__attempts=1, **options)
+    with pytest.raises(RunFailed):
+        lake.run(date="2026-11-20")
     request = lake.request()
     found = by_date(list_runs(request.storage, request.output, request.job.name))
     history = lake.folder / "history.html"
     history.write_text(history_page(request.job.name, request.output, found))
     made = {
-        "published": write(lake.request(date="2026-11-18"))[0].page,
-        "refused": write(request)[0].page,
+        "good": write(lake.request(date="2026-11-17"))[0].page,
+        "warned": write(lake.request(date="2026-11-18"))[0].page,
+        "refused": write(lake.request(date="2026-11-19"))[0].page,
+        "failed": write(lake.request(date="2026-11-20"))[0].page,
         "history": str(history),
     }
     return {name: Path(path).as_uri() for name, path in made.items()}
@@ -103,8 +120,11 @@ def test_a_page_is_seen_whole_and_without_an_error(
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(pages[name])
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["viewport"]["width"]
-    assert page.locator("figure svg").count() >= 3
+    assert page.evaluate(WIDER) == [], "nor is a table cut: only a wide plot may be scrolled"
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
+    assert page.locator("figure svg").count() >= (0 if name == "failed" else 3)
     picture = pictures / f"report-{name}-{size}.png"
     page.screenshot(path=picture, full_page=True)
     assert picture.stat().st_size > 10_000
@@ -141,7 +161,7 @@ FOCUSED = "[document.activeElement.tagName, document.activeElement.getAttribute(
 SEEN = "[...document.querySelectorAll({!r})].filter(each => each.checkVisibility()).length"
 
 
-@pytest.mark.parametrize("name", ["published", "refused"])
+@pytest.mark.parametrize("name", ["warned", "refused"])
 def test_every_section_is_reached_by_keyboard(page: Page, pages: dict[str, str], name: str) -> None:
     """The skip link comes first and leads to the verdict; each link leads to its section; each table can be scrolled,
     and each folded table opened.
@@ -175,14 +195,14 @@ def test_every_section_is_reached_by_keyboard(page: Page, pages: dict[str, str],
     assert sum(tag in ("DIV", "PRE") for tag, _ in reached) == regions
 
 
-def test_a_table_is_scrolled_by_keyboard(browser: Browser, pages: dict[str, str]) -> None:
-    """On a telephone's width the table is wider than the page, and the arrow keys move it."""
+def test_a_wide_plot_is_scrolled_by_keyboard(browser: Browser, pages: dict[str, str]) -> None:
+    """On a telephone's width it is wider than the page, and the arrow keys move it."""
     context = browser.new_context(**SIZES["narrow"])
     page = context.new_page()
     page.goto(pages["refused"])
-    table = page.locator("#gates + .scroll")
-    table.focus()
+    plot = page.locator("#time ~ .charts .scroll").first
+    plot.focus()
     page.keyboard.press("ArrowRight")
     # The page's policy forbids what Playwright's own waiting does, which is to evaluate a text in the page.
-    wait_until(lambda: table.evaluate("element => element.scrollLeft > 0"), 30, "the table moves")
+    wait_until(lambda: plot.evaluate("element => element.scrollLeft > 0"), 30, "the plot moves")
     context.close()

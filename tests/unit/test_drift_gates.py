@@ -11,6 +11,7 @@ import pytest
 
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.run.drifted import beside
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,
@@ -66,6 +67,20 @@ def test_a_column_as_before_passes_with_its_figures() -> None:
         "js 0.1, nulls 0",
     )
     assert gate.sentence == f"'carrier' is as in {NIGHT}, within checks[0]."
+
+
+def test_a_column_that_differs_and_passes_is_not_called_the_same() -> None:
+    """The report counts the columns that differ by more than chance explains: so does the gate beside it."""
+    now = described(carrier=carriers(UA=900), score=np.arange(1000.0))
+    assert beside("", BEFORE, now).beyond == 1
+    (gate,) = judged({"drift": "carrier", "psi": 0.9}, now, against(BEFORE))
+    differs = f"differs from {NIGHT} by more than chance explains, but within checks[0]."
+    assert (gate.passed, gate.sentence) == (True, f"'carrier' {differs}")
+    (gate,) = judged({"drift": "all", "psi": 0.9}, now, against(BEFORE))
+    assert gate.passed
+    assert gate.sentence == (
+        f"1 of 2 columns differ from {NIGHT} by more than chance explains, but all within checks[0]."
+    )
 
 
 def test_a_column_that_has_drifted_says_how_far_and_where_and_what_to_do() -> None:

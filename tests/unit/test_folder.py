@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,8 +18,10 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import folder
 from nightjar.inference.identity.folder import list_checks, list_code
+from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.storage.lake import LakeStorage
 
 JOB = "name: {name}\ninput: {{uri: {input}}}\nmodel: {{uses: 'predict:f', path: {model}}}\noutput: {{uri: {output}}}\n"
 
@@ -48,11 +52,61 @@ def test_all_that_lies_there_scores(tmp_path: Path) -> None:
         "h.pyc",
         "x.so",
         "lib.zip",
-        ".env",
+        ".hidden",
         "W",
     }
     lay(tmp_path, *files)
     assert names(job_in(tmp_path)) == files
+
+
+def test_keys_do_not_score_unless_the_job_names_each_by_its_whole_path(tmp_path: Path) -> None:
+    """Whatever an ignore file or a pattern says. A file with a key is known by its name, or by its permissions."""
+    keys = {".env", ".env.prod", "conf/tls.pem", "id_rsa", "account.json"}
+    lay(
+        tmp_path,
+        "predict.py",
+        ".env.example",
+        "vocab.json",
+        "job.yaml",
+        *keys,
+        **{"job.yaml": JOB.format(name="j", input="data/", model="x", output="out/")},
+    )
+    lay(tmp_path, ".rayignore", **{".rayignore": "!.env\n!*.pem\n"})
+    for name in ("account.json", "predict.py"):
+        (tmp_path / name).chmod(0o600)
+    code = {"predict.py", ".env.example", "vocab.json"}
+    assert names(job_in(tmp_path)) == code
+    assert set(list_code(job_in(tmp_path)).left_out) >= keys
+    assert names(job_in(tmp_path, model={"code": ["*"]})) >= code
+    assert not names(job_in(tmp_path, model={"code": ["*", "conf/*.pem"]})) & keys
+    assert names(job_in(tmp_path, model={"code": ["predict.py", ".env", "account.json"]})) == {
+        "predict.py",
+        ".env",
+        "account.json",
+    }
+    (tmp_path / "job.yaml").chmod(0o600)
+    assert names(job_in(tmp_path)) == code | {"account.json"}, "here each file is its owner's alone"
+
+
+def test_links_to_themselves_pipes_and_what_may_not_be_read_end_with_a_sentence_or_do_not_count(tmp_path: Path) -> None:
+    lay(tmp_path, "predict.py", "pkg/x.py")
+    for link, to in {
+        "loop": "loop",
+        "one": "two",
+        "two": "one",
+        "gone": "nothing",
+        "pkg/up": "..",
+        "zero": "/dev/zero",
+    }.items():
+        (tmp_path / link).symlink_to(to)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(tmp_path / "socket"))
+        assert names(job_in(tmp_path)) == {"predict.py", "pkg/x.py"}
+        assert names(job_in(tmp_path, model={"code": ["**", "loop", "pipe.yaml"]})) == {"predict.py", "pkg/x.py"}
+    for path in ("loop", "gone", "pipe.yaml", "pkg/up/loop"):
+        with pytest.raises(JobError, match=r"model\.path: there is no file or folder"):
+            take_model(LakeStorage(), str(tmp_path / path))
 
 
 def test_what_only_lies_there_does_not(tmp_path: Path) -> None:
@@ -287,16 +341,16 @@ def test_what_editors_and_tools_leave_beside_the_code_is_none(tmp_path: Path) ->
     """Or to look at predict.py in vim before a repeat would score the whole night again."""
     editors = {".predict.py.swp", ".predict.py.swo", "predict.py~", "lib/#h.py#", "lib/.#h.py"}
     tools = {".nfs0001", ".coverage", ".coverage.host.12"}
-    lay(tmp_path, "predict.py", "keep~", ".env", "#1", *editors, *tools, ".rayignore", **{".rayignore": "!keep~"})
+    lay(tmp_path, "predict.py", "keep~", ".names", "#1", *editors, *tools, ".rayignore", **{".rayignore": "!keep~"})
     listing = list_code(job_in(tmp_path))
-    assert set(listing.files) == {"predict.py", "keep~", ".env", "#1"}
+    assert set(listing.files) == {"predict.py", "keep~", ".names", "#1"}
     expected = {**dict.fromkeys(editors, "an editor's own file"), **dict.fromkeys(tools, "a tool's own file")}
     assert listing.left_out == expected
 
 
 def test_what_programs_keep_in_a_home_folder_is_no_code(tmp_path: Path) -> None:
     """Many containers have the job there. Hidden files are what a predictor may read, as are other hidden folders."""
-    code = {"predict.py", ".env", ".weights/w", ".config/mine.json"}
+    code = {"predict.py", ".names", ".weights/w", ".config/mine.json"}
     own = {".cache/huggingface/x", ".config/gcloud/tokens", ".local/lib/x.py", ".ssh/id_ed25519", ".aws/credentials"}
     lay(tmp_path, "lib/.cache/x", ".bash_history", "prefect.db-wal", *code, *own)
     listing = list_code(job_in(tmp_path))

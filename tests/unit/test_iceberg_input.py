@@ -68,7 +68,12 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 def job_of(table: Table, /, **options: Any) -> Job:
     uri = table.location().removeprefix("file://")
-    given = {"uri": uri, "format": "iceberg", "options": {"catalog": "lake", "table": "shop.sales", **options}}
+    given = {
+        "uri": uri,
+        "within": [str(Path(uri).parent)],
+        "format": "iceberg",
+        "options": {"catalog": "lake", "table": "shop.sales", **options},
+    }
     keys = {"model": {"uses": "m:f", "outputs": {"y": "float64"}}, "output": {"uri": "out"}}
     return parse_job({"name": "t", "input": given, **keys}, Path(uri).parent / "job.yaml")
 

@@ -194,7 +194,7 @@ def test_what_the_list_of_another_night_names_is_no_code(tmp_path: Path) -> None
     (tmp_path / "lists").mkdir()
     for name, content in {**lists, "m.py": ""}.items():
         (tmp_path / name).write_text(content)
-    given = job(tmp_path, list="lists/{date}.txt").at(dt.date(2026, 11, 19))
+    given = job(tmp_path, list="lists/{date}.txt", within=["."]).at(dt.date(2026, 11, 19))
     listing = list_code(with_list(STORAGE, given))
     assert set(listing.files) == {"m.py", "c.parquet"}
     assert listing.left_out == {"a.parquet": "input.uri"}

@@ -103,7 +103,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"input": "data/"},
         "input: must be a mapping with the keys uri, list, format, options, shard_rows, wait, partitions, schema, "
-        "where, anonymous, not 'data/'",
+        "where, anonymous, within, not 'data/'",
     ),
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
@@ -466,6 +466,7 @@ CANNOT: dict[str, Any] = {
     "name": "other",
     "input.uri": "elsewhere/",
     "input.anonymous": True,
+    "input.within": ["elsewhere/"],
     "input.format": "parquet",
     "input.shard_rows": 3,
     "input.wait": {"for": "2h", "until": "_SUCCESS"},

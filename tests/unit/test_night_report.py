@@ -406,7 +406,7 @@ def test_a_report_that_cannot_be_written_is_said_and_fails_nothing(night: Lake) 
 
 def test_a_run_that_has_its_account_in_hand_need_not_read_it(night: Lake) -> None:
     """It also says where the report is, so that nobody has to look. One that is there of a finished run stays."""
-    storage = FaultyStorage(LakeStorage(), [fail("read", "*/account-*.json")])
+    storage = FaultyStorage(LakeStorage(), [fail("read", "*/account-*.json", nth=None)])
     account = Account(wall_s=7.5, parts={"score": 7.5}, workers=1, scoring={}, worker_s=7.5)
     left = leave(night.request(storage=storage), pytest.fail, account=account)
     assert left.report == str(night.revision() / "report.html")

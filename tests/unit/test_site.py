@@ -285,18 +285,18 @@ def test_the_front_page_says_which_revision_readers_see(tmp_path: Path) -> None:
     """Not the newest one, which was refused, or from which somebody has gone back."""
     lake = Lake(tmp_path, LOCAL).ready()
     lake.run()
-    assert f'<td class="word">{NIGHT} r1 (#1)</td>' in shown(client(served(lake)))
+    assert f'<td data-head="readers see" class="word">{NIGHT} r1 (#1)</td>' in shown(client(served(lake)))
     lake.write_job(checks=[{"column": "score", "max": 5}])
     with pytest.raises(GateFailed):
         lake.run(fresh=True)
     page = shown(client(served(lake)))
-    assert f'<td class="word">{NIGHT} r1</td>' in page
+    assert f'<td data-head="readers see" class="word">{NIGHT} r1</td>' in page
     assert f"{NIGHT} r2" in page, "the last night"
     lake.write_job()
     lake.run()
-    assert f'<td class="word">{NIGHT} r2 (#2)</td>' in shown(client(served(lake)))
+    assert f'<td data-head="readers see" class="word">{NIGHT} r2 (#2)</td>' in shown(client(served(lake)))
     rollback(LakeStorage(), str(lake.out), None)
-    assert f'<td class="word">{NIGHT} r1</td>' in shown(client(served(lake)))
+    assert f'<td data-head="readers see" class="word">{NIGHT} r1</td>' in shown(client(served(lake)))
 
 
 def test_text_from_outside_is_text(night: Lake) -> None:

@@ -126,6 +126,20 @@ def test_no_model_at_the_path_names_the_key(tmp_path: Path) -> None:
         take_model(Bucket(str(tmp_path)), "s3://b/gone")  # type: ignore[arg-type]  # the methods used
 
 
+@pytest.mark.parametrize(("modes", "wanted"), [((0o644, 0o600), 0o600), ((0o755, 0o640), 0o640), ((0o400,), 0o600)])
+def test_a_kept_snapshot_may_be_read_by_those_who_may_read_all_that_it_holds(
+    tmp_path: Path, modes: tuple[int, ...], wanted: int
+) -> None:
+    model = write(tmp_path / "m", {f"{mode:o}": str(mode) for mode in modes})
+    for mode in modes:
+        (model / f"{mode:o}").chmod(mode)
+    taken = take_model(STORAGE, str(model))
+    keep(STORAGE, str(tmp_path / "out"), taken)
+    kept = tmp_path / "out" / "snapshots" / f"{taken.digest}.zip"
+    assert kept.stat().st_mode & 0o777 == wanted
+    assert read_kept(STORAGE, str(tmp_path / "out"), taken.digest) == taken
+
+
 def test_a_local_model_is_placed_as_it_was_under_its_own_name(tmp_path: Path) -> None:
     model = write(tmp_path, {"m.pt2": "abc"}) / "m.pt2"
     taken = take_model(STORAGE, str(model))

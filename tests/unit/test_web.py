@@ -23,7 +23,6 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
-STORAGE = LakeStorage(StorageSettings(retry_s=5, timeout_s=5))
 BODY = bytes(range(256)) * 12_000
 
 
@@ -43,6 +42,7 @@ class Server:
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
         self.root = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.storage = LakeStorage(StorageSettings(retry_s=5, timeout_s=5, web=(self.root,)))
 
     def close(self) -> None:
         self._http.shutdown()
@@ -118,17 +118,17 @@ def plain() -> Iterator[Server]:
 def test_a_file_is_read_whole_and_in_parts(server: Server) -> None:
     server.files = {"/a.bin": BODY, "/empty.bin": b""}
     uri = f"{server.root}/a.bin"
-    entry = STORAGE.stat(uri)
+    entry = server.storage.stat(uri)
     assert (entry.uri, entry.size) == (uri, len(BODY))
-    assert STORAGE.read(uri) == BODY
-    with STORAGE.open(uri) as file:
+    assert server.storage.read(uri) == BODY
+    with server.storage.open(uri) as file:
         assert file.size() == len(BODY)
         file.seek(100_000)
         assert file.read(1000) == BODY[100_000:101_000]
         file.seek(len(BODY) - 7)
         assert file.read() == BODY[-7:]
-    assert STORAGE.stat(f"{server.root}/empty.bin").size == 0
-    with STORAGE.open(f"{server.root}/empty.bin") as file:
+    assert server.storage.stat(f"{server.root}/empty.bin").size == 0
+    with server.storage.open(f"{server.root}/empty.bin") as file:
         assert file.read() == b""
 
 
@@ -137,7 +137,7 @@ def test_only_the_parts_that_are_needed_are_fetched(plain: Server, tmp_path: Pat
         pa.table({"x": range(200_000), "y": [i * 7919 % 104729 for i in range(200_000)]}), tmp_path / "a", 20_000
     )
     plain.files["/a.parquet"] = (tmp_path / "a").read_bytes()
-    with STORAGE.open(f"{plain.root}/a.parquet") as file:
+    with plain.storage.open(f"{plain.root}/a.parquet") as file:
         assert pq.ParquetFile(file).read_row_group(3, ["x"])["x"][0].as_py() == 60_000
     fetched = [wanted for _, _, wanted in plain.asked if wanted]
     sizes = [int(high) - int(low) + 1 for low, high in (each.removeprefix("bytes=").split("-") for each in fetched)]
@@ -148,21 +148,21 @@ def test_only_the_parts_that_are_needed_are_fetched(plain: Server, tmp_path: Pat
 def test_the_server_says_what_is_wrong(plain: Server) -> None:
     plain.files["/a"] = b"x"
     with pytest.raises(Missing, match="the server answers 404"):
-        STORAGE.stat(f"{plain.root}/none")
+        plain.storage.stat(f"{plain.root}/none")
     plain.faults = [403, 403]
     with pytest.raises(Denied, match="only files that anybody may read can be input"):
-        STORAGE.stat(f"{plain.root}/a")
+        plain.storage.stat(f"{plain.root}/a")
     plain.faults = [503, 429]
-    assert STORAGE.stat(f"{plain.root}/a").size == 1
+    assert plain.storage.stat(f"{plain.root}/a").size == 1
     plain.faults = [418]
     with pytest.raises(StorageError, match="418"):
-        STORAGE.read(f"{plain.root}/a")
+        plain.storage.read(f"{plain.root}/a")
     with pytest.raises(StorageError, match="can only be read"):
-        STORAGE.write(f"{plain.root}/a", b"y")
-    assert not [*STORAGE.list(f"{plain.root}/"), *STORAGE.subfolders(f"{plain.root}/")]
+        plain.storage.write(f"{plain.root}/a", b"y")
+    assert not [*plain.storage.list(f"{plain.root}/"), *plain.storage.subfolders(f"{plain.root}/")]
     plain.close()
     with pytest.raises(Transient, match="ConnectError"):
-        LakeStorage(StorageSettings(retry_s=0, timeout_s=1)).stat(f"{plain.root}/a")
+        LakeStorage(StorageSettings(retry_s=0, timeout_s=1, web=(plain.root,))).stat(f"{plain.root}/a")
     plain._http = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # for the fixture to close
     plain._thread = threading.Thread(target=plain._http.serve_forever)
     plain._thread.start()
@@ -174,7 +174,7 @@ def test_a_file_is_what_the_server_sends_however_it_calls_its_encoding(ranges: b
     server, rows = Server(ranges=ranges, ETag='"1"', Content_Encoding="gzip"), b"id,x\n" + b"1,1.5\n" * 20_000
     try:
         server.files = {"/a.csv.gz": gzip.compress(rows), "/a.csv": gzip.compress(rows)}
-        assert STORAGE.read(f"{server.root}/a.csv.gz") == server.files["/a.csv.gz"]
+        assert server.storage.read(f"{server.root}/a.csv.gz") == server.files["/a.csv.gz"]
         lake = Lake(tmp_path, LOCAL)
         lake.write_model()
         lake.write_job(input__uri=f"{server.root}/a.csv.gz", carry=["id"])
@@ -200,13 +200,13 @@ def test_a_file_that_is_not_there_yet_is_waited_for_and_told_as_any_other(plain:
     def put() -> None:
         plain.files["/late.parquet?of=2026"] = (tmp_path / "data/part-00.parquet").read_bytes()
 
-    assert await_input(STORAGE, request.job, lambda _: put(), sleep=lambda _: None)
+    assert await_input(plain.storage, request.job, lambda _: put(), sleep=lambda _: None)
     assert run.discover(request).rows == 10
     plain.files.clear()
     with pytest.raises(JobError, match=r"input\.uri: no input files at http.*/late\.parquet"):
         run.discover(request)
     (tmp_path / "list.txt").write_text(f"data/part-00.parquet\n{plain.root}/none.parquet\n")
-    lake.write_job(input={"list": "list.txt"})
+    lake.write_job(input={"list": "list.txt", "within": [plain.root]})
     with pytest.raises(JobError, match=r"input\.list: .*/list\.txt, line 2: no files at http.*/none\.parquet"):
         run.discover(lake.request())
     plain.faults = [403] * 9
@@ -222,19 +222,19 @@ def test_a_file_that_changes_is_another_one(server: Server) -> None:
     job = parse_job(
         {"name": "t", "input": {"uri": uri}, "model": model, "output": {"uri": "o"}}, Path("/jobs/job.yaml")
     )
-    entry = STORAGE.stat(uri)
-    found = describe(STORAGE, job, entry)
+    entry = server.storage.stat(uri)
+    found = describe(server.storage, job, entry)
     piece = Piece(entry.uri, entry.size, entry.version, 0, 1, (0, 1))
-    assert read_piece(STORAGE, job, piece, found.schema).table.to_pylist() == [{"x": 1}]
+    assert read_piece(server.storage, job, piece, found.schema).table.to_pylist() == [{"x": 1}]
     server.files["/a.csv"] = b"x\n1\n2\n"
     with pytest.raises(InputChanged, match="changed since it was planned"):
-        read_piece(STORAGE, job, piece, found.schema)
+        read_piece(server.storage, job, piece, found.schema)
     server.files["/a.csv"] = b"x\n2\n"
     server.told |= {"ETag": '"v2"'} if "ETag" in server.told else {}
     server.told |= {"Last-Modified": "Thu, 19 Nov 2026 07:28:00 GMT"} if "Last-Modified" in server.told else {}
     if server.told:
         with pytest.raises(InputChanged, match="changed since it was planned"):
-            read_piece(STORAGE, job, piece, found.schema)
+            read_piece(server.storage, job, piece, found.schema)
 
 
 @pytest.mark.parametrize("server", [KINDS["ranges and etags"], {"ranges": False, "heads": False}], indirect=True)

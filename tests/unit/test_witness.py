@@ -515,3 +515,17 @@ def folder_at(place: str) -> Iterator[None]:
     yield
     for folder in made:
         folder.rmdir()
+
+
+def test_the_callers_script_is_no_part_of_what_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reads its lines when somebody asks for the text of a stack, as torch does when it is imported."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "asks_for_stack.py").write_text("import traceback\n\n\ntext = traceback.format_stack()\n")
+    script = tmp_path / "drive.py"
+    script.write_text("import asks_for_stack\n")
+    drive = compile(script.read_bytes(), str(script), "exec")
+    monkeypatch.syspath_prepend(tmp_path / "home")
+    with watching(str(tmp_path / "home")) as notes:
+        exec(drive, ran := {})
+    assert any("import asks_for_stack" in line for line in ran["asks_for_stack"].text), "the script was read"
+    assert notes.all() == ()

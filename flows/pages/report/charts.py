@@ -168,6 +168,8 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
         ticks = list(range(len(nights) - 1, -1, -every))
         axes.set_xticks(ticks, [_short(nights[tick][0]) for tick in ticks])
         axes.margins(y=0.2)
+        if min(filter(math.isfinite, values), default=0.0) >= 0:
+            axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
         if all(abs(value) < _LONG for value in values if not math.isnan(value)):
             axes.ticklabel_format(axis="y", useOffset=False, style="plain")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from nightjar.flows.pages.escaping import visible
 from nightjar.flows.pages.evaluated import metric_lines, own_lines
@@ -39,7 +40,6 @@ from nightjar.flows.pages.wording import (
     named_instead,
     said_of,
     shards_done,
-    took,
 )
 from nightjar.inference.errors import Rejected
 from nightjar.inference.messages import counted
@@ -270,6 +270,16 @@ def _number(value: float | None, form: str = ".4g") -> str:
     return "" if value is None else format(value, form)
 
 
+def _headed(rows: Markup, head: Sequence[str]) -> Markup:
+    """The rows of a table, each cell with the head of its column, for narrow windows, where a row is a list."""
+
+    def row(found: re.Match[str]) -> str:
+        names = iter(head)
+        return re.sub("<t[dh](?=[ >])", lambda cell: f'{cell[0]} data-head="{escape(next(names, ""))}"', found[0])
+
+    return Markup(re.sub("<tr>.*?</tr>", row, rows, flags=re.DOTALL))
+
+
 def _first_row(gate: GateResult) -> list[tuple[str, str]]:
     return [(said_of(each), each.replay) for each in gate.where]
 
@@ -291,10 +301,10 @@ def templates() -> Environment:
         "distinct": distinct_text,
         "short_list": _short_list,
         "counted": counted,
-        "took": took,
         "minute": minute,
         "duration": duration,
         "offenders": _first_row,
+        "headed": _headed,
         "command": shlex.join,
     }
     return made

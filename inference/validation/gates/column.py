@@ -80,9 +80,17 @@ class ColumnGate(ABC):
 
     def spares(self, column: pa.ChunkedArray) -> bool:
         """As `NamesRows.spares`: the same state that judges the column judges each part of it."""
-        state = ColumnState()
-        state.update(column)
-        return self.spared_by(state)
+        return self.spared_by(_state(column))
+
+    def rank(self, column: pa.ChunkedArray) -> float:
+        """As `NamesRows.rank`."""
+        return 0.0
+
+
+def _state(column: pa.ChunkedArray) -> ColumnState:
+    state = ColumnState()
+    state.update(column)
+    return state
 
 
 def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
@@ -111,6 +119,12 @@ class End(ColumnGate):
     def spared_by(self, state: ColumnState) -> bool:
         value = self._outermost(state)
         return state.kind not in ("", "number") or not (state.nan or (value is not None and self._is_beyond(value)))
+
+    def rank(self, column: pa.ChunkedArray) -> float:
+        value = self._outermost(_state(column))
+        if value is None or not self._is_beyond(value):
+            return -math.inf  # NaN
+        return float(value) if self.end == "max" else -float(value)
 
     def judge_column(self, state: ColumnState) -> GateResult:
         if state.kind not in ("", "number"):

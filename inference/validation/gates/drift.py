@@ -180,7 +180,10 @@ class ColumnDrift(_Drifting):
         if beyond := self._beyond(found):
             said = f"{self.column!r} has drifted from {night}: {'; '.join(beyond)}. {_most(found)}{_only_one(found)} "
             return self._result(False, observed, said + self._remedy())
-        return self._result(True, observed, f"{self.column!r} is as in {night}, within {self.key}.")
+        said = (
+            f"differs from {night} by more than chance explains, but" if found.beyond_chance else f"is as in {night},"
+        )
+        return self._result(True, observed, f"{self.column!r} {said} within {self.key}.")
 
 
 @dataclass(frozen=True)
@@ -196,10 +199,11 @@ class AnyDrift(_Drifting):
 
     def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
         """Compare all columns."""
-        compared, said = 0, []
+        compared, apart, said = 0, 0, list[str]()
         for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):
                 compared += self._measured(each)
+                apart += each.beyond_chance
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
             elif each.changed:
                 compared += 1
@@ -212,7 +216,11 @@ class AnyDrift(_Drifting):
             sentence += self._if_empty(before)
             return self._result(False, "nothing to compare", sentence)
         if not said:
-            return self._result(True, observed, f"{counted(compared, 'column')} as in {night}, within {self.key}.")
+            differ = (
+                f"{apart:,} of {counted(compared, 'column')} differ from {night} by more than chance explains, but all"
+            )
+            same = f"{counted(compared, 'column')} as in {night},"
+            return self._result(True, observed, f"{differ if apart else same} within {self.key}.")
         more = f" And {len(said) - _NAMED} more." if len(said) > _NAMED else ""
         what = f"{observed} drifted from {night}: {' '.join(said[:_NAMED])}{more} {self._remedy()}"
         return self._result(False, observed, what)

@@ -53,6 +53,7 @@ class Offender:
     """One row that a gate refuses. row: its index in its file; -1 if that is not known.
 
     value: its value, as text for people. replay: the command that scores it again; empty if the row is not known.
+    rank: as of `NamesRows`, while rows are looked for.
     """
 
     shard: str
@@ -60,6 +61,7 @@ class Offender:
     row: int
     value: str
     replay: str = ""
+    rank: float = field(default=0.0, metadata=SELDOM)
 
     @property
     def holds(self) -> str:
@@ -188,6 +190,9 @@ class NamesRows(Protocol):
 
     def spares(self, column: pa.ChunkedArray) -> bool:
         """Whether none of these rows is refused."""
+
+    def rank(self, column: pa.ChunkedArray) -> float:
+        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
 
 
 @runtime_checkable
