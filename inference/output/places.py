@@ -19,7 +19,7 @@ from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, 
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import PublishedNight, folder_of, night_of
+from nightjar.inference.output.nights import PublishedNight, folder_of, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.output.writing import Notes
@@ -71,6 +71,9 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
     if any(left.dates is None for left in others):
         shown = None
     dates = dates.union(*(left.dates or () for left in others))
+    if shown and (before := shown.latest()):
+        # Its workers, if any were cut off, have ended by now.
+        dates = dates | {shown.runs[before].date}
     for _ in range(_MAX_ROUNDS):
         changed = dates | _changed(storage, output, shown, now)
         places = _Places(storage, output, job, now, now.nights(), partial(notes.note, changed))
@@ -79,7 +82,7 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         problem = places.show_latest()
         if publish.numbers(storage, output)[-1:] == [now.number]:
             notes.remove(others, places.unfinished if places.problems else None)
-            return "; ".join(filter(None, [problem, *places.problems]))
+            return "; ".join(filter(None, [problem, *places.problems, *places.swept]))
         dates = dates | places.unfinished
         shown, now = now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
@@ -112,8 +115,9 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
 class _Places:
     """The folders for readers of one output, for one snapshot.
 
-    nights: the snapshot's nights, computed once. before_write: called before anything is written or removed. folders:
-    those that are where a link belongs. refused: why dates could not be written. unfinished: the dates of both.
+    nights: the snapshot's nights, computed once. before_write: called before anything is written or removed. swept:
+    what was deleted beside the parts, in sentences. folders: those that are where a link belongs. refused: why dates
+    could not be written. unfinished: the dates of both.
     """
 
     storage: Storage
@@ -122,6 +126,7 @@ class _Places:
     now: Snapshot
     nights: dict[str, str]
     before_write: Callable[[], None]
+    swept: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
@@ -173,6 +178,7 @@ class _Places:
             return self._latest[0]
         try:
             night = night_of(self.storage, self.output, self.now.number, run, self.now.runs[run])
+            self.swept.extend(filter(None, [sweep_late(self.storage, night)]))
         except (Missing, JobError) as error:
             # Somebody deleted or changed this night; that must not stop the other nights.
             night = PublishedNight(self.now.number, problem=str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from nightjar.inference.engine import LOCAL
@@ -17,6 +18,7 @@ from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.nights import told_late
 from nightjar.inference.run import reasons
 from nightjar.inference.run.request import begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
@@ -58,7 +60,7 @@ class Standing:
     that was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
     cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
     nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
-    asked then, or is asked.
+    asked then, or is asked. late: as of `told_late`, of what readers see.
     """
 
     state: str
@@ -68,6 +70,7 @@ class Standing:
     opened: str = ""
     may_be_approved: bool = False
     question: str = ""
+    late: str = ""
 
     @property
     def engine(self) -> str:
@@ -87,7 +90,11 @@ class Standing:
 
     @property
     def causes(self) -> list[str]:
-        """The reasons, one of each gate."""
+        """The reasons, one of each gate; and what lies beside the parts that readers see."""
+        return [*self._causes, *filter(None, [self.late])]
+
+    @property
+    def _causes(self) -> list[str]:
         if self.ended is not None:
             gates = [gate.sentence for gate in self.ended.gates]
             # The gates say all that the message says, unless it is a question's, which says how long it waits.
@@ -208,7 +215,7 @@ def run_line(
     return RunLine(
         run_id=run_id,
         date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
-        standing=stands(storage, uri, newest, seen, job, lease_s),
+        standing=stands(storage, output, run_id, newest, shown, job, lease_s),
         revision=newest.number,
         shown=seen,
         publication=newest.success.publication if newest.success else 0,
@@ -268,12 +275,26 @@ def _without_ledger(run_id: str, found: Standing, shown: Published | None, began
 
 
 def stands(
-    storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float = LEASE_S
+    storage: Storage,
+    output: str,
+    run_id: str,
+    newest: revs.Revision,
+    shown: Published | None,
+    job: str,
+    lease_s: float = LEASE_S,
 ) -> Standing:
-    """How a run stands, and why. shown: the revision readers see, 0 for none. job: its name.
+    """How a run stands, and why. shown: the revision readers see. job: its name.
 
     A writer on another machine can only be watched: for at most `lease_s`.
     """
+    late = ""
+    with suppress(JobError, StorageError):  # a manifest that cannot be read is told of elsewhere
+        late = told_late(storage, output, run_id, shown)
+    found = _stands(storage, revs.run_folder(output, run_id), newest, shown.revision if shown else 0, job, lease_s)
+    return replace(found, late=late)
+
+
+def _stands(storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float) -> Standing:
     state = standing(storage, newest, shown, lease_s)
     note = reasons.note_of(storage, run_uri, job)
     ended = _ended(newest.state) if newest.state.holder is None else None
