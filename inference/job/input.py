@@ -16,6 +16,7 @@ from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.sections import Section, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
+from nightjar.inference.storage.signatures import location
 
 
 class Wait(Section):
@@ -85,7 +86,7 @@ class Input(Section):
         if not found or not all(isinstance(each, str) and each for each in found):
             raise ValueError("uri: a list of inputs has at least one, and each is text")
         if twice := listed_twice(found):
-            raise ValueError(f"uri: {twice!r} is listed twice")
+            raise ValueError(f"uri: {location(twice)!r} is listed twice")
         return {**given, "uri": found[0], "others": tuple(found[1:])}
 
     @property
@@ -102,8 +103,8 @@ class Input(Section):
     def shown(self) -> str:
         """The inputs for messages."""
         if self.list_:
-            return f"the list {self.list_}"
-        return f"{self.uri} and {len(self.others)} more" if self.others else self.uri
+            return f"the list {location(self.list_)}"
+        return f"{location(self.uri)} and {len(self.others)} more" if self.others else location(self.uri)
 
     def moved(self, change: Callable[[str], str]) -> Self:
         """With changed locations, of which none is that of a list."""

@@ -7,6 +7,7 @@ empty, and what is there is found by its whole name.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.storage.readonly import ReadOnly
 from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
+from nightjar.inference.storage.signatures import signed
 
 T = TypeVar("T")
 
@@ -35,6 +37,16 @@ _PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _NO_HEAD = {400, 403, 404, 405, 501}
 """How servers refuse HEAD that would answer GET, as one does whose URLs are signed for GET alone."""
+
+
+def _without_query(record: logging.LogRecord) -> bool:
+    """httpx logs the URL of each request, to which a server may also have redirected."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(each.copy_with(query=None) if isinstance(each, httpx.URL) else each for each in record.args)
+    return True
+
+
+logging.getLogger("httpx").addFilter(_without_query)
 
 
 class WebStorage(ReadOnly):
@@ -125,7 +137,7 @@ class WebStorage(ReadOnly):
     def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """Convert errors of httpx to ours."""
         try:
-            with self._client.stream(method, uri, headers=headers) as answer:
+            with self._client.stream(method, signed(uri), headers=headers) as answer:
                 yield answer
         except httpx.TransportError as error:
             raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
@@ -138,7 +150,8 @@ class WebStorage(ReadOnly):
         if status in {404, 410}:
             raise Missing(said)
         if status in {401, 403, 407}:
-            raise Denied(f"{said}; only files that anybody may read can be input")
+            again = "; its signature may have expired: sign it again" if signed(uri) != uri else ""
+            raise Denied(f"{said}; only files that anybody may read can be input, or those of a signed URL{again}")
         if status in _PASSING:
             raise Transient(said)
         if status not in {200, 206}:
