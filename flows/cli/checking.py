@@ -19,11 +19,11 @@ from nightjar.inference.identity.description import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import told_late
 from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.samples import Sampled
+from nightjar.inference.run.standing import told_late
 from nightjar.inference.run.steps import Checked
 
 
@@ -49,10 +49,8 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
 
         with cluster(ray, request.job, {}, verbose):
             checked = call(steps.check, request, discovery)
-    # What lies beside the parts of the run as readers see it; or of the night that they see as the latest.
-    now = publish.newest(request.storage, request.output)
-    run = request.run_id if request.run_id in now.runs else now.latest()
-    late = told_late(request.storage, request.output, run, now.runs[run]) if run else ""
+    shown = publish.shown(request.storage, request.output, request.run_id)
+    late = told_late(request.storage, request.output, request.run_id, shown) if shown else ""
     return found(request, discovery, checked, [*filter(None, [slow, late])])
 
 

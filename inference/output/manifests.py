@@ -12,7 +12,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.parts import DATA, INDEX, checksum
+from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import published_run
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage, join
@@ -28,18 +28,10 @@ class RevisionFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Totals:
-    """bytes: of the data parts."""
-
-    bytes: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class _Listing:
     """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
 
     shards: RevisionFile | None = None
-    totals: _Totals = _Totals()
     exports: tuple[str, ...] = ()
     partitioned_by: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,7 +75,7 @@ def data_parts(storage: Storage, output: str, run: str, entry: Published) -> Pub
     Raises:
         JobError: the manifest or the list of shards is not what was published.
     """
-    found = _listing(storage, output, entry)
+    found = of_json(_Listing, json.loads(read_verified(storage, output, entry)))
     listed = found.shards
     if listed is None:
         raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
@@ -92,14 +84,3 @@ def data_parts(storage: Storage, output: str, run: str, entry: Published) -> Pub
     if checksum(raw) != listed.checksum:
         raise JobError(f"{file}: not the file that was published; restore it")
     return PublishedParts(outcomes.data_files(raw), found.exports, found.partitioned_by)
-
-
-def may_have_more(storage: Storage, output: str, run: str, entry: Published) -> bool:
-    """Whether files may lie beside the parts and exports of a published run, without reading its list of shards."""
-    found, folder = _listing(storage, output, entry), revision_in(output, run, entry.revision)
-    size = sum(each.size for kind in (DATA, INDEX) for each in storage.list(join(folder, kind)))
-    return bool(found.exports) or size != found.totals.bytes
-
-
-def _listing(storage: Storage, output: str, entry: Published) -> _Listing:
-    return of_json(_Listing, json.loads(read_verified(storage, output, entry)))

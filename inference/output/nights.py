@@ -17,7 +17,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.output import exports as forms
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.manifests import data_parts, may_have_more
+from nightjar.inference.output.manifests import data_parts
 from nightjar.inference.output.parts import DATA, epoch_of, stem_of
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
@@ -220,9 +220,8 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
 
 
 def late_files(storage: Storage, night: PublishedNight) -> list[str]:
-    """The files in the folders of a night's data and exports that are none of its parts, once it was swept.
-
-    A worker that was cut off may finish a write that late. Who reads a folder whole reads the rows of such a file, too.
+    """The files in the folders of a night's data and exports that are none of its parts: a worker that was cut off may
+    finish a write after the sweep.
     """
     if night.data is None:
         return []
@@ -231,25 +230,9 @@ def late_files(storage: Storage, night: PublishedNight) -> list[str]:
     return [file.uri for folder in folders for file in storage.list(folder) if stem_of(file.uri) not in named]
 
 
-def told_late(storage: Storage, output: str, run: str, entry: Published | None) -> str:
-    """A sentence about the `late_files` of the revision that readers see of a run; empty if there are none."""
-    if entry is None or not may_have_more(storage, output, run, entry):
-        return ""
-    late = late_files(storage, night_of(storage, output, 0, run, entry))
-    if not late:
-        return ""
-    lie = "lies" if len(late) == 1 else "lie"
-    return (
-        f"{counted(len(late), 'file')} that it did not publish {lie} beside its parts: {late[0]}. Who reads the folder "
-        f"whole reads these rows, too. `nightjar files JOB {run}` deletes what a late worker wrote; a file of another "
-        "name is yours to move"
-    )
-
-
 def sweep_late(storage: Storage, night: PublishedNight) -> str:
-    """Delete the `late_files` that a worker wrote. Returns a sentence if there were any.
-
-    The revision is closed: its lease is over, its manifest names all of its parts, and no later command adds to it.
+    """Delete the `late_files` that a worker wrote: no later command adds to a published revision. Returns a sentence if
+    there were any.
     """
     late = [uri for uri in late_files(storage, night) if epoch_of(uri) is not None]
     storage.delete(late)

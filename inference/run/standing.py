@@ -15,10 +15,12 @@ from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.state import State
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.nights import told_late
+from nightjar.inference.output.nights import late_files, night_of
+from nightjar.inference.output.parts import DATA, INDEX
 from nightjar.inference.run import reasons
 from nightjar.inference.run.request import begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
@@ -287,11 +289,25 @@ def stands(
 
     A writer on another machine can only be watched: for at most `lease_s`.
     """
-    late = ""
-    with suppress(JobError, StorageError):  # a manifest that cannot be read is told of elsewhere
-        late = told_late(storage, output, run_id, shown)
     found = _stands(storage, revs.run_folder(output, run_id), newest, shown.revision if shown else 0, job, lease_s)
-    return replace(found, late=late)
+    return replace(found, late=told_late(storage, output, run_id, shown)) if shown else found
+
+
+def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> str:
+    """A sentence about the `late_files` of the revision that readers see of a run; empty if there are none."""
+    folder, manifest = revs.revision_in(output, run_id, shown.revision), _readable(storage, output, shown)
+    size = sum(file.size for kind in (DATA, INDEX) for file in storage.list(join(folder, kind)))
+    # Many parts are not looked at one by one. The sizes of exports are not in the manifest.
+    if manifest is None or (size == manifest.totals.bytes and not manifest.exports):
+        return ""
+    with suppress(JobError, StorageError):  # another part of `status` tells of a list that cannot be read
+        if late := late_files(storage, night_of(storage, output, 0, run_id, shown)):
+            return (
+                f"{counted(len(late), 'file')} beside the parts in its folder, not published: {late[0]}. Who reads the "
+                f"folder whole reads these rows, too. `nightjar files JOB {run_id}` deletes files of late workers; "
+                "others are yours to move"
+            )
+    return ""
 
 
 def _stands(storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float) -> Standing:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
+from nightjar.inference.messages import HIDDEN
+
 _SIGNING = {
     "x-amz-signature": r"x-amz-.*",
     "x-goog-signature": r"x-goog-.*",
@@ -45,6 +47,11 @@ def location(uri: str) -> str:
         place = f"{place}?sha256={hashlib.sha256(repr(others).encode()).hexdigest()[:16]}"
     _queries[place] = query
     return place
+
+
+def without_password(text: str) -> str:
+    """The text with each user:password@ of a URL masked: libraries name the URLs that the environment gives them."""
+    return re.sub(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)", HIDDEN, text)
 
 
 def signed(place: str) -> str:

@@ -39,14 +39,7 @@ _NO_HEAD = {400, 403, 404, 405, 501}
 """How servers refuse HEAD that would answer GET, as one does whose URLs are signed for GET alone."""
 
 
-def _without_query(record: logging.LogRecord) -> bool:
-    """httpx logs the URL of each request, to which a server may also have redirected."""
-    if isinstance(record.args, tuple):
-        record.args = tuple(each.copy_with(query=None) if isinstance(each, httpx.URL) else each for each in record.args)
-    return True
-
-
-logging.getLogger("httpx").addFilter(_without_query)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # its other lines have the URL of each request
 
 
 class WebStorage(ReadOnly):

@@ -11,7 +11,6 @@ from nightjar.flows.pages import standing
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import publications
 from nightjar.inference.output.manifests import data_files
-from nightjar.inference.output.nights import told_late
 from nightjar.inference.output.parts import checksum, part_name, stem_of
 from nightjar.inference.run import standing as stood
 from nightjar.inference.run.request import RunRequest
@@ -72,8 +71,7 @@ def test_a_late_part_is_named_by_every_command_and_deleted_by_the_next_writer(
     assert len(late) == (1 if by is None else 4)
     files = "1 file" if by is None else "4 files"
     for said in named(lake):
-        assert f"{files} that it did not publish lie" in said
-        assert f"beside its parts: {late[0]}. Who reads" in said
+        assert f"{files} beside the parts in its folder, not published: {late[0]}. Who reads" in said
     view = request.storage.read(join(request.output, "latest", "view.sql")).decode()
     assert sorted(uri for uri in data_of(request) if uri in view) == own
     assert len(lake.published()) == rows
@@ -100,7 +98,7 @@ def named(lake: Lake) -> list[str]:
     return [
         standing.status(request).cause,
         standing.explained(request, line.standing).cause,
-        told_late(request.storage, request.output, NIGHT, entry),
+        stood.told_late(request.storage, request.output, NIGHT, entry),
     ]
 
 
@@ -110,7 +108,7 @@ def test_what_a_person_put_there_is_named_and_left(tmp_path: Path) -> None:
     lake.run()
     theirs = lake.revision() / "data" / "notes.parquet"
     theirs.write_bytes(b"a person's")
-    assert "1 file that it did not publish lies beside its parts" in named(lake)[0]
+    assert "1 file beside the parts in its folder, not published" in named(lake)[0]
     looking.files(lake.job_path, NIGHT)
     assert theirs.exists()
 

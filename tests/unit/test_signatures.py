@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.registries import pinned
 from nightjar.inference.storage.signatures import location, queries, signed
 
 PLACE = "https://lake.example/a.parquet"
@@ -106,4 +107,14 @@ def test_the_endpoint_of_a_model_has_no_query(tmp_path: Path) -> None:
     job = parse_job(content, tmp_path / "job.yaml")
     with pytest.raises(JobError, match=r"model\.url: has a name or a password before an @, or a query") as caught:
         check_keys(job)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_password_in_the_address_of_mlflow_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client names the address that the environment gives it."""
+    pytest.importorskip("mlflow", reason="pip install 'nightjar-batch[mlflow]'")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@127.0.0.1:9/")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(Transient, match=r"API request to http://\*\*\*@127\.0\.0\.1:9/") as caught:
+        pinned("models:/birds@champion")
     assert SECRET not in str(caught.value)
