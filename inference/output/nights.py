@@ -235,8 +235,10 @@ def sweep_late(storage: Storage, night: PublishedNight) -> str:
     there were any.
     """
     late = [uri for uri in late_files(storage, night) if epoch_of(uri) is not None]
+    if not late:
+        return ""
     storage.delete(late)
-    return f"{counted(len(late), 'late file')} of a worker had to be deleted: {late[0]}" if late else ""
+    return f"{counted(len(late), 'late file')} of a worker had to be deleted: {late[0]}"
 
 
 def folder_of(run: str, entry: Published) -> str:

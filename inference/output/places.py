@@ -71,15 +71,14 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
     if any(left.dates is None for left in others):
         shown = None
     dates = dates.union(*(left.dates or () for left in others))
-    if shown and (before := shown.latest()):
-        # Its workers, if any were cut off, have ended by now.
-        dates = dates | {shown.runs[before].date}
     for _ in range(_MAX_ROUNDS):
         changed = dates | _changed(storage, output, shown, now)
         places = _Places(storage, output, job, now, now.nights(), partial(notes.note, changed))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(changed)))
         problem = places.show_latest()
+        if shown and (before := shown.latest()) in now.runs:
+            places.read(before)  # and sweep: its workers that were cut off have ended by now
         if publish.numbers(storage, output)[-1:] == [now.number]:
             notes.remove(others, places.unfinished if places.problems else None)
             return "; ".join(filter(None, [problem, *places.problems, *places.swept]))
@@ -155,7 +154,7 @@ class _Places:
         """
         run = self.nights.get(date)
         try:
-            whole = self._show(join(self.output, "dates", date), f"{self.job}-{date}", self._read(run) if run else None)
+            whole = self._show(join(self.output, "dates", date), f"{self.job}-{date}", self.read(run) if run else None)
         except Transient:
             raise  # the storage is away: it would not take the other dates either
         except StorageError as error:
@@ -168,12 +167,12 @@ class _Places:
         """Write the folder of the latest night. Returns why that night cannot be read, if it cannot."""
         run, place = self.now.latest(), join(self.output, "latest")
         nothing = PublishedNight(self.now.number, problem=f"nothing is published in {self.output}")
-        night = self._read(run) if run else nothing
+        night = self.read(run) if run else nothing
         self._show(place, self.job, night)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
-    def _read(self, run: str) -> PublishedNight:
-        """Read a run. The run of the latest night, which is in two folders, is read once."""
+    def read(self, run: str) -> PublishedNight:
+        """Read a run, and sweep it. The run of the latest night, which is in two folders, is read once."""
         if run == self.now.latest() and self._latest:
             return self._latest[0]
         try:
