@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import (
-    JobError,
-    Missing,
-    ProcessSpoilt,
-    RunFailed,
-    StorageError,
-)
+from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed, StorageError
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model

@@ -353,7 +353,7 @@ def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
             "Ray's session": files_below(Path(ray)),
         }
     searched = Searched(0, places)
-    assert codes[:4] == [0, 0, 1, 1], said
+    assert (codes[:3], codes[3] != 0) == ([0, 0, 1], True), said
     assert {where.partition(": ")[0] for where in searched.found("part-0.parquet")} >= {"terminal", "output"}
     assert "its signature may have expired: sign it again" in said
     secrets = [SIGNATURE, *(url.partition(SIGNATURE)[2] for url in signed)]

@@ -1,11 +1,8 @@
 """Delta Lake tables, through delta-rs (the package `deltalake`): one transaction for each publication.
 
-The table has a root of its own, since a vacuum deletes what the table does not know below its root. The paths in its
-log must lie below that root as well. The protocol allows paths that lead out of it (absolute, `file://`, `s3://`,
-`../`), and delta-rs writes them; but the Arrow dataset of deltalake 1.6.6 reads none of them, polars 2.1 reads `../` on
-S3 alone, and DuckDB made paths below the root of them until 2025. So each part gets a second name there: a hard link on
-a local disk, a copy by the store itself in a bucket. No byte of it passes through this process, nothing is rewritten,
-and a vacuum of the table takes the second name only.
+The table has a root of its own, since a vacuum deletes what the table does not know below its root. Few readers follow
+paths in its log that lead out of that root. So each part gets a second name there: a hard link on a local disk, a copy
+by the store itself in a bucket. Nothing is rewritten, and a vacuum of the table takes the second name only.
 
     <table>/_delta_log/
     <table>/date=2026-11-19/<run>/r1/<part>.parquet
@@ -231,22 +228,23 @@ class DeltaTarget:
         return {unquote(path): (date.isoformat(), size) for path, date, size in lines if date}
 
     def _origins(self, paths: Iterable[str]) -> dict[str, frozenset[str]]:
-        """Whose rows each file has: `_OURS`, `_THEIRS`, or both if another writer changed rows, or nobody knows.
-
-        A file that another writer added has the rows of the files that the same commit removed from its partition. If
-        it says that it changes data, or nothing was removed, it has rows of the writer, too.
+        """Whose rows each file has: `_OURS`, `_THEIRS`, or both, also where nobody knows. A file of another writer has
+        the rows of those that its commit removed from the partition; and rows of its own, if it changes data.
         """
         known: dict[str, frozenset[str]] = {}
 
         def of(path: str) -> frozenset[str]:
             return _OURS_ALONE if _OWN.fullmatch(path) else known.get(path, _OURS_ALONE | {_THEIRS})
 
+        def partition(action: Mapping[str, Any]) -> str:
+            return json.dumps(action.get("partitionValues") or "", sort_keys=True)
+
         for actions in self._commits() if not all(map(_OWN.fullmatch, paths)) else ():
             sources = defaultdict[str, frozenset[str]](frozenset)
             for removed in (each["remove"] for each in actions if "remove" in each):
-                sources[_partition(removed)] |= of(unquote(removed["path"]))
+                sources[partition(removed)] |= of(unquote(removed["path"]))
             for added in (each["add"] for each in actions if "add" in each):
-                rows = sources[_partition(added)] | sources[""]
+                rows = sources[partition(added)] | sources[partition({})]
                 known[unquote(added["path"])] = rows | {_THEIRS} if added["dataChange"] or not rows else rows
         return {path: of(path) for path in paths}
 
@@ -340,12 +338,6 @@ class DeltaTarget:
         except (DeltaError, OSError) as error:
             said = " ".join(line.strip() for line in str(error).splitlines()[:3])
             raise StorageError(f"{self._uri}: {said}") from error
-
-
-def _partition(action: Mapping[str, Any]) -> str:
-    """The partition of a file in the log; empty if a removal does not say it."""
-    values = action.get("partitionValues")
-    return json.dumps(values, sort_keys=True) if values else ""
 
 
 def _add(path: str, size: int, rows: int) -> AddAction:
