@@ -77,7 +77,8 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(changed)))
         problem = places.show_latest()
-        if shown and (before := shown.latest()) in now.runs:
+        before = shown.latest() if shown else None
+        if before is not None and before in now.runs:
             places.read(before)  # and sweep: its workers that were cut off have ended by now
         if publish.numbers(storage, output)[-1:] == [now.number]:
             notes.remove(others, places.unfinished if places.problems else None)
