@@ -56,6 +56,24 @@ class S3Server:
         client.close()
         return f"s3://{name}"
 
+    def sign(self, uri: str, *, seconds: int = 600) -> str:
+        """A URL with which anybody may read this object for so long."""
+        import boto3
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=boto3.session.Config(signature_version="s3v4"),
+        )
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        try:
+            return str(client.generate_presigned_url("get_object", {"Bucket": bucket, "Key": key}, seconds))
+        finally:
+            client.close()
+
 
 @dataclass
 class S3Process:

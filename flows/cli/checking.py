@@ -19,10 +19,12 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.identity.description import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
+from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.samples import Sampled
+from nightjar.inference.run.standing import told_late
 from nightjar.inference.run.steps import Checked
 
 
@@ -48,7 +50,9 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
 
         with cluster(ray, request.job, {}, verbose):
             checked = call(steps.check, request, discovery)
-    return found(request, discovery, checked, [slow] if slow else [])
+    shown = publish.shown(request.storage, request.output, request.run_id)
+    late = told_late(request.storage, request.output, request.run_id, shown) if shown else ""
+    return found(request, discovery, checked, [*filter(None, [slow, late])])
 
 
 def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:

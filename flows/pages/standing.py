@@ -54,14 +54,7 @@ def status(request: RunRequest) -> RunStatus:
     if newest is None:
         return _never_begun(request, now)
     shown = now.runs.get(request.run_id)
-    found = stands(
-        request.storage,
-        request.run_uri,
-        newest,
-        shown.revision if shown else 0,
-        request.job.name,
-        request.lease_s,
-    )
+    found = stands(request.storage, request.output, request.run_id, newest, shown, request.job.name, request.lease_s)
     progress, about = newest.state.progress, newest.state.about
     manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)

@@ -19,6 +19,7 @@ from nightjar.inference.job.sections import Model
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.job.yamlfile import read_yaml
 from nightjar.inference.storage.registries import check_registered, is_registered
+from nightjar.inference.storage.signatures import location
 
 _WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
 _UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
@@ -110,7 +111,7 @@ def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
         update={
             "input": given,
             "places": (*job.places, *filter(None, (fixed(each, Path.cwd()) for each in inputs))),
-            "templates": (uri, target, *others, source, *more),
+            "templates": tuple(map(location, (uri, target, *others, source, *more))),
             "judged": False,
         }
     )
@@ -161,7 +162,9 @@ def _placed(job: Job, folder: Path) -> Job:
         update={
             "folder": str(folder),
             "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables, *labels)))),
-            "templates": tuple(absolute(uri, folder, pattern=True) for uri in (inputs[0], job.output.uri, *inputs[1:])),
+            "templates": tuple(
+                location(absolute(uri, folder, pattern=True)) for uri in (inputs[0], job.output.uri, *inputs[1:])
+            ),
             "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
             "late_labels": _with_labels_placed(job.late_labels, folder),

@@ -17,6 +17,7 @@ from nightjar.inference.job.sections import Section, as_tuple, listed_twice, wit
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 from nightjar.inference.storage.reach import host_of
+from nightjar.inference.storage.signatures import location
 
 
 class Wait(Section):
@@ -88,7 +89,7 @@ class Input(Section):
         if not found or not all(isinstance(each, str) and each for each in found):
             raise ValueError("uri: a list of inputs has at least one, and each is text")
         if twice := listed_twice(found):
-            raise ValueError(f"uri: {twice!r} is listed twice")
+            raise ValueError(f"uri: {location(twice)!r} is listed twice")
         return {**given, "uri": found[0], "others": tuple(found[1:])}
 
     @property
@@ -105,8 +106,8 @@ class Input(Section):
     def shown(self) -> str:
         """The inputs for messages."""
         if self.list_:
-            return f"the list {self.list_}"
-        return f"{self.uri} and {len(self.others)} more" if self.others else self.uri
+            return f"the list {location(self.list_)}"
+        return f"{location(self.uri)} and {len(self.others)} more" if self.others else location(self.uri)
 
     def moved(self, change: Callable[[str], str]) -> Self:
         """With changed locations, of which none is that of a list."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from nightjar.inference.errors import JobError
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.registries import is_registered
+from nightjar.inference.storage.signatures import location
 
 _PLACE_BYTES = 800
 """The longest location: object keys have at most 1,024 bytes, and a run's names below it take less than 200."""
@@ -30,13 +31,13 @@ _WITH_USER = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#]*@")
 
 
 def fill(text: str, date: dt.date) -> str:
-    """A location with its dates filled in."""
-    return text.format(date=date)
+    """A location with its dates filled in, without the query of a signed URL."""
+    return location(text.format(date=date))
 
 
 def unescaped(uri: str) -> str:
-    """A location without dates, with each doubled brace as the one that it stands for."""
-    return uri.replace("{{", "{").replace("}}", "}")
+    """A location without dates, with each doubled brace as the one that it stands for, and as of `fill`."""
+    return location(uri.replace("{{", "{").replace("}}", "}"))
 
 
 def is_dated(uri: str) -> bool:
@@ -105,16 +106,18 @@ def check_place(text: str, where: str, *, web: bool = False) -> None:
             f"{where}: a place has no name or password before an @; it would be published with the results. "
             "Credentials come from the environment of each machine"
         )
-    filled = _filled(text, where)
+    filled, shown = _filled(text, where), location(text)
+    if shown != text and not re.match("https?://", text):
+        raise JobError(f"{where}: {shown} has a signature behind it, which only https:// has; write the signed URL")
     if "://" in text and not re.match(r"(s3|gs|az)://[^/]" if not web else r"(s3|gs|az|https?)://[^/]", filled):
         more = "; or https:// with a file" if web else ""
-        raise JobError(f"{where}: {text!r} is no place; write a path, or s3://, gs:// or az:// with a bucket{more}")
+        raise JobError(f"{where}: {shown!r} is no place; write a path, or s3://, gs:// or az:// with a bucket{more}")
     if re.match("https?://", text) and filled.endswith("/"):
-        raise JobError(f"{where}: {text!r} is a folder of a web server, which lists no files; name each file")
+        raise JobError(f"{where}: {shown!r} is a folder of a web server, which lists no files; name each file")
     if re.match(r"https?://[^?#]*[*[]", filled):
-        raise JobError(f"{where}: {text!r} is a pattern of a web server, which lists no files; name each file")
+        raise JobError(f"{where}: {shown!r} is a pattern of a web server, which lists no files; name each file")
     if problem := _no_place(filled):
-        raise JobError(f"{where}: {clip(repr(text))} is no place: {problem}")
+        raise JobError(f"{where}: {clip(repr(shown))} is no place: {problem}")
 
 
 def _filled(text: str, where: str) -> str:
@@ -126,7 +129,7 @@ def _filled(text: str, where: str) -> str:
             if field is not None
         ]
     except ValueError as error:
-        raise JobError(f"{where}: {error} in {text!r}; write a brace that is meant as {{{{ or }}}}") from None
+        raise JobError(f"{where}: {error} in {location(text)!r}; write a brace that is meant as {{{{ or }}}}") from None
     for field, spec in fields:
         # A spec may hold fields of its own, whose attributes nobody has checked.
         if field != "date" or "{" in spec:
@@ -136,7 +139,7 @@ def _filled(text: str, where: str) -> str:
         return fill(text, dt.date(2026, 11, 19))
     except (ValueError, LookupError) as error:
         raise JobError(
-            f"{where}: {text!r} cannot be filled in ({error}); write {{date}} or {{date:%Y/%m/%d}}"
+            f"{where}: {location(text)!r} cannot be filled in ({error}); write {{date}} or {{date:%Y/%m/%d}}"
         ) from None
 
 

@@ -13,11 +13,12 @@ from nightjar.inference.input.partitions import folders
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.jsonform import SELDOM, to_json
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.messages import counted
 from nightjar.inference.output import exports as forms
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.manifests import data_parts
-from nightjar.inference.output.parts import DATA
+from nightjar.inference.output.parts import DATA, epoch_of, stem_of
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 _DUCKDB = {
@@ -216,6 +217,28 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
         exports=parts.exports,
         partitioned_by=parts.partitioned_by,
     )
+
+
+def late_files(storage: Storage, night: PublishedNight) -> list[str]:
+    """The files in the folders of a night's data and exports that are none of its parts: a worker that was cut off may
+    finish a write after the sweep.
+    """
+    if night.data is None:
+        return []
+    named = set(map(stem_of, night.parts["name"].to_pylist()))
+    folders = [night.data, *(join(night.folder, forms.FOLDER, form) for form in night.exports)]
+    return [file.uri for folder in folders for file in storage.list(folder) if stem_of(file.uri) not in named]
+
+
+def sweep_late(storage: Storage, night: PublishedNight) -> str:
+    """Delete the `late_files` that a worker wrote: no later command adds to a published revision. Returns a sentence if
+    there were any.
+    """
+    late = [uri for uri in late_files(storage, night) if epoch_of(uri) is not None]
+    if not late:
+        return ""
+    storage.delete(late)
+    return f"{counted(len(late), 'late file')} of a worker had to be deleted: {late[0]}"
 
 
 def folder_of(run: str, entry: Published) -> str:

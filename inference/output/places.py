@@ -19,7 +19,7 @@ from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, 
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import PublishedNight, folder_of, night_of
+from nightjar.inference.output.nights import PublishedNight, folder_of, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.output.writing import Notes
@@ -77,9 +77,12 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(changed)))
         problem = places.show_latest()
+        before = shown.latest() if shown else None
+        if before is not None and before in now.runs:
+            places.read(before)  # and sweep: its workers that were cut off have ended by now
         if publish.numbers(storage, output)[-1:] == [now.number]:
             notes.remove(others, places.unfinished if places.problems else None)
-            return "; ".join(filter(None, [problem, *places.problems]))
+            return "; ".join(filter(None, [problem, *places.problems, *places.swept]))
         dates = dates | places.unfinished
         shown, now = now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
@@ -112,8 +115,9 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
 class _Places:
     """The folders for readers of one output, for one snapshot.
 
-    nights: the snapshot's nights, computed once. before_write: called before anything is written or removed. folders:
-    those that are where a link belongs. refused: why dates could not be written. unfinished: the dates of both.
+    nights: the snapshot's nights, computed once. before_write: called before anything is written or removed. swept:
+    what was deleted beside the parts, in sentences. folders: those that are where a link belongs. refused: why dates
+    could not be written. unfinished: the dates of both.
     """
 
     storage: Storage
@@ -122,6 +126,7 @@ class _Places:
     now: Snapshot
     nights: dict[str, str]
     before_write: Callable[[], None]
+    swept: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
@@ -150,7 +155,7 @@ class _Places:
         """
         run = self.nights.get(date)
         try:
-            whole = self._show(join(self.output, "dates", date), f"{self.job}-{date}", self._read(run) if run else None)
+            whole = self._show(join(self.output, "dates", date), f"{self.job}-{date}", self.read(run) if run else None)
         except Transient:
             raise  # the storage is away: it would not take the other dates either
         except StorageError as error:
@@ -163,16 +168,17 @@ class _Places:
         """Write the folder of the latest night. Returns why that night cannot be read, if it cannot."""
         run, place = self.now.latest(), join(self.output, "latest")
         nothing = PublishedNight(self.now.number, problem=f"nothing is published in {self.output}")
-        night = self._read(run) if run else nothing
+        night = self.read(run) if run else nothing
         self._show(place, self.job, night)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
-    def _read(self, run: str) -> PublishedNight:
-        """Read a run. The run of the latest night, which is in two folders, is read once."""
+    def read(self, run: str) -> PublishedNight:
+        """Read a run, and sweep it. The run of the latest night, which is in two folders, is read once."""
         if run == self.now.latest() and self._latest:
             return self._latest[0]
         try:
             night = night_of(self.storage, self.output, self.now.number, run, self.now.runs[run])
+            self.swept.extend(filter(None, [sweep_late(self.storage, night)]))
         except (Missing, JobError) as error:
             # Somebody deleted or changed this night; that must not stop the other nights.
             night = PublishedNight(self.now.number, problem=str(error))

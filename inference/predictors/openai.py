@@ -43,10 +43,11 @@ class OpenAI(LanguageModel, WithoutDevices):
         """As `Adapter.check_keys`."""
         check_cpu(job)
         options = job.model.options
-        if "@" in urlsplit(options["url"]).netloc:
+        url = urlsplit(options["url"])
+        if "@" in url.netloc or url.query:
             raise JobError(
-                "model.url: has a name or a password before an @; leave them out, and name in model.key_env the "
-                "variable that has the key"
+                f"model.url: has {'a query' if url.query else 'a name or a password before an @'}; leave them out, and "
+                "name in model.key_env the variable that has the key"
             )
         super().check_keys(job)
         if (api := options.get("api", CHAT)) != CHAT and (key := next((key for key in FORMS if key in options), "")):

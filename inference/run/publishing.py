@@ -5,11 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from nightjar.inference.errors import (
-    StorageError,
-    TakenBack,
-    Unanswered,
-)
+from nightjar.inference.errors import StorageError, TakenBack, Unanswered
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, question_name
 from nightjar.inference.output import places, targets
@@ -17,9 +13,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import reasons
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.request import (
-    RunRequest,
-)
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.manifest import read_manifest

@@ -15,18 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import (
-    JobError,
-    Missing,
-    ProcessSpoilt,
-    RunFailed,
-)
+from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed, StorageError
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
 from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece
@@ -114,6 +110,8 @@ def replay_row(
         StorageError: the run or the file cannot be read.
         RunFailed: the child ended, or failed, before it came to score the row.
     """
+    with suppress(JobError, StorageError):
+        with_list_if_there(request.storage, request.job)  # its URLs may be signed
     if pdb:
         *_, replayed = _replay_here(request, shard_id, row, file, True, live, model)
         assert isinstance(replayed, Replayed)

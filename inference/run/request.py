@@ -34,6 +34,7 @@ from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.registries import pinned
+from nightjar.inference.storage.signatures import location
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
@@ -168,7 +169,7 @@ def make_request(
         shards=shards,
         dated=is_dated(job.output.uri),
         engine=engine,
-        inputs=job.input.uris if inputs else (),
+        inputs=tuple(map(location, job.input.uris)) if inputs else (),
     )
     return fixed(request) if scores else request
 

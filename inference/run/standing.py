@@ -15,9 +15,12 @@ from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.state import State
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.nights import late_files, night_of
+from nightjar.inference.output.parts import DATA, INDEX
 from nightjar.inference.run import account, reasons
 from nightjar.inference.run.request import begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
@@ -59,7 +62,7 @@ class Standing:
     that was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
     cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
     nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
-    asked then, or is asked.
+    asked then, or is asked. late: as of `told_late`, of what readers see.
     """
 
     state: str
@@ -69,6 +72,7 @@ class Standing:
     opened: str = ""
     may_be_approved: bool = False
     question: str = ""
+    late: str = ""
 
     @property
     def engine(self) -> str:
@@ -88,7 +92,11 @@ class Standing:
 
     @property
     def causes(self) -> list[str]:
-        """The reasons, one of each gate."""
+        """The reasons, one of each gate; and what lies beside the parts that readers see."""
+        return [*self._causes, *filter(None, [self.late])]
+
+    @property
+    def _causes(self) -> list[str]:
         if self.ended is not None:
             gates = [gate.sentence for gate in self.ended.gates]
             # The gates say all that the message says, unless it is a question's, which says how long it waits.
@@ -209,7 +217,7 @@ def run_line(
     return RunLine(
         run_id=run_id,
         date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
-        standing=stands(storage, uri, newest, seen, job, lease_s),
+        standing=stands(storage, output, run_id, newest, shown, job, lease_s),
         revision=newest.number,
         shown=seen,
         publication=newest.success.publication if newest.success else 0,
@@ -269,12 +277,40 @@ def _without_ledger(run_id: str, found: Standing, shown: Published | None, began
 
 
 def stands(
-    storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float = LEASE_S
+    storage: Storage,
+    output: str,
+    run_id: str,
+    newest: revs.Revision,
+    shown: Published | None,
+    job: str,
+    lease_s: float = LEASE_S,
 ) -> Standing:
-    """How a run stands, and why. shown: the revision readers see, 0 for none. job: its name.
+    """How a run stands, and why. shown: the revision readers see. job: its name.
 
     A writer on another machine can only be watched: for at most `lease_s`.
     """
+    found = _stands(storage, revs.run_folder(output, run_id), newest, shown.revision if shown else 0, job, lease_s)
+    return replace(found, late=told_late(storage, output, run_id, shown)) if shown else found
+
+
+def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> str:
+    """A sentence about the `late_files` of the revision that readers see of a run; empty if there are none."""
+    folder, manifest = revs.revision_in(output, run_id, shown.revision), _readable(storage, output, shown)
+    size = sum(file.size for kind in (DATA, INDEX) for file in storage.list(join(folder, kind)))
+    # Many parts are not looked at one by one. The sizes of exports are not in the manifest.
+    if manifest is None or (size == manifest.totals.bytes and not manifest.exports):
+        return ""
+    with suppress(JobError, StorageError):  # another part of `status` tells of a list that cannot be read
+        if late := late_files(storage, night_of(storage, output, 0, run_id, shown)):
+            return (
+                f"{counted(len(late), 'file')} beside the parts in its folder, not published: {late[0]}. Who reads the "
+                f"folder whole reads these rows, too. `nightjar files JOB {run_id}` deletes files of late workers; "
+                "others are yours to move"
+            )
+    return ""
+
+
+def _stands(storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float) -> Standing:
     state = standing(storage, newest, shown, lease_s)
     note = reasons.note_of(storage, run_uri, job)
     ended = _ended(newest.state) if newest.state.holder is None else None

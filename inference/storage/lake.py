@@ -6,13 +6,14 @@ An SDK is imported when it is first needed, so a run over local files never load
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.errors import AlreadyExists, StorageError
+from nightjar.inference.storage import signatures
 from nightjar.inference.storage.credentials import Keys, StorageSettings, check_credentials
 from nightjar.inference.storage.protocol import Entry, Names, Storage, is_local, is_web, join
 from nightjar.inference.storage.registries import connect, is_registered, root_of
@@ -49,7 +50,7 @@ class LakeStorage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
-        return LakeStorage, (self.settings,)
+        return _restored, (self.settings, signatures.queries())
 
     def subfolders(self, folder: str) -> Names:
         return self._backend(folder).subfolders(folder)
@@ -124,6 +125,11 @@ class LakeStorage:
         if root in settings.anonymous:
             return BucketStorage(root, settings)
         return BucketStorage(root, settings, Keys(settings, root))
+
+
+def _restored(settings: StorageSettings, queries: Mapping[str, str]) -> LakeStorage:
+    signatures.remember(queries)
+    return LakeStorage(settings)
 
 
 def probe_conditional_writes(storage: Storage, folder: str) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, Missing, StorageError, Transient
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.storage.readonly import ReadOnly
+from nightjar.inference.storage.signatures import without_password
 
 _GONE = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
 
@@ -110,7 +111,7 @@ def _errors(uri: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        said = str(error).partition("\n")[0]
+        said = without_password(str(error).partition("\n")[0])
         if error.error_code in _GONE:
             raise Missing(f"{uri} does not exist: {said}") from error
         raise Transient(f"{uri}: MLflow cannot be asked: {said}") from error

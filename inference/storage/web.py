@@ -7,6 +7,7 @@ empty, and what is there is found by its whole name.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.storage.reach import Reach, host_of
 from nightjar.inference.storage.readonly import ReadOnly
 from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
+from nightjar.inference.storage.signatures import signed
 
 T = TypeVar("T")
 
@@ -38,6 +40,9 @@ _PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _NO_HEAD = {400, 403, 404, 405, 501}
 """How servers refuse HEAD that would answer GET, as one does whose URLs are signed for GET alone."""
+
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # its other lines have the URL of each request
 
 
 class WebStorage(ReadOnly):
@@ -131,7 +136,9 @@ class WebStorage(ReadOnly):
     def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """Convert errors of httpx to ours."""
         try:
-            with self._client.stream(method, uri, headers=headers, extensions={"trace": self._trace()}) as answer:
+            with self._client.stream(
+                method, signed(uri), headers=headers, extensions={"trace": self._trace()}
+            ) as answer:
                 yield answer
         except httpx.TransportError as error:
             raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
@@ -170,7 +177,8 @@ class WebStorage(ReadOnly):
         if status in {404, 410}:
             raise Missing(said)
         if status in {401, 403, 407}:
-            raise Denied(f"{said}; only files that anybody may read can be input")
+            again = "; its signature may have expired: sign it again" if signed(uri) != uri else ""
+            raise Denied(f"{said}; only files that anybody may read can be input, or those of a signed URL{again}")
         if status in _PASSING:
             raise Transient(said)
         if status not in {200, 206}:

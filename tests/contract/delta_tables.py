@@ -5,6 +5,7 @@ DuckDB's own extension for Delta is a download, so DuckDB reads here what deltal
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import duckdb
@@ -15,6 +16,7 @@ from lazily import lazily
 pl = lazily("polars")
 DeltaTable = lazily("deltalake", "DeltaTable")
 Schema = lazily("deltalake", "Schema")
+write_deltalake = lazily("deltalake", "write_deltalake")
 
 COLUMNS = ("date", "night", "id")
 
@@ -46,3 +48,22 @@ def numbers(uri: str, options: dict[str, str]) -> list[int]:
 def make_foreign(uri: str, options: dict[str, str]) -> None:
     """A table that some other program made."""
     DeltaTable.create(uri, Schema.from_arrow(pa.schema([("id", pa.int64())])), storage_options=options)
+
+
+def append(uri: str, options: dict[str, str], date: str | None, night: str) -> None:
+    """Some other program appends one row, with the id 0."""
+    day = dt.date.fromisoformat(date) if date else None
+    row = pa.table({"night": [night], "id": [0], "date": pa.array([day], pa.date32())})
+    write_deltalake(uri, row, mode="append", storage_options=options)
+
+
+def compact(uri: str, options: dict[str, str]) -> None:
+    """Some other program puts the files of each date together, and vacuums what nobody needs any more."""
+    table = DeltaTable(uri, storage_options=options)
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def delete(uri: str, options: dict[str, str], date: str) -> None:
+    """Some other program deletes the rows of a date."""
+    DeltaTable(uri, storage_options=options).delete(f"date = DATE '{date}'")

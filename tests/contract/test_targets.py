@@ -40,7 +40,8 @@ from s3 import weed
 from support import Lake, conforms
 
 KINDS: dict[str, Any] = {"delta": delta_tables}
-"""The kind of a table → the module that reads it: READERS by name, `numbers`, `make_foreign`."""
+"""The kind of a table → the module that reads it: READERS by name, `numbers`, `make_foreign`; and changes it as another
+program does: `append`, `compact`, `delete`."""
 
 NIGHT, LATER = "2026-11-18", "2026-11-19"
 
@@ -84,12 +85,15 @@ class Shown(Output):
         """The publication of each version of the table."""
         return list(KINDS[self.kind].numbers(self.table.uri, self.storage.options(self.table.uri)))
 
-    def says(self, *nights: str) -> bool:
-        """Whether the table has exactly these, each written `run rN`."""
-        assert self.read() == [
-            (dt.date.fromisoformat(night[:10]), *row) for night in sorted(nights) for row in rows_of(night)
-        ]
+    def says(self, *nights: str, theirs: tuple[str, ...] = ()) -> bool:
+        """Whether the table has exactly these, each written `run rN`. theirs: rows of another program."""
+        rows = [row for night in nights for row in rows_of(night)] + [(night, 0) for night in theirs]
+        assert self.read() == sorted((dt.date.fromisoformat(night[:10]), night, id_) for night, id_ in rows)
         return True
+
+    def foreign(self, act: str, *given: str | None) -> None:
+        """Change the table as another program does."""
+        getattr(KINDS[self.kind], act)(self.table.uri, self.storage.options(self.table.uri), *given)
 
 
 @pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.s3)])
@@ -756,6 +760,65 @@ def test_a_table_of_another_program_or_output_is_refused_and_not_touched(shown: 
     (problem,) = shown.commit()
     assert "is not this output's" in problem
     assert [entry.uri for entry in shown.storage.list(shown.table.uri)] == before
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_rows_of_another_program_stay(shown: Shown, compacted: bool) -> None:
+    """They outlive the next revision of their date, a rollback, and the night itself. The night is there once."""
+    theirs = (f"{NIGHT} theirs",)
+    shown.publish(NIGHT)
+    assert shown.commit() == []
+    if compacted:
+        shown.foreign("compact")
+    shown.foreign("append", NIGHT, *theirs)
+    shown.publish(LATER)
+    assert shown.commit() == []
+    shown.publish(NIGHT, 2)
+    assert shown.commit() == []
+    assert shown.says(f"{NIGHT} r2", f"{LATER} r1", theirs=theirs)
+    visibility.rollback(shown.storage, shown.uri, None)
+    assert shown.commit() == []
+    assert shown.says(f"{NIGHT} r1", f"{LATER} r1", theirs=theirs)
+    visibility.unpublish(shown.storage, shown.uri, NIGHT)
+    assert shown.commit() == []
+    assert shown.says(f"{LATER} r1", theirs=theirs)
+    shown.publish(NIGHT, 3)
+    assert shown.commit() == []
+    assert shown.says(f"{NIGHT} r3", f"{LATER} r1", theirs=theirs)
+
+
+def test_a_night_is_missed_though_another_program_has_rows_of_its_date(local: Shown) -> None:
+    """What a table lacks is known by its dates: rows of another program are no night. Nor is a row without a date."""
+    local.publish(NIGHT)
+    local.publish(LATER)
+    lost = local.lose(LATER)
+    assert len(local.commit()) == 1
+    local.foreign("append", LATER, f"{LATER} theirs")
+    local.mend(LATER, lost)
+    assert local.commit() == []
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1", theirs=(f"{LATER} theirs",))
+    local.foreign("append", None, "no date")
+    local.publish(LATER, 2)
+    assert local.commit() == []
+    assert (None, "no date", 0) in KINDS[local.kind].with_polars(local.table.uri, {})
+
+
+def test_a_file_that_holds_rows_of_both_is_refused_by_name(local: Shown) -> None:
+    """Nobody could remove it without a loss, or keep it without rows twice. The table stays, and a person mends it."""
+    local.publish(NIGHT)
+    assert local.commit() == []
+    local.foreign("append", NIGHT, f"{NIGHT} theirs")
+    local.foreign("compact")
+    local.publish(LATER)
+    assert local.commit() == []  # it is about another date
+    local.publish(NIGHT, 2)
+    (problem,) = local.commit()
+    assert f"1 file may have rows of another program beside this output's, the first of {NIGHT}: date=" in problem
+    assert "delete all rows of that date from the table, commit with `nightjar tables JOB`" in problem
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1", theirs=(f"{NIGHT} theirs",))
+    local.foreign("delete", NIGHT)
+    assert local.commit() == []
+    assert local.says(f"{NIGHT} r2", f"{LATER} r1")
 
 
 def test_a_place_that_cannot_be_reached_is_named(local: Shown) -> None:

@@ -304,3 +304,57 @@ def test_a_secret_that_is_wrong_is_not_said_either(planted: Planted) -> None:
     assert searched.exit_code == 1
     assert b"check the credentials" in searched.places["terminal"]["errors"]
     assert searched.found("planted-wrong-key") == searched.found("planted-wrong-token") == []
+
+
+SIGNATURE = "X-Amz-Signature="
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.system)])
+def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
+    engine: str, tmp_path: Path, server: S3Server, own_home: Path
+) -> None:
+    """A list has signed URLs, one of a damaged file, and a wrong one. Whoever reads it all cannot read the input."""
+    lake, home = Lake(tmp_path / "job"), own_home
+    bucket = server.create_bucket(f"signed-{uuid.uuid4().hex[:8]}")
+    storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
+    for index in range(3):
+        part = lake.write_file("part.parquet", index * 100, 100).read_bytes()
+        storage.write(f"{bucket}/part-{index}.parquet", part if index < 2 else b"PAR1 damaged PAR1")
+    signed = [server.sign(f"{bucket}/part-{index}.parquet") for index in range(3)]
+    lake.write_model(MODEL)
+    listed = {"list": "../names-{date}.txt"}
+    lake.write_job(input=listed, retry__max_quarantined=0.1, retry__backoff_s=0.01, notify=None)
+    lists = {DATE: signed[:2], DAMAGED: signed[1:], "2026-11-21": [signed[0], f"{signed[1]}f"]}
+    for night, urls in lists.items():
+        (tmp_path / f"names-{night}.txt").write_text("\n".join(urls))
+    shutil.rmtree(lake.folder / "data")
+    with tempfile.TemporaryDirectory(prefix="nj-", dir="/tmp") as ray, leaves_nothing() as mark:
+        env = {"PREFECT_HOME": str(home), "PREFECT_API_URL": "", "RAY_TMPDIR": ray, "NIGHTJAR_KEEP_RAY": "1", **mark}
+        how = ["--engine", engine]
+        said, codes = "", []
+        for words in (
+            ["check", lake.job_path, "--date", DATE, *how],
+            *(["run", lake.job_path, "--date", night, "--verbose", *how] for night in lists),
+            *(["status", lake.job_path, night, "--json"] for night in lists),
+            *(["show", lake.job_path, night] for night in lists),
+            ["runs", lake.job_path],
+            ["files", lake.job_path, "--json"],
+            ["report", lake.job_path, DATE],
+            ["replay", lake.job_path, DATE, "--row", "7"],
+        ):
+            ended = command(*words, env=env, timeout_s=COMMAND_S)
+            said += f"$ {words[0]}\n{ended.stdout}{ended.stderr}"
+            codes.append(ended.returncode)
+        places = {
+            "terminal": {"all": said.encode()},
+            "output": objects_of(LakeStorage(), str(lake.out)),
+            "Prefect's home": files_below(home),
+            "Prefect's database": records_of(home / "prefect.db"),
+            "Ray's session": files_below(Path(ray)),
+        }
+    searched = Searched(0, places)
+    assert (codes[:3], codes[3] != 0) == ([0, 0, 1], True), said
+    assert {where.partition(": ")[0] for where in searched.found("part-0.parquet")} >= {"terminal", "output"}
+    assert "its signature may have expired: sign it again" in said
+    secrets = [SIGNATURE, *(url.partition(SIGNATURE)[2] for url in signed)]
+    assert {secret: searched.found(secret) for secret in secrets} == {secret: [] for secret in secrets}

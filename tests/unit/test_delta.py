@@ -155,6 +155,32 @@ def test_a_table_that_another_program_compacted_is_changed_as_any(output: Output
     assert set(DeltaTable(table).to_pyarrow_table()["night"].to_pylist()) == {f"{NIGHT} r1", f"{LATER} r2"}
 
 
+def test_files_of_another_program_whose_origin_the_log_does_not_tell_are_refused(output: Output, table: str) -> None:
+    """A log keeps its older commits for a month. Without them the rows of a file may be anybody's."""
+    output.publish(NIGHT)
+    commit(output, table)
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).create_checkpoint()
+    Path(table, "_delta_log", f"{1:020}.json").unlink()
+    output.publish(NIGHT, 2)
+    (problem,) = targets.commit(output.storage, output.uri, [TableTarget.model_validate({"delta": table})])
+    assert "1 file may have rows of another program" in problem
+    assert set(DeltaTable(table).to_pyarrow_table()["night"].to_pylist()) == {f"{NIGHT} r1"}
+
+
+def test_a_table_with_deletion_vectors_is_not_left_with_rows_twice(output: Output, table: str) -> None:
+    """deltalake does not remove a file that has one: both revisions would be there."""
+    output.publish(NIGHT)
+    commit(output, table)
+    features = lazily("deltalake", "TableFeatures")
+    DeltaTable(table).alter.add_feature([features.DeletionVectors], allow_protocol_versions_increase=True)
+    output.publish(LATER)
+    commit(output, table)  # removes nothing
+    output.publish(LATER, 2)
+    (problem,) = targets.commit(output.storage, output.uri, [TableTarget.model_validate({"delta": table})])
+    assert "Drop the feature deletionVectors from the table; commit with `nightjar tables JOB`" in problem
+
+
 def as_of_an_older_release(uri: str) -> None:
     """Take from the log of a table what older releases did not write into it."""
     for entry in Path(uri, "_delta_log").glob("*.json"):

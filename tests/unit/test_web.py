@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,13 +15,18 @@ import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, InputChanged, JobError, Missing, StorageError, Transient
+from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.records import Piece
 from nightjar.inference.run import steps as run
+from nightjar.inference.run.replay import replay_row
 from nightjar.inference.run.waiting import await_input
+from nightjar.inference.storage import signatures
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.signatures import location
 from support import Lake
 
 BODY = bytes(range(256)) * 12_000
@@ -281,3 +287,61 @@ def test_a_list_names_each_row_once_and_each_place_has_files(tmp_path: Path) -> 
     lake.write_job(input__uri=["data/", "out/"])
     with pytest.raises(JobError, match=r"output\.uri: .* lies inside input\.uri .*/out/"):
         run.discover(lake.request())
+
+
+# ---- signed URLs --------------------------------------------------------------------------------------------------
+
+SECRET, AGAIN = "0123456789abcdef", "fedcba9876543210"
+
+
+def sign(plain: Server, lake: Lake, signature: str, **files: bytes) -> None:
+    """A list of URLs of two files, signed anew: the server has them under these URLs alone."""
+    given = files or {f"part-{i}": lake.write_file("x.parquet", i * 100, 100).read_bytes() for i in range(2)}
+    paths = {f"/{name}.parquet?X-Amz-Expires=60&X-Amz-Signature={signature}": body for name, body in given.items()}
+    plain.files = {**paths}
+    (lake.folder / "names.txt").write_text("\n".join(f"{plain.root}{path}" for path in paths))
+
+
+def test_a_run_goes_on_with_urls_that_were_signed_anew(
+    plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an interruption, for what is published already, with rescoring, and for a row that is replayed."""
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_model()
+    sign(plain, lake, SECRET)
+    lake.write_job(input={"list": "names.txt"}, rescore={"share": 1})
+    lake.run(limit=100, run_id="2026-11-19")
+    sign(plain, lake, AGAIN)
+    assert lake.run(limit=150, run_id="2026-11-19").scored.progress.reused_rows == 100
+    lake.run(run_id="whole")
+    assert lake.published("whole")["_file"].unique().tolist() == [f"{plain.root}/part-{i}.parquet" for i in range(2)]
+    sign(plain, lake, "another")
+    assert lake.run(run_id="whole").scored.progress.reused_rows == 200
+    shard, _ = Plan.from_bytes((lake.revision(run_id="whole") / "plan-000001.parquet").read_bytes()).ids()
+    request = lake.request(run_id="whole", scores=False)
+    monkeypatch.setattr(signatures, "_queries", {})  # as in a process that has read no list yet
+    assert replay_row(request, shard, 7, None, pdb=False).scored
+    for path in lake.out.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes()
+
+
+def test_a_signature_that_has_expired_is_said(plain: Server, tmp_path: Path) -> None:
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_model()
+    sign(plain, lake, SECRET)
+    lake.write_job(input={"list": "names.txt"}, retry__attempts=1)
+    plain.faults = [403] * 50
+    request = lake.request()
+    with pytest.raises(Denied, match=r"/part-0\.parquet: the server answers 403 .* may have expired: sign it again"):
+        discover(request.storage, request.job)
+
+
+def test_the_log_of_httpx_has_no_query(plain: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Some programs log everything of level INFO."""
+    path = f"/a?X-Amz-Signature={SECRET}"
+    plain.files[path] = b"x"
+    with caplog.at_level(logging.INFO):
+        assert LakeStorage(StorageSettings(retry_s=5)).read(location(f"{plain.root}{path}")) == b"x"
+    logging.getLogger("httpx").warning("still heard")
+    assert "still heard" in caplog.text
+    assert SECRET not in caplog.text

@@ -1,11 +1,8 @@
 """Delta Lake tables, through delta-rs (the package `deltalake`): one transaction for each publication.
 
-The table has a root of its own, since a vacuum deletes what the table does not know below its root. The paths in its
-log must lie below that root as well. The protocol allows paths that lead out of it (absolute, `file://`, `s3://`,
-`../`), and delta-rs writes them; but the Arrow dataset of deltalake 1.6.6 reads none of them, polars 2.1 reads `../` on
-S3 alone, and DuckDB made paths below the root of them until 2025. So each part gets a second name there: a hard link on
-a local disk, a copy by the store itself in a bucket. No byte of it passes through this process, nothing is rewritten,
-and a vacuum of the table takes the second name only.
+The table has a root of its own, since a vacuum deletes what the table does not know below its root. Few readers follow
+paths in its log that lead out of that root. So each part gets a second name there: a hard link on a local disk, a copy
+by the store itself in a bucket. Nothing is rewritten, and a vacuum of the table takes the second name only.
 
     <table>/_delta_log/
     <table>/date=2026-11-19/<run>/r1/<part>.parquet
@@ -26,16 +23,19 @@ it again at a later version: of two commands that make one table in a bucket at 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.messages import counted
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output.targets import Change, LeftOut, TableNight
 from nightjar.inference.storage.protocol import Storage, is_local, join
@@ -48,6 +48,13 @@ DATE = "date"
 """The table's partition column."""
 
 _COPIES = 16
+
+_OWN = re.compile(rf"{DATE}=[^/]+/[^/]+/r\d+/(?:.*/)?[0-9a-f]+-\d{{6,}}-[0-9a-f]{{8}}\.parquet")
+"""The path that `DeltaTarget` gives a part."""
+
+_OURS, _THEIRS = "ours", "theirs"
+_OURS_ALONE = frozenset({_OURS})
+_THEN = "commit with `nightjar tables JOB`"
 
 
 def open_target(storage: Storage, uri: str, output: str, owner: str) -> DeltaTarget:
@@ -99,8 +106,9 @@ class DeltaTarget:
         """As `Target.dates`."""
         if self._table is None:
             return set()
-        days = self._files(self._table)[f"partition.{DATE}"]
-        return {day.isoformat() for day in days.unique().drop_null().to_pylist()}
+        files = self._files(self._table)
+        origins = self._origins(files)
+        return {date for path, (date, _) in files.items() if _OURS in origins[path]}
 
     def left_out(self, change: Change) -> list[LeftOut]:
         """As `Target.left_out`."""
@@ -117,6 +125,11 @@ class DeltaTarget:
             done = self._create(self._properties(change.number, settled), added, nights[-1] if nights else None)
         else:
             removed = [_remove(path, size) for path, (_, size) in held.items() if path not in wanted]
+            if removed and "deletionVectors" in (self._table.protocol().reader_features or ()):
+                raise JobError(
+                    f"the table {self._uri} has deletion vectors, and deltalake cannot remove a file that has one: its "
+                    f"rows would be there twice. Drop the feature deletionVectors from the table; {_THEN}"
+                )
             said = (self._version(self._owner), self.settled()) == (change.number, settled)
             properties = self._properties(change.number, settled)
             done = (said and not added and not removed) or self._change(self._table, properties, [*added, *removed])
@@ -188,19 +201,59 @@ class DeltaTarget:
         return tuple(name for name in table.metadata().partition_columns if name != DATE)
 
     def _held(self, dates: set[str] | None) -> dict[str, tuple[str, int]]:
-        """The files of these dates in the table, None for all: path → date and size."""
+        """The files of these dates in the table with rows of this output, None for all: path → date and size.
+
+        Raises:
+            JobError: One of them has rows of another writer, too. Names it.
+        """
         if self._table is None:
             return {}
-        actions = self._files(self._table)
+        files = self._files(self._table)
+        files = {path: line for path, line in files.items() if dates is None or line[0] in dates}
+        origins = self._origins(files)
+        if mixed := sorted(path for path in files if len(origins[path]) > 1):
+            raise JobError(
+                f"in the table {self._uri} {counted(len(mixed), 'file')} may have rows of another program beside "
+                f"this output's, the first of {files[mixed[0]][0]}: {mixed[0]}. Nothing was changed. Copy rows that "
+                f"are not this output's, delete all rows of that date from the table, {_THEN}, and append them again"
+            )
+        return {path: line for path, line in files.items() if _OURS in origins[path]}
+
+    def _files(self, table: DeltaTable) -> dict[str, tuple[str, int]]:
+        """All files of the table that have a date: path → date and size."""
+        with self._as_ours():
+            actions = pa.table(table.get_add_actions(flatten=True))
         lines = zip(*(actions[name].to_pylist() for name in ("path", f"partition.{DATE}", "size_bytes")), strict=True)
         # The log has paths encoded as in a URL. delta-rs gives them as they are there, and encodes those it is given.
-        files = {unquote(path): (date.isoformat(), size) for path, date, size in lines}
-        return {path: line for path, line in files.items() if dates is None or line[0] in dates}
+        return {unquote(path): (date.isoformat(), size) for path, date, size in lines if date}
 
-    def _files(self, table: DeltaTable) -> pa.Table:
-        """All files of the table, as its log has them."""
-        with self._as_ours():
-            return pa.table(table.get_add_actions(flatten=True))
+    def _origins(self, paths: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Whose rows each file has: `_OURS`, `_THEIRS`, or both, also where nobody knows. A file of another writer has
+        the rows of those that its commit removed from the partition; and rows of its own, if it changes data.
+        """
+        known: dict[str, frozenset[str]] = {}
+
+        def of(path: str) -> frozenset[str]:
+            return _OURS_ALONE if _OWN.fullmatch(path) else known.get(path, _OURS_ALONE | {_THEIRS})
+
+        def partition(action: Mapping[str, Any]) -> str:
+            return json.dumps(action.get("partitionValues") or "", sort_keys=True)
+
+        for actions in self._commits() if not all(map(_OWN.fullmatch, paths)) else ():
+            sources = defaultdict[str, frozenset[str]](frozenset)
+            for removed in (each["remove"] for each in actions if "remove" in each):
+                sources[partition(removed)] |= of(unquote(removed["path"]))
+            for added in (each["add"] for each in actions if "add" in each):
+                rows = sources[partition(added)] | sources[partition({})]
+                known[unquote(added["path"])] = rows | {_THEIRS} if added["dataChange"] or not rows else rows
+        return {path: of(path) for path in paths}
+
+    def _commits(self) -> Iterator[list[dict[str, Any]]]:
+        """The actions of each commit that the log still has, in order."""
+        log = (entry.uri for entry in self._storage.list(join(self._uri, "_delta_log")))
+        with ThreadPoolExecutor(_COPIES) as pool:
+            for content in pool.map(self._storage.read, filter(re.compile(r".*/\d{20}\.json").fullmatch, log)):
+                yield [json.loads(line) for line in content.splitlines()]
 
     def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[int, int]]]:
         """Give the files of a night their second names; each path in the table, with size and rows."""

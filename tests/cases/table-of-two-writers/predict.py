@@ -1,0 +1,6 @@
+"""Doubles the id."""
+
+
+def score(batch):
+    """One output."""
+    return {"score": batch["id"] * 2.0}
