@@ -16,6 +16,7 @@ from lazily import lazily
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
+from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
 
 torch = lazily("torch")
 
@@ -110,3 +111,15 @@ def loaded_by_looking(*jobs: Path) -> tuple[set[str], list[set[str]]]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     looked, *warmed = (set(line.split()) for line in done.stdout.splitlines())
     return looked, warmed
+
+
+def dependence(job: Job, table: pa.Table) -> str:
+    """What preflight says of a job's model, with this table as one batch; '' if no row depends on another one."""
+    scorer = load_scorer(job, job.model.path)
+
+    def score(rows: pa.Table) -> pa.Table:
+        return pa.table(scorer(rows))
+
+    sample = Sample(table, [("data.parquet", row) for row in range(table.num_rows)])
+    noise = NOISE if job.model.framework.inexact else 0.0
+    return "".join(dependences(sample, score(table), score, job.rescore.tolerance, noise))

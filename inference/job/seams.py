@@ -21,7 +21,8 @@ class Framework:
     shards are scored at once. Where they are not, a micro-batch is a few times the rows that are underway at once, so
     that it is answered within `retry.stall_s`, however large its shard is. own_keys: its options are keys of `model`
     itself. documents: options that may be the name of a JSON or YAML file, in place of its content. aside: options that
-    change no output.
+    change no output. inexact: neighbours change how a row is rounded, as they decide how far a text is padded, how
+    texts are packed, or the steps of dynamic quantisation.
     """
 
     module: str
@@ -33,6 +34,7 @@ class Framework:
     own_keys: bool = False
     documents: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
+    inexact: bool = False
 
     def adapter(self) -> Any:
         """Import the module. Returns its `predictors.adapter.Adapter`, which this room does not know."""
@@ -50,27 +52,29 @@ FRAMEWORKS = {
         code=("model",),
     ),
     "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops), or a pickle or joblib file"),
-    "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)"),
+    "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)", inexact=True),
     "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
     "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
     "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
     "keras": Framework("nightjar.inference.predictors.keras", "a model that Keras saved (.keras or .h5)"),
-    "embed": Framework("nightjar.inference.predictors.texttasks:EMBED", "a model's folder", packs=True),
+    "embed": Framework("nightjar.inference.predictors.texttasks:EMBED", "a model's folder", packs=True, inexact=True),
     "text-classification": Framework(
-        "nightjar.inference.predictors.texttasks:TEXT_CLASSIFICATION", "a model's folder", packs=True
+        "nightjar.inference.predictors.texttasks:TEXT_CLASSIFICATION", "a model's folder", packs=True, inexact=True
     ),
     "token-classification": Framework(
-        "nightjar.inference.predictors.texttasks:TOKEN_CLASSIFICATION", "a model's folder", packs=True
+        "nightjar.inference.predictors.texttasks:TOKEN_CLASSIFICATION", "a model's folder", packs=True, inexact=True
     ),
-    "zero-shot": Framework("nightjar.inference.predictors.texttasks:ZERO_SHOT", "a model's folder", packs=True),
+    "zero-shot": Framework(
+        "nightjar.inference.predictors.texttasks:ZERO_SHOT", "a model's folder", packs=True, inexact=True
+    ),
     "image-classification": Framework(
         "nightjar.inference.predictors.imagetasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
     ),
     "object-detection": Framework(
-        "nightjar.inference.predictors.imagetasks:OBJECT_DETECTION", "a model's folder", rows=(4, 16)
+        "nightjar.inference.predictors.imagetasks:OBJECT_DETECTION", "a model's folder", rows=(4, 16), inexact=True
     ),
     "speech-recognition": Framework(
-        "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16)
+        "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16), inexact=True
     ),
     "vllm": Framework(
         "nightjar.inference.predictors.vllm",

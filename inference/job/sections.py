@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -60,6 +60,8 @@ class Model(Section):
     """The model that scores the rows. features: the columns that it sees, in order. outputs: name → Arrow type.
 
     batch_bytes: the most bytes of the features of a micro-batch, in place of `batch_size`.
+    rows: `dependent` says that a row's output depends on more than the row: on its neighbours, on earlier batches, or
+    on chance.
     code: patterns, as in `.gitignore`, for the files in the job's folder that score; without patterns all files do.
     """
 
@@ -70,6 +72,7 @@ class Model(Section):
     outputs: dict[str, str] = Field(min_length=1)
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     batch_bytes: int | None = Field(default=None, ge=1)
+    rows: Literal["independent", "dependent"] = "independent"
     options: dict[str, Any] = {}
     allow_pickle: bool = False
     code: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -108,10 +111,21 @@ class Model(Section):
             raise ValueError("batch_size and batch_bytes both say how large a micro-batch is; keep one of them")
         return value
 
+    @model_validator(mode="after")
+    def _dependent_rows_have_fixed_batches(self) -> Self:
+        if self.rows == "dependent" and not isinstance(self.batch_size, int):
+            raise ValueError("rows: dependent needs batch_size, a number: an output depends on which rows are together")
+        return self
+
     @property
     def framework(self) -> Framework:
         """The framework, or `OWN`."""
         return FRAMEWORKS.get(self.uses, OWN)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether its outputs are the same to the last bit in batches of the same size, whichever rows they have."""
+        return self.rows == "independent" and not (self.framework.inexact or self.framework.streams)
 
     @property
     def finds_size(self) -> bool:

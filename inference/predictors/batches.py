@@ -47,8 +47,11 @@ def to_batch(table: pa.Table, form: str) -> Any:
     """The table as a batch of format `form`, columns in the same order.
 
     In arrays and DataFrames integers beside nulls are floats, as in Ray Data. They are objects with None if a float
-    cannot hold one of them.
+    cannot hold one of them. Dictionaries are decoded, because each file has its own, and codes mean nothing without it.
     """
+    for index, column in enumerate(table.schema):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(index, column.name, table.column(index).cast(column.type.value_type))
     if form == "pyarrow":
         return table
     if form == "torch":

@@ -5,10 +5,13 @@ It is separate from the engine, so that preflight's process does not need Ray Da
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +26,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample, source_of
-from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.accumulators import accumulator_of
 from nightjar.inference.job.checks import MetricCheck
 from nightjar.inference.job.model import Job
@@ -35,6 +38,7 @@ from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.scoring.accumulating import Accumulating
 from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.batchsize import Weighed
 from nightjar.inference.scoring.cuts import Cuts
 from nightjar.inference.scoring.microbatches import (
     Ahead,
@@ -42,6 +46,7 @@ from nightjar.inference.scoring.microbatches import (
     drained,
 )
 from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
 from nightjar.inference.scoring.timing import Timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness.packages import Package, loaded_packages
@@ -49,6 +54,9 @@ from nightjar.inference.witness.packages import Package, loaded_packages
 SAMPLE_ROWS = 32
 _DEAR_ROWS = 3
 """The rows that are scored once more for accumulators, if each is a request that may cost money."""
+
+_SLOW_S = 30.0
+"""If the sample takes longer, in seconds, it is not scored again beside other rows; nor if that might stall."""
 
 TIMED_ROWS = 64
 PLACES = 8
@@ -86,7 +94,10 @@ def samples(plan: Plan) -> list[Piece]:
     if not len(readable):
         return []
     at = sorted({len(readable) * index // PLACES for index in range(PLACES)})
-    return [shard_of_line(line).pieces[0] for line in plan.table.take(readable.take(at)).to_pylist()]
+    lines = plan.table.take(readable.take(at)).to_pylist()
+    most = -(-PLACES // len(lines))  # of a shard: few shards may have many small files
+    found = [pieces[:: -(-len(pieces) // most)] for pieces in (shard_of_line(line).pieces for line in lines)]
+    return list(chain.from_iterable(found))
 
 
 PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
@@ -241,8 +252,23 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
         if not read.readable:
             unread = unread or (clip(read.unreadable(piece.uri)) if read.failures else "")
             continue
+        began = time.monotonic()
         try:
             scored = score_sample(worker, read, first, [model])
+            failures = [failure for failure in scored.failures if failure.row not in read.failures]
+            if len(failures) < read.readable:
+                untried = ""
+                try:
+                    for wrong in _dependences(worker, model, places[place:], read_of, scored, time.monotonic() - began):
+                        if wrong:
+                            yield f"{named}{wrong}"
+                            return
+                        yield Loaded(device, place=place)
+                except _Untried as error:
+                    untried = f"{named}{error}"
+                notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs), untried
+                yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
+                return
         except BatchesBroken as error:
             if broken:
                 break
@@ -251,11 +277,6 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
         except ProcessSpoilt as spoilt:
             # The passes will find this row, as they find a row that kills its process.
             yield Loaded(device, str(spoilt), place, spoilt=True)
-            return
-        failures = [failure for failure in scored.failures if failure.row not in read.failures]
-        if len(failures) < read.readable:
-            notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs)
-            yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
             return
         why = f"{failures[0].error}: {failures[0].message}"
         refused.append(f"{read.readable} rows of {piece.uri} can be scored: {why}")
@@ -267,6 +288,69 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
         return
     more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
     yield f"{named}none of the first {refused[0]}{more}"
+
+
+class _Untried(Exception):
+    """Why nobody knows whether a row's output depends on more than the row."""
+
+
+def _dependences(
+    worker: ShardWorker,
+    model: LoadedModel,
+    places: Sequence[Piece],
+    read_of: _Reads,
+    scored: ScoredRows,
+    took: float,
+) -> Iterator[str]:
+    """As `dependences`, on one micro-batch of rows of the first place, and of the next ones if it has too few.
+
+    scored: the rows of the first place, in so many seconds.
+    """
+    job = worker.spec.job.of(model.name)
+    if job.model.framework.streams:
+        return
+    if job.model.rows == "dependent":
+        raise _Untried(
+            "rows depend on each other (model.rows: dependent): an output is that of its row among the "
+            f"{job.model.batch_size} rows of its batch; where a batch fails and is scored in parts, among fewer"
+        )
+    if took > min(_SLOW_S, job.retry.stall_s / 4):
+        raise _Untried(f"the sample took {took:.0f} s, so it was not tried whether its rows depend on each other")
+
+    def score(table: pa.Table) -> pa.Table:
+        untried = "whether rows depend on each other could not be tried"
+        try:
+            again = score_sample(worker, RowsRead(table), 0, [model])
+        except BatchesBroken as error:
+            raise _Untried(clip(f"{untried}: {error}")) from None
+        for failure in again.failures:
+            raise _Untried(clip(f"{untried}: {failure.error}: {failure.message}"))
+        return again.outputs
+
+    sample = _micro_batch(model, places, read_of, [failure.row for failure in scored.failures])
+    rows = sample.table.num_rows
+    known = not scored.failures and rows <= scored.outputs.num_rows
+    outputs = scored.outputs.slice(0, rows) if known else score(sample.table)
+    noise = NOISE if job.model.framework.inexact else 0.0
+    yield from dependences(sample, outputs, score, job.rescore.tolerance, noise)
+
+
+def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _Reads, failed: Sequence[int]) -> Sample:
+    """The first micro-batch, of as few places as have its rows. failed: rows of the first place to leave out."""
+    tables: list[pa.Table] = []
+    found: list[tuple[str, int]] = []
+    wanted = min(SAMPLE_ROWS, model.size.most) if model.size.unit == "rows" else SAMPLE_ROWS
+    for piece in places:
+        if len(found) >= wanted:
+            break
+        with suppress(ShardError, StorageError):  # it fails its own shards later
+            read, first = read_of(piece)
+            good = np.setdiff1d(np.arange(read.table.num_rows), [*read.failures, *([] if tables else failed)])
+            tables.append(selected(read.table, good))
+            found += [(piece.uri, first + read.index(int(row))) for row in good]
+    table = pa.concat_tables(tables).unify_dictionaries()
+    rows = Weighed(table.select(list(model.columns)), model.size).stop(0)
+    return Sample(table.slice(0, rows), found[:rows])
 
 
 def rows_at_once(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece]) -> int:

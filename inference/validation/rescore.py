@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import math
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import (
     InputChanged,
     Missing,
@@ -33,10 +32,12 @@ from nightjar.inference.messages import clip, counted
 from nightjar.inference.output.datapart import read_data
 from nightjar.inference.output.parts import MODEL, read_part
 from nightjar.inference.records import RowFailure, Shard
+from nightjar.inference.scoring.agreement import differences
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
-from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
+from nightjar.inference.scoring.neighbours import Moved, other_orders, scored_in
 from nightjar.inference.scoring.streaming import answering
 from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
@@ -127,7 +128,7 @@ def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _L
 def _score(
     spec: WorkerSpec, shard: Shard, lost: _Lost, models: Sequence[LoadedModel], storage: Storage
 ) -> tuple[Assembly, np.ndarray]:
-    """Score the shard as the first time: in the same micro-batches, without the quarantined rows.
+    """Score the shard without the quarantined rows, in another order unless the order changes the outputs.
 
     Returns also which of the rows that are not in the quarantine were scored, as bools in their order.
     """
@@ -143,15 +144,22 @@ def _score(
         for uri, at, model in lost:
             if (row := stretch.row(uri, at)) is not None:
                 skip.setdefault(model, {})[row] = RowFailure(row, "", "", "")
-        steps = score_models(
-            stretch.table,
-            models,
-            skip=skip.get(None, {}) | stretch.failures,
-            died={model.name: skip.get(model.name, {}) for model in models},
-            origin=stretch.origin,
-            index=stretch.index,
-            complete=spec.job.output.rows == "all",
-        )
+
+        def score(table: pa.Table, moved: Moved) -> Generator[Ahead, None, ScoredRows]:
+            return score_models(
+                table,
+                models,
+                skip=moved(skip.get(None, {}) | stretch.failures),
+                died={model.name: moved(skip.get(model.name, {})) for model in models},
+                complete=spec.job.output.rows == "all",
+            )
+
+        # Arrow cannot reorder a column of more than 2 GiB of text.
+        if all(each.model.shuffles for each in spec.job.each) and stretch.table.nbytes < 2 << 30:
+            orders = other_orders(stretch.table.num_rows, [model.size for model in models])
+            steps = scored_in(orders, stretch.table, score)
+        else:
+            steps = score(stretch.table, lambda skip: skip)
         for piece, read, part in stretch.parts(drained(steps, lambda _: watchdog.calling())):
             added = again.add(piece, read, part)
             kept = np.arange(read.table.num_rows) if added.kept is None else added.kept
@@ -190,71 +198,3 @@ def _first(line: dict[str, Any], name: str, part: pa.Table, now: pa.Table, index
         where = f"row {now[LINEAGE[1]][index]} of {now[LINEAGE[0]][index]}"
     before, after = (clip(repr(table[name][index].as_py())) for table in (part, now))
     return f"{where}: {name!r} was {before}, written by {line['worker']}, and is {after} on {socket.gethostname()}"
-
-
-def differences(before: pa.ChunkedArray, after: pa.ChunkedArray, tolerance: float) -> tuple[np.ndarray, float]:
-    """Which rows differ (a bool array of shape (rows,)), and the greatest relative difference of two finite numbers.
-
-    Two numbers agree if |a - b| ≤ tolerance × (1 + |a|). Null agrees with null, and NaN with NaN. Values other than
-    floats must be equal; those in lists, tensors and structs are compared in the same way.
-    """
-    a, b = before.combine_chunks(), after.combine_chunks()
-    if len(a) != len(b):
-        raise AssertionError(f"{len(a)} values and {len(b)} values are compared")
-    return _differences(a, b, tolerance)
-
-
-def _differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
-    a, b = _plain(a), _plain(b)
-    if a.type == b.type:
-        if pa.types.is_floating(a.type):
-            return _float_differences(a, b, tolerance)
-        if is_list(a.type):
-            return _list_differences(a, b, tolerance)
-        if pa.types.is_struct(a.type):
-            return _struct_differences(a, b, tolerance)
-    try:
-        unequal = pc.fill_null(pc.not_equal(a, b), False)
-    except pa.ArrowNotImplementedError:
-        pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
-        return np.array([repr(x) != repr(y) for x, y in pairs], dtype=bool), 0.0
-    return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b)))), 0.0
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
-
-
-def _struct_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
-    differs = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
-    greatest = 0.0
-    for one, other in zip(a.flatten(), b.flatten(), strict=True):
-        within, most = _differences(one, other, tolerance)
-        differs, greatest = differs | within, max(greatest, most)
-    return differs, greatest
-
-
-def _float_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
-    nulls = np.asarray(pc.is_null(a)), np.asarray(pc.is_null(b))
-    # A null comes as NaN, so that no distance is measured from it.
-    x, y = (values.cast(pa.float64()).to_numpy(zero_copy_only=False) for values in (a, b))
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(x - y) / (1 + np.abs(x))
-    same = (x == y) | (np.isnan(x) & np.isnan(y))
-    finite = np.isfinite(distance)
-    differs = (~same & ~(finite & (distance <= tolerance))) | (nulls[0] != nulls[1])
-    greatest = float(distance[finite].max(initial=0.0))
-    return differs, greatest
-
-
-def _list_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
-    lengths = [np.asarray(pc.fill_null(pc.list_value_length(values), -1)) for values in (a, b)]
-    differs = lengths[0] != lengths[1]
-    alike = pa.array(~differs)
-    kept = np.flatnonzero(~differs)
-    values, greatest = _differences(pc.list_flatten(a.filter(alike)), pc.list_flatten(b.filter(alike)), tolerance)
-    rows = np.repeat(kept, np.maximum(lengths[0][kept], 0))
-    differs[rows[values]] = True
-    return differs, greatest

@@ -85,4 +85,4 @@ def _scored_again(lake: Lake, done: set[str]) -> set[int]:
     records = [r for r in lake.records() if r["t"] == "receipt" and r["shard"] in done]
     frames = [pd.read_parquet(lake.revision() / r["data"]["name"], columns=["id"]) for r in records]
     calls = [map(int, line.split()) for line in (lake.folder / "calls").read_text().splitlines()]
-    return {first for first, rows in calls if rows != SAMPLE_ROWS} & set(pd.concat(frames)["id"])
+    return {first for first, rows in calls if rows > SAMPLE_ROWS} & set(pd.concat(frames)["id"])

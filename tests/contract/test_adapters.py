@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from predicting import loaded_by_looking
+from predicting import dependence, loaded_by_looking
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
@@ -314,6 +314,12 @@ def test_micro_batches_in_bytes_change_no_output(files: Path, flavour: Flavour) 
     scored = drained(score_table(table, scorer, BatchSize(64, "bytes"), job.model.output_types()))
     assert not scored.failures
     np.testing.assert_allclose(scored.outputs["score"].to_numpy(), expected(table), rtol=1e-5)
+
+
+@each_flavour
+@pytest.mark.parametrize("rows", [1, 2, 4, 31, 256])
+def test_a_rows_score_does_not_depend_on_its_neighbours(files: Path, flavour: Flavour, rows: int) -> None:
+    assert dependence(make_job(files, flavour), make_table(rows)) == ""
 
 
 @each_flavour

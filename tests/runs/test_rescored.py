@@ -15,7 +15,7 @@ from support import Lake
 @pytest.mark.parametrize(
     "how",
     [
-        "out = out + np.random.default_rng().random(len(out))",  # another answer each time
+        "out = out + np.random.default_rng().random(len(out)) * (len(out) > 32)",  # another answer each time
         FIRST_TIME + "out = np.roll(out, 1) if first and len(out) > 32 else out",  # outputs of other rows
     ],
 )

@@ -15,13 +15,14 @@ from test_audit import Line, Scored
 
 from nightjar.inference.errors import RunFailed, Transient
 from nightjar.inference.records import Receipt
+from nightjar.inference.scoring.agreement import differences
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.rescore import Rescored, differences, rescore, sample
+from nightjar.inference.validation.rescore import Rescored, rescore, sample
 from support import Lake
 
 NAN, INF = math.nan, math.inf

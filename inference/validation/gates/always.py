@@ -92,8 +92,8 @@ class Rescore:
             return GateResult("rescore", True, observed, limit, f"{differ}, and {most:,} may{left_out}.")
         sentence = (
             f"{differ}{f', more than {most:,}' if most else ''}; {found.first}. A device may be computing wrongly, or "
-            "the model answers differently each time. Score everything again with --fresh, on other machines if you "
-            "suspect one worker; if the model is that inexact, raise rescore.tolerance or, where whole answers differ, "
-            "rescore.differing."
+            "the model answers differently each time, or beside other rows (model.rows). Score everything again with "
+            "--fresh, on other machines if you suspect one worker; if the model is that inexact, raise "
+            "rescore.tolerance or, where whole answers differ, rescore.differing."
         )
         return GateResult("rescore", False, observed, limit, sentence)

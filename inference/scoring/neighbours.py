@@ -1,0 +1,157 @@
+"""Scores rows in another order and beside other rows, to show whether a row's output depends on more than the row.
+
+Rows are scored again in batches of the same size. The shape of a batch decides how a model's arithmetic rounds, the
+other rows in it do not: a model whose rows are independent returns the same numbers, also in half precision, and the
+same label at a tie. Only a row that is scored alone is compared with an allowance for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.input.sources.rows import taken
+from nightjar.inference.messages import clip
+from nightjar.inference.records import RowFailure
+from nightjar.inference.scoring.agreement import differences
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
+from nightjar.inference.scoring.rowsizes import row_sizes
+
+Rows = npt.NDArray[np.int64]
+
+NOISE = 0.05
+"""How far rounding may move a number, relative to the largest of its output. In bfloat16 a number has 3 digits, and
+8-bit weights have steps of 1 % of the largest value in a batch."""
+
+_KEY = "write model.rows: dependent, with a batch_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One micro-batch of rows that can be scored. places: the file of each row, and its index there."""
+
+    table: pa.Table
+    places: Sequence[tuple[str, int]]
+
+
+def dependences(
+    sample: Sample, outputs: pa.Table, score: Callable[[pa.Table], pa.Table], tolerance: float, noise: float
+) -> Iterator[str]:
+    """Yield '' before each call of the model, and a sentence if the output of a row depends on more than the row.
+
+    outputs: of the sample as one batch. score: scores a table as one batch. tolerance, noise: as in `differences`.
+    """
+    rows = sample.table.num_rows
+    # The longest rows stay, because a batch of texts or sounds is padded to the longest.
+    longest = np.argsort(-row_sizes(sample.table), kind="stable")[: (rows + 1) // 2]
+    mixed = np.random.default_rng(rows).permutation(np.resize(longest, rows))
+    yield ""
+    others = "among other rows"
+    found = _difference(sample, outputs, mixed, score(taken(sample.table, mixed)), tolerance, noise)
+    if found:
+        yield ""
+        same = np.arange(rows)
+        if twice := _difference(sample, outputs, same, score(sample.table), tolerance, noise):
+            where, name, before, after = twice
+            yield (
+                f"{where} gets another {name!r} when the same rows are scored again: {before}, then {after}. The "
+                "model draws random numbers, or keeps something of earlier batches. Put it into evaluation mode, or "
+                f"set its seed for each batch; if this is meant, {_KEY}"
+            )
+            return
+    elif rows > 1:
+        alone = []
+        others, extreme = "alone", _extreme(outputs.column(0))
+        for row in extreme:
+            yield ""
+            alone.append(score(sample.table.slice(row, 1)))
+        found = _difference(sample, outputs, extreme, pa.concat_tables(alone), tolerance, NOISE)
+    if found:
+        where, name, before, after = found
+        yield (
+            f"the output of a row depends on the rows that are scored with it: {where} gets {name!r} {before} in the "
+            f"first batch, and {after} {others}. Statistics of a batch (a mean, a rank, codes of categories, BatchNorm "
+            f"in training mode) belong to the training; if rows depend on each other on purpose, {_KEY}; if this is "
+            "rounding, raise rescore.tolerance"
+        )
+
+
+def _extreme(output: pa.ChunkedArray) -> Rows:
+    """Three rows to score alone: those with the greatest outputs and the least, if these have an order."""
+    order = np.arange(len(output))
+    if pa.types.is_primitive(output.type):
+        order = pc.sort_indices(output, [("", "descending")]).to_numpy()
+    found: Rows = order[[0, min(1, len(order) - 1), -1]]
+    return found
+
+
+def _difference(
+    sample: Sample, outputs: pa.Table, rows: Rows, after: pa.Table, tolerance: float, noise: float
+) -> tuple[str, str, str, str] | None:
+    """The first of these rows whose output is another one: which row, the output's name, its value before and after."""
+    for name in outputs.column_names:
+        before = outputs[name].take(pa.array(rows))
+        differs, _ = differences(before, after[name], tolerance, noise)
+        if differs.any():
+            at = int(differs.argmax())
+            uri, row = sample.places[rows[at]]
+            one, other = (clip(repr(each[at].as_py())) for each in (before, after[name]))
+            return f"row {row} of {uri}", name, one, other
+    return None
+
+
+def other_orders(rows: int, sizes: Iterable[BatchSize]) -> list[Rows]:
+    """Orders in which each row of a table is once at least, and has other neighbours in a batch of the same size.
+
+    Where all rows are one batch, there are two orders, each of half of the rows twice. The rows of a last, shorter
+    batch only change their places.
+    """
+    shuffle = np.random.default_rng(rows).permutation
+    most = [size.most if size.unit == "rows" else 1 for size in sizes]
+    if rows <= max(most):
+        return [shuffle(np.resize(half, rows)) for half in (np.arange(0, rows, 2), np.arange(1, rows, 2)) if len(half)]
+    whole = rows - max(rows % each for each in most)
+    return [np.concatenate([shuffle(whole), np.arange(rows - 1, whole - 1, -1)])]
+
+
+Skipped = Mapping[int, RowFailure]
+Moved = Callable[[Skipped], Skipped]
+
+
+def scored_in(
+    orders: Sequence[Rows], table: pa.Table, score: Callable[[pa.Table, Moved], Generator[Ahead, None, ScoredRows]]
+) -> Generator[Ahead, None, ScoredRows]:
+    """Score a table in these orders. The result is in the table's own order, with the first output of each row.
+
+    score: scores a table; the function that it gets gives the rows to skip their indices there.
+    """
+    rows, outputs = [], []
+    lost: list[Rows] = []
+    failures: dict[tuple[int, str], RowFailure] = {}
+    for order in orders:
+
+        def moved(skip: Skipped, order: Rows = order) -> Skipped:
+            return {int(at): skip[int(order[at])] for at in np.flatnonzero(np.isin(order, list(skip)))}
+
+        scored = yield from score(taken(table, order), moved)
+        kept = np.arange(len(order)) if scored.kept is None else scored.kept
+        rows.append(order[kept])
+        lost.append(np.delete(order, kept))
+        outputs.append(scored.outputs)
+        for failure in scored.failures:
+            row = int(order[failure.row])
+            failures[row, failure.model] = replace(failure, row=row)
+    found, first = np.unique(np.concatenate(rows), return_index=True)
+    good = ~np.isin(found, np.concatenate(lost))
+    kept = found[good]
+    return ScoredRows(
+        taken(pa.concat_tables(outputs), first[good]),
+        None if len(kept) == table.num_rows else kept,
+        tuple(sorted(failures.values(), key=lambda failure: failure.row)),
+    )
