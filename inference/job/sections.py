@@ -60,6 +60,7 @@ class Model(Section):
     """The model that scores the rows. features: the columns that it sees, in order. outputs: name → Arrow type.
 
     batch_bytes: the most bytes of the features of a micro-batch, in place of `batch_size`.
+    trusted: whether its file may be a program, which runs when it is loaded.
     code: patterns, as in `.gitignore`, for the files in the job's folder that score; without patterns all files do.
     """
 
@@ -71,7 +72,7 @@ class Model(Section):
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     batch_bytes: int | None = Field(default=None, ge=1)
     options: dict[str, Any] = {}
-    allow_pickle: bool = False
+    trusted: bool = False
     code: tuple[str, ...] | None = Field(default=None, min_length=1)
 
     _listed = field_validator("features", "code", mode="before")(as_tuple)
