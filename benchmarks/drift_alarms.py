@@ -59,7 +59,7 @@ class Nights:
         described = {
             "name": "flights",
             "input": {"uri": "data/"},
-            "model": {"uses": "torch", "path": "models/delay.pt2", "outputs": {"score": "float32"}},
+            "model": {"uses": "torch", "path": "models/delay.pt2", "trusted": True, "outputs": {"score": "float32"}},
             "output": {"uri": "out/"},
             "checks": list(CHECKS.values()),
         }

@@ -30,6 +30,7 @@ def write_job(path: Path, asked: peer.Asked, **more: Any) -> None:
         "model": {
             "uses": "torch",
             "path": asked.model,
+            "trusted": True,
             "features": spec["features"],
             "outputs": {"score": "float32"},
             "batch_size": asked.batch_size,

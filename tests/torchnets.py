@@ -147,7 +147,8 @@ def load(make_job: MakeJob, tmp_path: Path) -> Callable[..., Loaded]:
         write(tmp_path, file, module)
         own = {} if file.startswith("script") else {"model": f"net:{name}", **({"args": args} if args else {})}
         options = {**own, **model.pop("options", {})}
-        model = {"uses": "torch", "path": file, "outputs": {"score": "float32"}, "options": options, **model}
+        model = {"outputs": {"score": "float32"}, "options": options, "trusted": not own, **model}
+        model = {"uses": "torch", "path": file, **model}
         return make_job(**model), module
 
     return made

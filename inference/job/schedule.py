@@ -29,14 +29,21 @@ class Schedule(Section):
             problem = "L, W, # and ? are not known here"
         if not problem and fields[2] != "*" and fields[4] != "*":
             problem = "day of month and day of week cannot both be given: what that means differs between schedulers"
+        times = 1
         try:
-            CronSim(value, dt.datetime(2026, 1, 1))
+            parsed = CronSim(value, dt.datetime(2026, 1, 1))
+            times = len(parsed.minutes) * len(parsed.hours)
         except CronSimError as error:
             problem = problem or str(error)
         if problem:
             raise ValueError(
                 f'{value!r} is no cron expression ({problem}); write five fields, as "0 2 * * *": minute, hour, day '
                 "of month, month, day of week"
+            )
+        if times > 1:
+            raise ValueError(
+                f"{value!r} is due {times:,} times a day, and a run scores a day: later ones find nothing to score; "
+                'write one minute and one hour, as "0 2 * * *"'
             )
         return value
 
@@ -67,4 +74,4 @@ class Schedule(Section):
         """The logical dates from first to last on which it fires, each once."""
         # Without a time zone, because a night that daylight saving shortens is still a night.
         times = CronSim(self.cron, dt.datetime.combine(first, dt.time()) - dt.timedelta(minutes=1))
-        return list(dict.fromkeys(takewhile(lambda date: date <= last, (time.date() for time in times))))
+        return list(takewhile(lambda date: date <= last, (time.date() for time in times)))

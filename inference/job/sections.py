@@ -62,6 +62,7 @@ class Model(Section):
     batch_bytes: the most bytes of the features of a micro-batch, in place of `batch_size`.
     rows: `dependent` says that a row's output depends on more than the row: on its neighbours, on earlier batches, or
     on chance.
+    trusted: whether its file may be a program, which runs when it is loaded.
     code: patterns, as in `.gitignore`, for the files in the job's folder that score; without patterns all files do.
     """
 
@@ -74,7 +75,7 @@ class Model(Section):
     batch_bytes: int | None = Field(default=None, ge=1)
     rows: Literal["independent", "dependent"] = "independent"
     options: dict[str, Any] = {}
-    allow_pickle: bool = False
+    trusted: bool = False
     code: tuple[str, ...] | None = Field(default=None, min_length=1)
 
     _listed = field_validator("features", "code", mode="before")(as_tuple)

@@ -29,6 +29,7 @@ _PLAIN: dict[str, str] = {
     "less_than_equal": "must be at most {le:g}",
 }
 _OTHER_NAMES: dict[str, str] = {
+    "allow_pickle": "model.trusted",
     "batch_format": "model.options.batch_format",
     "batch_tokens": "model.options.batch_tokens",
     "compute": "resources.actors",

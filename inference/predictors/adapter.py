@@ -124,7 +124,7 @@ class Adapter(Protocol):
         """Inspect the model's file, without loading it and without importing the framework.
 
         Raises:
-            JobError: The file cannot be read; or loading it would run code, and the job does not allow that.
+            JobError: The file cannot be read; or it is a program, and the job does not trust it.
         """
 
     def warm(self) -> None:
@@ -178,14 +178,17 @@ def check_cpu(job: Job) -> None:
         raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0{beside}")
 
 
-def check_no_pickles(job: Job) -> None:
-    """Check that the job allows no pickles, where the adapter never loads one.
+def check_trusted(job: Job, what: str, instead: str) -> None:
+    """Check that the job trusts a model whose file is a program. what: the file. instead: what cannot run code.
 
     Raises:
-        JobError: It allows them.
+        JobError: It does not.
     """
-    if job.model.allow_pickle:
-        raise JobError(f"model.allow_pickle: the {job.model.uses} adapter loads no pickles; remove the key")
+    if not job.model.trusted:
+        raise JobError(
+            f"model.path: {job.model.path} is {what}, a program: to load it is to run whatever its maker put into it, "
+            f"as you; write model.trusted: true if you trust its maker, or {instead}"
+        )
 
 
 def needed(job: Job, path: str | None) -> str:

@@ -55,7 +55,7 @@ def to_batch(table: pa.Table, form: str) -> Any:
     if form == "pyarrow":
         return table
     if form == "torch":
-        from nightjar.inference.predictors.exported import to_tensor  # imports torch, only for those who ask for it
+        from nightjar.inference.predictors.placing import to_tensor  # imports torch, only for those who ask for it
 
         return {name: to_tensor(to_numpy(table.column(name))) for name in table.column_names}
     kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}

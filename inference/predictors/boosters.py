@@ -14,13 +14,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.adapter import (
-    Predictor,
-    WithoutDevices,
-    check_cpu,
-    check_no_pickles,
-    needed,
-)
+from nightjar.inference.predictors.adapter import Predictor, WithoutDevices, check_cpu, needed
 from nightjar.inference.predictors.installed import versions
 
 
@@ -66,7 +60,6 @@ class BoosterAdapter(WithoutDevices):
     def check_keys(self, job: Job) -> None:
         """As `Adapter.check_keys`."""
         self.check_values(job)
-        check_no_pickles(job)
         check_cpu(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
@@ -13,12 +12,12 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.archive import EXPORT_HINT, inspect_program
-from nightjar.inference.predictors.arrays import NUMERIC, Array
+from nightjar.inference.predictors.adapter import needed
 from nightjar.inference.predictors.filling import Filling, fillings, numbers
 from nightjar.inference.predictors.mapped import keep_in_file
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.placing import device_of_job
+from nightjar.inference.predictors.torchfiles import EXPORT_HINT, inspect_torch
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
@@ -27,30 +26,24 @@ def load_program(job: Job, model_path: str | None) -> Program:
     """Load the exported program onto the job's device. Sets torch's number of threads for the process.
 
     Raises:
-        JobError: The program cannot be loaded, would unpickle code, or has inputs that columns cannot fill.
+        JobError: The program cannot be loaded, is not trusted, or has inputs that columns cannot fill.
     """
-    if model_path is None:
-        raise JobError("model.path: the torch adapter needs the path of an exported program (.pt2)")
-    named = job.model.path or model_path  # not that of this process's own copy
-    inspect_program(model_path, job.model.allow_pickle, named)
+    path = needed(job, model_path)
+    inspect_torch(job, path)
     device = device_of_job(job)
     try:
-        exported = torch.export.load(model_path)
+        exported = torch.export.load(path)
         if device.type == "cuda":
             exported = move_to_device_pass(exported, device)
         else:
             held = (*exported.state_dict.values(), *exported.constants.values())
-            keep_in_file((each for each in held if isinstance(each, torch.Tensor)), model_path)
+            keep_in_file((each for each in held if isinstance(each, torch.Tensor)), path)
         module = exported.module()
     except Exception as error:
-        said = str(error).replace(model_path, named)
+        named = str(job.model.path)  # not that of this process's own copy
+        said = str(error).replace(path, named)
         raise JobError(f"model.path: torch cannot load {named}: {type(error).__name__}: {said}") from error
     return Program(exported, module, device, tuple(job.model.outputs))
-
-
-def to_tensor(values: Array) -> torch.Tensor | Array:
-    """Copy numbers into a tensor, because torch has no read-only tensor; return anything else unchanged."""
-    return torch.from_numpy(np.array(values)) if values.dtype.kind in NUMERIC else values
 
 
 class _Input:

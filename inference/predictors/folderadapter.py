@@ -104,7 +104,7 @@ class FolderAdapter(OnTorch):
         """As `Adapter.fingerprint`."""
         found: dict[str, str] = {}
         for library in self.counted:
-            found |= versions(job.model.uses, (library,), self.extra)
+            found |= versions(job.model.uses, (library,))
         return found
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:

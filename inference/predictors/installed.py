@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import metadata
+from importlib import import_module, metadata
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.predictors.adapter import Adapter
 
 
-def versions(uses: str, alternatives: Sequence[str], extra: str = "") -> dict[str, str]:
+def versions(uses: str, alternatives: Sequence[str]) -> dict[str, str]:
     """The versions of those distributions that are installed, of several that bring the same module.
-
-    extra: as in `missing`.
 
     Raises:
         JobError: None is installed.
@@ -22,16 +22,14 @@ def versions(uses: str, alternatives: Sequence[str], extra: str = "") -> dict[st
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     if not found:
-        raise missing(uses, alternatives[:1], extra)
+        raise missing(uses, alternatives[:1])
     return found
 
 
-def missing(uses: str, needs: Sequence[str], extra: str = "") -> JobError:
-    """The error for a framework that is not installed.
-
-    needs: the distributions of the extra. extra: its name, if it is not that of the adapter.
-    """
+def missing(uses: str, needs: Sequence[str]) -> JobError:
+    """The error for a framework that is not installed. needs: the distributions of the adapter's extra."""
+    adapter: Adapter = import_module(FRAMEWORKS[uses].module).ADAPTER
     return JobError(
         f"model.uses: the {uses} adapter needs {' and '.join(needs)}; install {'it' if len(needs) == 1 else 'them'}: "
-        f"pip install 'nightjar-batch[{extra or uses}]'"
+        f"pip install 'nightjar-batch[{adapter.extra}]'"
     )

@@ -56,7 +56,7 @@ class Keras(OnTorch):
             raise JobError(f"model.path: {named} is not a .keras, .h5 or .hdf5 file; {_HOW}")
         try:
             if suffix in ARCHIVE:
-                check_archive(file, named, job.model.allow_pickle)
+                check_archive(file)
             else:
                 check_hdf5(file)
         except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:

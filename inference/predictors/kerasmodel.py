@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError
@@ -20,10 +20,12 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import features, outputs
 from nightjar.inference.predictors.filling import Filling, fillings, numbers
 from nightjar.inference.predictors.installed import missing
-from nightjar.inference.predictors.kerasfiles import HDF5, check_no_code, check_weights
+from nightjar.inference.predictors.kerasfiles import HDF5, check_weights
 from nightjar.inference.predictors.placing import device_of_job
 
 _IMPORT = threading.Lock()
+_SAFE_SINCE = "3.15"
+"""Files get around the `safe_mode` of older releases."""
 
 
 def keras_on_torch() -> Any:
@@ -61,6 +63,8 @@ def load_keras(job: Job, path: str) -> Model:
         keras = keras_on_torch()
     except ImportError as error:
         raise missing("keras", ("keras",)) from error
+    if Version(keras.__version__) < Version(_SAFE_SINCE):
+        raise JobError(f"model.uses: the keras adapter needs Keras {_SAFE_SINCE} or newer, not {keras.__version__}")
     device = device_of_job(job)
     with keras.device(_named(device)):
         return Model(job, keras, _loaded(job, keras, Path(path)), device)
@@ -70,20 +74,18 @@ def _loaded(job: Job, keras: Any, path: Path) -> Any:
     named = str(job.model.path)
     try:
         if path.suffix.lower() in HDF5:
-            _check_layers(path, named, job.model.allow_pickle)
+            _check_layers(path)
         else:
             check_weights(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # advice for whoever wrote the layers
-            return keras.saving.load_model(path, compile=False, safe_mode=not job.model.allow_pickle)
-    except JobError:
-        raise
+            return keras.saving.load_model(path, compile=False, safe_mode=not job.model.trusted)
     except Exception as error:
         first = _first(error)
         said = str(first).replace(str(path), named).strip().partition("\n")[0]
         raise JobError(
             f"model.path: Keras cannot load {named}: {type(first).__name__}: {said}; a model with layers of your own "
-            "needs a class of your own to score it"
+            "needs a class of your own to score it, and Python code in it (a Lambda layer) needs model.trusted: true"
         ) from error
 
 
@@ -93,15 +95,12 @@ def _first(error: BaseException) -> BaseException:
     return error if before is None else _first(before)
 
 
-def _check_layers(path: Path, named: str, allow_code: bool) -> None:
-    """Look for code in HDF5. Not every release of Keras does."""
+def _check_layers(path: Path) -> None:
     import h5py
 
     with h5py.File(path, "r") as file:
-        described = file.attrs.get("model_config")
-    if described is None:
-        raise ValueError("the file holds weights alone, without the layers; save the whole model: model.save(…)")
-    check_no_code(json.loads(described), named, allow_code)
+        if "model_config" not in file.attrs:
+            raise ValueError("the file holds weights alone, without the layers; save the whole model: model.save(…)")
 
 
 @dataclass(frozen=True, slots=True)

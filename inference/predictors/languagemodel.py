@@ -10,7 +10,6 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import AnswersCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, flag, keywords, text, texts
-from nightjar.inference.predictors.adapter import check_no_pickles
 from nightjar.inference.predictors.answers import check_schema
 from nightjar.inference.predictors.apis import CHAT, COMPLETIONS, EMBEDDINGS, reader_of
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -67,7 +66,6 @@ class LanguageModel:
 
     def check_keys(self, job: Job) -> None:
         """As `Adapter.check_keys`."""
-        check_no_pickles(job)
         options = job.model.options
         prompt = prompt_of(job)
         api = options.get("api", CHAT)

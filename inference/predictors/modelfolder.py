@@ -1,12 +1,11 @@
 """Looks into the folder of a transformers model without a library: whether all of it is there, and whether it is whole.
 
-The weights are safetensors; pickled weights (`pytorch_model.bin`) are taken only if the job allows pickles.
+The weights are safetensors; or `pytorch_model.bin`, of which transformers and vLLM unpickle tensors alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,20 @@ _TOKENISERS = (
 TOKENISER, PROCESSOR = "tokenizer", "processor"
 """What reads the rows for a model: a tokenizer reads texts, a processor images or sounds."""
 
+_HEADER_BYTES = 100_000_000
+"""The longest header that safetensors itself reads."""
+
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _HOW = "write one with model.save_pretrained(folder) and tokenizer.save_pretrained(folder)"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """The folder with config.json. named: how the job names it, for messages. safe: its weights are safetensors."""
+    """The folder with config.json. named: how the job names it, for messages."""
 
     path: Path
     named: str
     config: dict[str, Any]
-    safe: bool
 
 
 def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
@@ -46,7 +47,7 @@ def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
     readers: `TOKENISER`, `PROCESSOR` or both; a tokenizer, if none is named.
 
     Raises:
-        JobError: One is missing or cut, or the weights are pickles and the job allows none.
+        JobError: One is missing or cut.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"
@@ -54,7 +55,7 @@ def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
     config = read_json(path / "config.json", f"{named}/config.json", f"so this is no model's folder: {_HOW}")
     if not isinstance(config.get("model_type"), str):
         raise JobError(f"model.path: {named}/config.json names no model_type, so this is no transformers model; {_HOW}")
-    safe = _check_weights(job, path, named)
+    _check_weights(path, named)
     readers = readers or (TOKENISER,)
     if PROCESSOR in readers and not any((path / name).is_file() for name in _PROCESSORS):
         raise JobError(
@@ -66,7 +67,7 @@ def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
             f"model.path: {named} has no tokenizer.json, so texts cannot be read for this model; save its tokenizer "
             "into the same folder: tokenizer.save_pretrained(folder)"
         )
-    return ModelFolder(path, named, config, safe)
+    return ModelFolder(path, named, config)
 
 
 def read_json(path: Path, named: str, otherwise: str = "") -> dict[str, Any]:
@@ -87,22 +88,16 @@ def read_json(path: Path, named: str, otherwise: str = "") -> dict[str, Any]:
     return content
 
 
-def _check_weights(job: Job, path: Path, named: str) -> bool:
-    """Whether the weights are safetensors. Checks that all their files are there, and whole."""
-    if found := _weights(path, named, _SAFE):
-        for name in found:
-            _check_whole(path / name, f"{named}/{name}")
-        return True
-    pickled = _weights(path, named, _PICKLED)
-    if not pickled:
+def _check_weights(path: Path, named: str) -> None:
+    found = _weights(path, named, _SAFE)
+    for name in found:
+        try:
+            check_safetensors(path / name)
+        except Exception as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise JobError(f"model.path: {named}/{name} cannot be read: {reason}; copy or write it again") from error
+    if not found and not _weights(path, named, _PICKLED):
         raise JobError(f"model.path: {named} has no weights ({_SAFE}); {_HOW}")
-    if not job.model.allow_pickle:
-        raise JobError(
-            f"model.path: {named} has its weights only as a pickle ({pickled[0]}), which could run code; write them "
-            "as safetensors (model.save_pretrained(folder)), or set model.allow_pickle: true if you trust whoever made "
-            "the file"
-        )
-    return False
 
 
 def _weights(path: Path, named: str, whole: str) -> list[str]:
@@ -122,27 +117,22 @@ def _weights(path: Path, named: str, whole: str) -> list[str]:
     return files
 
 
-def _check_whole(path: Path, named: str) -> None:
+def check_safetensors(path: Path) -> None:
     """Check that a file of safetensors has all the bytes that its header names.
 
     Source: "Format" in the README of safetensors: the header's length in 8 bytes, the header as JSON, the tensors.
+
+    Raises:
+        Exception: It has not, or is no such file.
     """
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = path.stat().st_size
-            if length > size - 8:
-                raise ValueError("it is cut, or no file of safetensors")
-            header = json.loads(file.read(length))
-        needs = 8 + length + max(_ends(header), default=0)
-        if needs != size:
-            raise ValueError(f"it has {size:,} bytes, and its header names {needs:,}")
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {named} cannot be read: {reason}; copy or write it again") from error
-
-
-def _ends(header: Any) -> Iterator[int]:
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            yield int(tensor["data_offsets"][1])
+    with path.open("rb") as file:
+        length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        if length > size - 8:
+            raise ValueError("it is cut, or no file of safetensors")
+        if length > _HEADER_BYTES:
+            raise ValueError(f"its header has {length:,} bytes, and may have {_HEADER_BYTES:,}")
+        header = json.loads(file.read(length))
+    tensors = (each for name, each in header.items() if name != "__metadata__")
+    needs = 8 + length + max((int(each["data_offsets"][1]) for each in tensors), default=0)
+    if needs != size:
+        raise ValueError(f"it has {size:,} bytes, and its header names {needs:,}")

@@ -17,10 +17,11 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, flag, text
 from nightjar.inference.predictors import features
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_pickles, needed
+from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.modelproto import ModelFiles, external_files
+from nightjar.inference.storage.protocol import is_local
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 """The distributions that bring the module."""
@@ -49,7 +50,6 @@ class Onnx:
     scratch: tuple[str, ...] = (os.path.expanduser("~/.cache/Microsoft/DeveloperTools/.onnxruntime/"),)  # noqa: PTH111
 
     def check_keys(self, job: Job) -> None:
-        check_no_pickles(job)
         name = job.model.options.get("file", "model.onnx")
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise JobError(f"model.options.file: write the name of a file in the folder of model.path, not {name!r}")
@@ -62,7 +62,9 @@ class Onnx:
         features.check_types(job, schema, features.is_number_or_text, takes, "convert this one in a preprocess")
 
     def inspect(self, job: Job, path: str) -> None:
-        _look(job, path)
+        model = _look(job, path).model
+        if is_local(str(job.model.path)):  # copies, as of remote files, have links of their own
+            _check_links(Path(path), model)
 
     def warm(self) -> None:
         from nightjar.inference.predictors.session import runtime
@@ -110,6 +112,20 @@ def _look(job: Job, path: str) -> ModelFiles:
         if not (model.parent / name).is_file():
             raise JobError(f"model.path: {named} keeps weights in {name!r}, which is not beside it")
     return ModelFiles(model, weights)
+
+
+def _check_links(folder: Path, model: Path) -> None:
+    """Check that no file of the folder is a link to elsewhere: any bytes can be weights, and then become outputs.
+
+    Raises:
+        JobError: One is. A link into the folder in which the model's file really lies is none, as in the Hub's cache.
+    """
+    homes = [os.path.realpath(home) for home in (folder, model.resolve().parent)]
+    for each in folder.rglob("*"):
+        if not any(Path(real := os.path.realpath(each)).is_relative_to(home) for home in homes):
+            raise JobError(
+                f"model.path: {each} is a link to {real}, outside of the model's folder; copy the file there"
+            )
 
 
 def _model_file(job: Job, path: Path) -> Path:

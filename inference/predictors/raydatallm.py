@@ -16,11 +16,11 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, text, whole
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_no_pickles, needed
+from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
 from nightjar.inference.predictors.languagemodel import check_rescored
 from nightjar.inference.predictors.rayprocessor import CONFIG, followed
 from nightjar.inference.predictors.user import makes_no_callable
-from nightjar.inference.predictors.vllm import OnVllm, needing_vllm
+from nightjar.inference.predictors.vllm import OnVllm, check_code_trusted, needing_vllm
 
 _NAMED = r"[\w.]+:\w+"
 
@@ -49,12 +49,11 @@ class RayDataLLM(OnVllm):
     def check_keys(self, job: Job) -> None:
         """As `Adapter.check_keys`."""
         super().check_keys(job)
-        check_no_pickles(job)
         check_rescored(job)
 
     def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
         """As `TakesCode.check_code`."""
-        followed(found["model.config"])
+        check_code_trusted(job, followed(found["model.config"]).engine)
         for key in ("model.preprocess", "model.postprocess"):
             if (function := found.get(key)) is not None:
                 _check_function(key, function)
@@ -64,7 +63,7 @@ class RayDataLLM(OnVllm):
 
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
-        with needing_vllm():
+        with needing_vllm(job):
             from nightjar.inference.predictors.raydatallmmodel import RayDataModel
         return RayDataModel(job, needed(job, path))
 

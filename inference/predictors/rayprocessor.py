@@ -81,6 +81,16 @@ def followed(config: Any) -> Followed:
     )
 
 
+def renamed(error: BaseException | None) -> str:
+    """Today's name of what code of an older Ray asks for, if that is why the code cannot be imported; else ''."""
+    # An ImportError has the module's name, and pydantic's ValidationError that of the class.
+    if isinstance(error, ImportError) and error.name == "ray.data.llm":
+        return "Ray calls it build_processor now, no longer build_llm_processor; model.config needs neither"
+    if getattr(error, "title", "") == CONFIG:
+        return "the key of the model is model_source now, no longer model"
+    return ""
+
+
 def _stage(config: Any, name: str) -> dict[str, Any]:
     """What a configuration says of a stage: `enabled`, and the stage's other keys."""
     given = getattr(config, name)

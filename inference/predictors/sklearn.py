@@ -1,5 +1,5 @@
 """`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle; or, if the job
-allows it, in a pickle or joblib file.
+trusts it, in a pickle or joblib file.
 
 Types that skops does not trust by default are loaded only if `model.options.trusted` names them. The file has the
 learnt values, but not the code that computes with them. So the versions of scikit-learn, and of the packages that
@@ -25,7 +25,15 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, texts
 from nightjar.inference.predictors import features, outputs
-from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, WithoutDevices, check_cpu, needed
+from nightjar.inference.predictors.adapter import (
+    SHARED_BYTES,
+    Adapter,
+    Predictor,
+    WithoutDevices,
+    check_cpu,
+    check_trusted,
+    needed,
+)
 from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
 from nightjar.inference.predictors.installed import missing, versions
@@ -38,10 +46,7 @@ _OPTIONS = (
     texts("trusted", "types that skops may load besides those that it trusts", "none", _TRUSTED),
     BATCH_FORMAT,
 )
-_HOW = (
-    "write one with skops.io.dump(model, 'model.skops'). A pickle or joblib file can run any code; if you trust "
-    "whoever made it, set model.allow_pickle: true"
-)
+_HOW = "write a skops file: skops.io.dump(model, 'model.skops')"
 
 
 class Sklearn(WithoutDevices):
@@ -73,10 +78,9 @@ class Sklearn(WithoutDevices):
         """No check: only the model knows which types it takes; a model with an encoder takes text, too."""
 
     def inspect(self, job: Job, path: str) -> None:
-        """Check that the file is a skops file, unless pickles are allowed. Its types are not checked: only skops can,
-        and its import takes seconds.
-        """
-        if job.model.allow_pickle and not zipfile.is_zipfile(path):
+        """Check that the file is a skops file, or trusted. `load` checks its types: to import skops takes seconds."""
+        if not zipfile.is_zipfile(path):
+            check_trusted(job, "a pickle or joblib file", _HOW)
             return
         try:
             with zipfile.ZipFile(path) as archive:

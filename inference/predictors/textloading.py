@@ -68,7 +68,7 @@ def quiet(job: Job) -> Iterator[Any]:
     try:
         import transformers
     except ImportError as error:
-        raise missing(job.model.uses, ("transformers",), extra="transformers") from error
+        raise missing(job.model.uses, ("transformers",)) from error
     said = transformers.utils.logging
     level, bars = said.get_verbosity(), said.is_progress_bar_enabled()
     said.set_verbosity_error()
@@ -93,7 +93,6 @@ def load_model(job: Job, folder: ModelFolder, auto: Any) -> Any:
             folder.path,
             local_files_only=True,
             trust_remote_code=False,
-            use_safetensors=folder.safe,
             dtype=dtype,
             output_loading_info=True,
         )

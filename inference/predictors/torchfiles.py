@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -10,8 +9,15 @@ from pathlib import Path, PurePosixPath
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import choice, flag, keywords, text
-from nightjar.inference.predictors.archive import inspect_program
+from nightjar.inference.predictors.adapter import check_trusted
 from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.modelfolder import check_safetensors
+
+EXPORT_HINT = (
+    "torch.export.save(torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim('n')},)), "
+    "'model.pt2')"
+)
+"""How a user makes a .pt2. The example needs more than one row, because one row would fix the batch size at 1."""
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -82,26 +88,33 @@ def inspect_torch(job: Job, path: str) -> None:
     """Look at the model's file, without reading its weights. path: the local copy.
 
     Raises:
-        JobError: It is not what the job takes it for, or not a whole file. Names `model.path`.
+        JobError: It is not what the job takes it for, not a whole file, or a program that the job does not trust. Names
+        `model.path`.
     """
     kind, named = kind_of(job), str(job.model.path)
-    if kind is EXPORTED:
-        inspect_program(path, job.model.allow_pickle, named)
-        return
+    if kind is EXPORTED and not named.endswith(".pt2"):
+        raise JobError(f"model.path: {named} is not a .pt2 exported program; make one with {EXPORT_HINT}")
     try:
         if is_safetensors(named):
-            _check_safetensors(path)
+            check_safetensors(Path(path))
         else:
             _check_archive(kind, path)
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, OverflowError) as error:
+    except Exception as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}") from error
+    if kind is not STATE:
+        instead = "save its state dict (.safetensors) and name the code of its module in model.options.model"
+        check_trusted(job, kind.what, instead)
 
 
 def _check_archive(kind: Kind, path: str) -> None:
-    """Raises ValueError if a file that torch wrote is of the other kind."""
+    """Raises ValueError if a file that torch wrote is of another kind."""
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] for name in archive.namelist()}
+    if kind is EXPORTED:
+        if not any(name.startswith("models/") for name in names):
+            raise ValueError(f"it holds no exported program; make one with {EXPORT_HINT}")
+        return
     scripted = "constants.pkl" in names and any(name.startswith("code/") for name in names)
     if kind is SCRIPTED and not scripted:
         raise ValueError(
@@ -111,16 +124,3 @@ def _check_archive(kind: Kind, path: str) -> None:
         raise ValueError("it is TorchScript, which has its own code; remove model.options.model and args")
     if "data.pkl" not in names:
         raise ValueError("torch.save did not write it")
-
-
-def _check_safetensors(path: str) -> None:
-    """Raises ValueError if the header of the file is not that of a file of this size."""
-    size = Path(path).stat().st_size
-    with Path(path).open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length + 8 > size:
-            raise ValueError("its header is longer than the file")
-        header = json.loads(file.read(length))
-    tensors = (each for name, each in header.items() if name != "__metadata__")
-    if 8 + length + max((int(each["data_offsets"][1]) for each in tensors), default=0) != size:
-        raise ValueError("it was cut off, or has bytes of no tensor")

@@ -22,6 +22,7 @@ from nightjar.inference.job.options import Option
 from nightjar.inference.predictors.adapter import Adapter, Predictor, TakesCode, WithoutDevices, adapter_of
 from nightjar.inference.predictors.asynchronous import Synchronous
 from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.rayprocessor import renamed
 from nightjar.inference.predictors.torchinference import Managed, is_torch_inference
 
 BatchFunction = Callable[[Any], Any]
@@ -101,7 +102,12 @@ def imported(job: Job) -> dict[str, Any]:
     Raises:
         JobError: An object cannot be found, or its module cannot be imported.
     """
-    return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
+    try:
+        return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
+    except JobError as error:
+        if hint := renamed(error.__cause__):
+            raise JobError(f"{error}; {hint}") from error.__cause__
+        raise
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:

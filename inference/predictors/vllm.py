@@ -16,7 +16,7 @@ from typing import Any
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, keywords, text, whole
-from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
+from nightjar.inference.predictors.adapter import Adapter, Predictor, check_trusted, needed
 from nightjar.inference.predictors.installed import missing, versions
 from nightjar.inference.predictors.languagemodel import ASKED, LanguageModel
 from nightjar.inference.predictors.modelfolder import look
@@ -96,6 +96,7 @@ class VLLM(LanguageModel, OnVllm):
             raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
         if "model" in options.get("engine", {}):
             raise JobError("model.engine.model: model.path names the model; leave it out")
+        check_code_trusted(job, options.get("engine", {}))
 
     def reads(self, job: Job) -> tuple[str, ...]:
         """As `Reads`: what `engine` names, as the tokenizer or a draft model."""
@@ -105,7 +106,7 @@ class VLLM(LanguageModel, OnVllm):
 
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
-        with needing_vllm():
+        with needing_vllm(job):
             from nightjar.inference.predictors.vllmmodel import VllmModel
         return VllmModel(job, needed(job, path))
 
@@ -128,8 +129,18 @@ def _is_read(key: str, path: str) -> bool:
     return "/" in path and (os.path.isfile(path) or (key in _FOLDERS and os.path.isdir(path)))  # noqa: PTH112, PTH113
 
 
+def check_code_trusted(job: Job, engine: Mapping[str, Any]) -> None:
+    """Check that the job trusts the code in the model's folder, if vLLM's engine is to run that.
+
+    Raises:
+        JobError: It does not.
+    """
+    if engine.get("trust_remote_code"):
+        check_trusted(job, "a folder whose code trust_remote_code runs", "leave that key out")
+
+
 @contextmanager
-def needing_vllm() -> Iterator[None]:
+def needing_vllm(job: Job) -> Iterator[None]:
     """In this context vLLM is imported.
 
     Raises:
@@ -140,7 +151,7 @@ def needing_vllm() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "vllm":
             raise
-        raise missing("vllm", ("vllm",)) from error
+        raise missing(job.model.uses, ("vllm",)) from error
 
 
 ADAPTER: Adapter = VLLM()

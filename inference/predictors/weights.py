@@ -71,16 +71,17 @@ def _weights(job: Job, path: str) -> dict[str, torch.Tensor]:
     """The tensors of a file by name.
 
     Raises:
-        JobError: The file cannot be read, would unpickle other objects than tensors, or holds none.
+        JobError: The file cannot be read, holds none, or other objects besides and the job does not trust it.
     """
     if is_safetensors(job.model.path):
         return _safetensors(job, path)
     try:
-        held = torch.load(path, map_location="cpu", weights_only=not job.model.allow_pickle, mmap=True)
+        held = torch.load(path, map_location="cpu", weights_only=not job.model.trusted, mmap=True)
     except pickle.UnpicklingError as error:
         raise JobError(
-            f"model.path: {job.model.path} holds other objects than tensors, and to load them can run any code. Save "
-            "module.state_dict() alone, or, if you trust whoever made the file, set model.allow_pickle: true"
+            f"model.path: {job.model.path} holds other objects than tensors, and to load them is to run whatever their "
+            "maker put into them, as you; write model.trusted: true if you trust the maker, or save "
+            "module.state_dict() alone"
         ) from error
     except Exception as error:
         raise _not_loaded(job, path, error) from error

@@ -213,6 +213,7 @@ def _as_it_was() -> Iterator[None]:
 
 def make_job(files: Path, flavour: Flavour, **model: Any) -> Job:
     section = {"uses": flavour.uses, "path": flavour.file, "outputs": {"score": "float64"}, "options": flavour.options}
+    section["trusted"] = flavour.file in ("model.pt2", "script.pt")
     section.update(model)
     content = {"name": "t", "input": {"uri": "in/"}, "model": section, "output": {"uri": "out"}}
     return parse_job(content, files / "job.yaml")

@@ -172,12 +172,12 @@ def test_the_smallest_shared_file_is_the_smallest_that_is_not_copied() -> None:
 def test_weights_that_are_used_as_they_lie_in_the_file_are_no_memory_of_the_process(tmp_path: Path) -> None:
     """Of each kind of file. What is computed is the same, to the bit. Another type makes a copy of each one's own."""
     own = {"uses": "torch", "options": {"model": "net:build"}}
-    program = job_in(tmp_path, "program", "model.pt2", uses="torch")
+    program = job_in(tmp_path, "program", "model.pt2", uses="torch", trusted=True)
     save_program(program.with_name("model.pt2"))
     jobs = [program]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        jobs.append(job_in(tmp_path, "script", "script.pt", uses="torch"))
+        jobs.append(job_in(tmp_path, "script", "script.pt", uses="torch", trusted=True))
         write(jobs[-1].parent, "script.pt", torch.nn.Linear(WIDTH, OUTPUTS))
     for file in ("state.pth", "state.safetensors"):
         jobs.append(job_in(tmp_path, file, file, **own))
@@ -189,7 +189,7 @@ def test_weights_that_are_used_as_they_lie_in_the_file_are_no_memory_of_the_proc
     names: dict[str, Any] = {}
     exec(NET, names)
     write(jobs[-1].parent, "state.safetensors", names["Tied"]())
-    pickled = {"uses": "sklearn", "allow_pickle": True}
+    pickled = {"uses": "sklearn", "trusted": True}
     jobs.append(job_in(tmp_path, "joblib", "model.joblib", **pickled))
     save_estimator(jobs[-1].with_name("model.joblib"))
     for shared in (True, False):

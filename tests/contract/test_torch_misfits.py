@@ -222,18 +222,18 @@ class Crafted:
         return (Path.touch, (Path("ran"),))
 
 
-def test_no_pickle_is_loaded_unless_the_job_allows_it(
+def test_other_objects_than_tensors_are_loaded_only_if_the_job_trusts_the_file(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     module = module_of("Net")
     torch.save({**module.state_dict(), "evil": Crafted()}, tmp_path / "state.pt")
     job = make_job(uses="torch", path="state.pt", options={"model": "net:Net"})
-    with pytest.raises(JobError, match=r"^model\.path: .*holds other objects than tensors.*model\.allow_pickle: true$"):
+    with pytest.raises(JobError, match=r"^model\.path: .*holds other objects than tensors.*model\.trusted: true if"):
         load_scorer(job, job.model.path)
     assert not (tmp_path / "ran").exists()
     torch.save(module, tmp_path / "state.pt")
-    allowed = make_job(uses="torch", path="state.pt", options={"model": "net:Net"}, allow_pickle=True)
+    allowed = make_job(uses="torch", path="state.pt", options={"model": "net:Net"}, trusted=True)
     found = scored(allowed, table_of(numbers(3, 2)))["score"]
     with torch.no_grad():
         np.testing.assert_array_equal(found, module(torch.from_numpy(numbers(3, 2))).numpy().reshape(-1))
@@ -266,7 +266,7 @@ def test_a_script_that_runs_out_of_memory_or_loses_the_device_says_so(
             return a
 
     write(tmp_path, "script.pt", Failing())
-    job = make_job(uses="torch", path="script.pt", outputs={"score": "float32"})
+    job = make_job(uses="torch", path="script.pt", outputs={"score": "float32"}, trusted=True)
     scorer = load_scorer(job, job.model.path)
     assert scorer(pa.table({"a": pa.array([1.0], F32)}))["score"].to_pylist() == [1.0]
     with pytest.raises(getattr(torch, kind)) as caught:

@@ -167,6 +167,7 @@ def test_every_job_file_in_the_docs_is_one(tmp_path: Path) -> None:
     from nightjar.inference.job.file import parse_job
     from nightjar.inference.job.model import Job
     from nightjar.inference.job.yamlfile import read_yaml
+    from nightjar.inference.predictors import check_keys
 
     seen = 0
     for page in PAGES:
@@ -174,7 +175,7 @@ def test_every_job_file_in_the_docs_is_one(tmp_path: Path) -> None:
             (tmp_path / "block.yaml").write_text(block)
             content = read_yaml(tmp_path / "block.yaml")
             if "name" in content:
-                parse_job(content, Path("/nowhere/job.yaml"))
+                check_keys(parse_job(content, Path("/nowhere/job.yaml")))
                 seen += 1
             else:
                 assert set(content) <= {*Job.model_fields, "triggers"}, page.name

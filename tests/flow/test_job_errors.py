@@ -197,12 +197,12 @@ def no_yaml(lake: Lake) -> str:
 def unreadable_model(lake: Lake) -> str:
     (lake.folder / "model.pt2").write_bytes(b"not a model")
     lake.write_job(model__uses="torch", model__path="model.pt2")
-    return r"model\.path: .*/model\.pt2 is not a readable \.pt2 exported program: it is not a zip archive, .*"
+    return r"model\.path: .*/model\.pt2 is not an exported program \(\.pt2\) that can be read: File is not a zip file"
 
 
 def column_no_model_takes(lake: Lake) -> str:
     write_program(lake.folder / "model.pt2", b"")
-    lake.write_job(model__uses="torch", model__path="model.pt2", model__features=["x", "name"])
+    lake.write_job(model__uses="torch", model__path="model.pt2", model__trusted=True, model__features=["x", "name"])
     return r"model\.features: 'name' is string, and the torch adapter takes numbers only; list the columns .*"
 
 
@@ -268,9 +268,8 @@ def test_a_hostile_model_is_refused_without_being_loaded(lake: Lake) -> None:
     said = refusal(lake)
     assert not proof.exists()
     assert re.fullmatch(
-        r"model\.path: .*/model\.pt2: it holds a bare pickle \(data/sample_inputs/model\.pt\), and loading that can "
-        r"run any code\. Export the model again with torch\.export\.save, or, if you trust whoever made the file, set "
-        r"model\.allow_pickle: true",
+        r"model\.path: .*/model\.pt2 is an exported program \(\.pt2\), a program: to load it is to run whatever its "
+        r"maker put into it, as you; write model\.trusted: true if you trust its maker, or save its state dict .*",
         said,
     ), said
 

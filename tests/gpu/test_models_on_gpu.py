@@ -135,7 +135,7 @@ def test_a_gpu_gives_what_the_cpu_gives(make_job: MakeJob, tmp_path: Path, name:
     case = CASES[name]
     case.write(tmp_path)
     table, before = case.table, held()
-    model = {"uses": case.uses, "path": case.path, "outputs": case.outputs, "options": case.options}
+    model = {"uses": case.uses, "path": case.path, "outputs": case.outputs, "options": case.options, "trusted": True}
     on_cpu, on_gpu = (make_job(job={"resources": {"gpus": gpus}}, **model) for gpus in (0, 1))
     check_keys(on_gpu)
     wanted = load_scorer(on_cpu, on_cpu.model.path)(table)

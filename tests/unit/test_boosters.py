@@ -416,7 +416,6 @@ def test_xgboost_refuses_an_infinite_number_and_says_so_in_one_line(tmp_path: Pa
 @pytest.mark.parametrize(
     ("section", "sentence"),
     [
-        ({"allow_pickle": True}, r"model\.allow_pickle: the \w+ adapter loads no pickles; remove the key"),
         ({"gpus": 1}, r"resources\.gpus: the \w+ adapter computes on the CPU; write gpus: 0"),
         ({"options": {"raw": 1}}, r"model\.options\.raw: the \w+ adapter knows only the options .*batch_format"),
     ],

@@ -130,7 +130,6 @@ def test_of_two_classes_one_output_is_the_probability_of_the_second(tmp_path: Pa
     [
         ({"options": {"prediction_type": "Probabilty"}}, r"options\.prediction_type: .* did you mean 'Probability'\?$"),
         ({"options": {"ntree_end": 0}}, r"options\.ntree_end: write a number of trees from 1 on, not 0$"),
-        ({"allow_pickle": True}, r"allow_pickle: the catboost adapter loads no pickles; remove the key$"),
     ],
 )
 def test_keys_that_mean_nothing_to_it_are_refused(tmp_path: Path, section: dict[str, Any], sentence: str) -> None:

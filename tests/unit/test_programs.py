@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +17,9 @@ from predicting import F32, TABLE, MakeJob, export, jobs_in, scored
 
 from lazily import lazily
 from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import Scorer, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of
 
 torch = lazily("torch")
 
@@ -22,7 +27,7 @@ torch = lazily("torch")
 @pytest.fixture
 def torch_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeJob]:
     with jobs_in(tmp_path, monkeypatch) as make:
-        yield partial(make, uses="torch", path="m.pt2")
+        yield partial(make, uses="torch", path="m.pt2", trusted=True)
 
 
 def test_one_input_gets_the_features_stacked_in_their_order(torch_job: MakeJob, tmp_path: Path) -> None:
@@ -167,3 +172,71 @@ def test_results_of_earlier_batches_are_not_overwritten_by_later_ones(torch_job:
     first = scorer(TABLE)["score"]
     scorer(TABLE.set_column(0, "a", pa.array([7.0, 8.0, 9.0], F32)))
     assert first.to_pylist() == [1.0, 2.0, 3.0]
+
+
+# ---- what is seen of a file before it is loaded ---------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return Path(export(tmp_path / "good.pt2", lambda x: x[:, 0], torch.ones(4, 2), layer=True))
+
+
+def look(job: Job, path: Path) -> None:
+    adapter_of(job).inspect(job, str(path))
+
+
+def test_a_program_that_cannot_be_loaded_is_named_as_the_job_names_it(
+    torch_job: MakeJob, program: Path, tmp_path: Path
+) -> None:
+    """A process loads its own copy, whose path helps nobody."""
+    with zipfile.ZipFile(program) as archive, zipfile.ZipFile(tmp_path / "copy.pt2", "w") as copy:
+        for name in archive.namelist():
+            copy.writestr(name, b"{}" if name.endswith("/model.json") else archive.read(name))
+    with pytest.raises(JobError, match=r"^model\.path: torch cannot load \S+/models/m\.pt2: ") as refused:
+        load_scorer(torch_job(path="models/m.pt2"), str(tmp_path / "copy.pt2"))
+    assert "copy.pt2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04", b"PK\x05\x06" + bytes(18)])
+def test_an_unreadable_file_names_the_key(torch_job: MakeJob, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.pt2").write_bytes(content)
+    with pytest.raises(JobError, match=r"^model\.path: .*m\.pt2 is not an exported program \(\.pt2\) that can be read"):
+        look(torch_job(), tmp_path / "m.pt2")
+
+
+def test_every_truncation_of_a_program_names_the_key(torch_job: MakeJob, program: Path, tmp_path: Path) -> None:
+    whole = program.read_bytes()
+    for keep in range(0, len(whole), max(1, len(whole) // 50)):
+        (tmp_path / "cut.pt2").write_bytes(whole[:keep])
+        with pytest.raises(JobError, match=r"^model\.path"):
+            look(torch_job(), tmp_path / "cut.pt2")
+
+
+def test_another_kind_of_file_is_told_how_to_export(torch_job: MakeJob, tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(1, 1).state_dict(), tmp_path / "m.bin")
+    with pytest.raises(JobError, match=r"^model\.path: .*m\.bin is not a \.pt2 .*torch\.export\.save"):
+        look(torch_job(path="m.bin"), tmp_path / "m.bin")
+    (tmp_path / "m.bin").rename(tmp_path / "m.pt2")
+    with pytest.raises(JobError, match=r"holds no exported program; make one with torch\.export"):
+        look(torch_job(), tmp_path / "m.pt2")
+    with pytest.raises(JobError, match=r"^model\.path: .*that can be read: No such file"):
+        look(torch_job(), tmp_path / "gone.pt2")
+
+
+def test_inspecting_does_not_import_torch(program: Path) -> None:
+    code = (
+        "import sys; from nightjar.inference.predictors.adapter import adapter_of; from nightjar.inference.job.model "
+        "import Job; job = Job.model_validate({'name': 't', 'input': {'uri': 'a'}, 'output': {'uri': 'b'}, 'model': "
+        f"{{'uses': 'torch', 'path': {str(program)!r}, 'trusted': True, 'outputs': {{'y': 'float32'}}}}}});"
+        f" adapter_of(job).inspect(job, {str(program)!r});"
+        " assert not {'torch', 'pandas', 'ray', 'boto3'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_option_the_torch_adapter_does_not_know_is_named(torch_job: MakeJob, program: Path) -> None:
+    with pytest.raises(
+        JobError, match=r"model\.options\.half: the torch adapter knows only the options model, .*batch_format"
+    ):
+        load_scorer(torch_job(options={"half": True}), str(program))

@@ -15,6 +15,7 @@ from ray.data.llm import (
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys
+from nightjar.inference.predictors.installed import missing
 from nightjar.inference.predictors.rayprocessor import followed
 from nightjar.inference.predictors.user import check_usable, imported
 
@@ -143,3 +144,35 @@ def test_a_second_scoring_says_how_many_answers_may_differ(tmp_path: Path) -> No
     asked = job(tmp_path)
     with pytest.raises(JobError, match=r"rescore\.differing: is required"):
         check_keys(asked.model_copy(update={"rescore": asked.rescore.model_copy(update={"share": 0.1})}))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from ray.data.llm import build_llm_processor\n", "build_processor now, no longer build_llm_processor; "),
+        (CODE.replace("model_source=", "model="), "the key of the model is model_source now, no longer model$"),
+    ],
+)
+def test_names_of_an_older_ray_are_told_with_those_of_now(tmp_path: Path, code: str, said: str) -> None:
+    asked = job(tmp_path)
+    (tmp_path / "summarise.py").write_text(code)
+    with pytest.raises(JobError, match=rf"(?s)^model\.config: importing module 'summarise' failed with .*{said}"):
+        imported(asked)
+
+
+def test_code_of_the_models_folder_runs_only_if_the_job_trusts_it(tmp_path: Path) -> None:
+    code = CODE.replace('{"max_model_len": 64}', '{"trust_remote_code": True}')
+    for trusted in (False, True):
+        asked = job(tmp_path, trusted=trusted)
+        (tmp_path / "summarise.py").write_text(code)
+        if trusted:
+            check_usable(asked, imported(asked))
+        else:
+            with pytest.raises(JobError, match=r"^model\.path: .*trust_remote_code runs, .*model\.trusted: true"):
+                check_usable(asked, imported(asked))
+
+
+def test_the_extra_that_is_missing_is_one_that_exists(tmp_path: Path) -> None:
+    asked = job(tmp_path)
+    with pytest.raises(JobError, match=r"the ray\.data\.llm adapter needs vllm; .*'nightjar-batch\[vllm\]'$"):
+        raise missing(asked.model.uses, ("vllm",))

@@ -285,7 +285,7 @@ def test_an_archive_that_is_not_by_skops_is_refused_without_skops(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", ["pickle", "joblib", "compressed"])
-def test_a_pickle_is_loaded_only_if_the_job_allows_it(tmp_path: Path, how: str) -> None:
+def test_a_pickle_is_loaded_only_if_the_job_trusts_it(tmp_path: Path, how: str) -> None:
     """Whatever object it holds that has one of the methods: here a model of LightGBM's."""
     model = LGBMClassifier(n_estimators=3, verbose=-1).fit(NUMBERS, TWO)
     path = tmp_path / "model.bin"
@@ -295,24 +295,24 @@ def test_a_pickle_is_loaded_only_if_the_job_allows_it(tmp_path: Path, how: str) 
         joblib.dump(model, path, compress=3 if how == "compressed" else 0)
     section = {"path": "model.bin", **options(method="predict_proba")}
     with pytest.raises(
-        JobError, match=r"^model\.path: .*model\.bin is not a readable skops file: .*allow_pickle: true$"
+        JobError, match=r"^model\.path: .*model\.bin is a pickle or joblib file, .*model\.trusted: true"
     ):
         scored(saved(tmp_path, LinearRegression(), **section))
-    job = saved(tmp_path, LinearRegression(), allow_pickle=True, **section)
+    job = saved(tmp_path, LinearRegression(), trusted=True, **section)
     adapter_of(job).inspect(job, str(path))
     np.testing.assert_array_equal(scored(job)["score"], np.asarray(model.predict_proba(NUMBERS))[:, 1])
 
 
-def test_a_skops_file_stays_one_where_pickles_are_allowed(tmp_path: Path) -> None:
+def test_a_skops_file_stays_one_where_pickles_are_trusted(tmp_path: Path) -> None:
     forest = RandomForestClassifier(3, random_state=0).fit(NUMBERS, TWO)
-    job = saved(tmp_path, forest, allow_pickle=True, **options(method="predict_proba"))
+    job = saved(tmp_path, forest, trusted=True, **options(method="predict_proba"))
     with pytest.raises(JobError, match=rf"holds {TREE}, which skops does not trust"):
         scored(job)
 
 
 def test_a_pickle_that_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(pickle.dumps(NUMBERS)[:-100])
-    job = saved(tmp_path, LinearRegression(), path="model.bin", allow_pickle=True)
+    job = saved(tmp_path, LinearRegression(), path="model.bin", trusted=True)
     with pytest.raises(JobError, match=r"^model\.path: joblib cannot load .*model\.bin: \w+: [^\n]+$"):
         scored(job)
 
