@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import httpx
+from prefect.client.orchestration import get_client
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 
 from nightjar.flows.prefect_api import events
@@ -64,26 +65,35 @@ def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
     """A slot, once there is one. tell: is given what this run waits for, whenever that changes."""
     lost, told = 0.0, ""
     while True:
-        with ExitStack() as held:
-            try:
-                held.enter_context(concurrency(limit, strict=True, max_retries=0, raise_on_lease_renewal_failure=False))
-                return held.pop_all()
-            except ConcurrencySlotAcquisitionError as error:
-                cause = error.__cause__
-                if cause is None:
-                    raise no_such_limit(limit) from error
-                if isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == httpx.codes.LOCKED:
-                    lost, before, told = 0.0, told, sentence(limit, events.slot_holders(limit))
-                    if told != before:
-                        tell(told)
-                else:
-                    lost = lost or time.monotonic()
-                    if not is_away(cause) or time.monotonic() - lost > _AWAY_S:
-                        raise RunFailed(
-                            f"no slot of the concurrency limit {limit!r} could be had: {error}: {cause}"
-                        ) from error
-                    get_run_logger().warning("Prefect's API is away, asking again: %s", cause)
+        try:
+            # Only a free slot is asked for: Prefect logs an error whenever it refuses one.
+            if not (taken := _taken(limit)):
+                with ExitStack() as held:
+                    held.enter_context(
+                        concurrency(limit, strict=True, max_retries=0, raise_on_lease_renewal_failure=False)
+                    )
+                    return held.pop_all()
+            lost, before, told = 0.0, told, sentence(limit, events.slot_holders(limit, taken))
+            if told != before:
+                tell(told)
+        except ObjectNotFound as error:
+            raise no_such_limit(limit) from error
+        except (ConcurrencySlotAcquisitionError, httpx.HTTPError) as error:
+            cause = error.__cause__ if isinstance(error, ConcurrencySlotAcquisitionError) else error
+            lost = lost or time.monotonic()
+            was_faster = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == httpx.codes.LOCKED
+            if not (was_faster or is_away(cause)) or time.monotonic() - lost > _AWAY_S:
+                raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {error}: {cause}") from error
+            if not was_faster:
+                get_run_logger().warning("Prefect's API is away, asking again: %s", cause)
         time.sleep(_ASK_S)
+
+
+def _taken(limit: str) -> int:
+    """How many slots are taken, if all are; else 0."""
+    with get_client(sync_client=True) as client:
+        found = client.read_global_concurrency_limit_by_name(limit)
+    return found.active_slots if found.active and 0 < found.limit <= found.active_slots else 0
 
 
 def sentence(limit: str, holders: list[Holder]) -> str:

@@ -99,14 +99,13 @@ def slot(limit: str, event: str, holder: Holder) -> None:
     emit_event(event, resource=resource, payload=to_json(holder))
 
 
-def slot_holders(limit: str) -> list[Holder]:
-    """Who holds the slots of a concurrency limit, the newest holder first; empty if that is not known."""
+def slot_holders(limit: str, taken: int) -> list[Holder]:
+    """Who holds these slots of a concurrency limit, the newest holder first; empty if that is not known."""
     wanted = EventFilter(
         event=EventNameFilter(name=[TAKEN, GIVEN_BACK]), resource=EventResourceFilter(id=[f"nightjar.limit.{limit}"])
     )
     try:
         with get_client(sync_client=True) as client:
-            taken = client.read_global_concurrency_limit_by_name(limit).active_slots
             found = client.read_events(wanted, limit=_EVENTS).events
         given_back = {event.payload["nonce"] for event in found if event.event == GIVEN_BACK}
         holders = [of_json(Holder, event.payload) for event in found if event.event == TAKEN]

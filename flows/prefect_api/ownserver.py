@@ -142,8 +142,8 @@ def passwords() -> dict[str, str]:
     path = password_file()
     try:
         text = private_text(path, lambda: json.dumps({name: _new_password() for name in ("Pages", "Reports")}))
-        return dict(json.loads(text))
-    except (OSError, ValueError) as error:
+        return {name: str(json.loads(text)[name]) for name in ("Pages", "Reports")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ClusterError(f"{path}: the passwords of the pages cannot be kept there: {error}; remove it") from error
 
 
