@@ -24,6 +24,7 @@ from pydantic import Field
 
 from nightjar.flows import notifying
 from nightjar.flows.cluster import ClusterRunner, is_connected
+from nightjar.flows.concurrency import slot
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.failure import asking_page
@@ -38,7 +39,6 @@ from nightjar.flows.prefect_api.ending import note_ending
 from nightjar.flows.prefect_api.runlogs import expect_failures
 from nightjar.flows.results import FinishedRun
 from nightjar.flows.tasks import discover_task, publish_task, score_task, validate_task
-from nightjar.flows.turns import turn
 from nightjar.flows.waiting import wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
@@ -341,13 +341,13 @@ def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
 
 
 def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> tuple[Scored, Verdict]:
-    with watch.during("turn"), turn(request, request.job.resources.concurrency_limit), watch.during(SCORE):
+    with watch.during("turn"), slot(request, request.job.resources.concurrency_limit), watch.during(SCORE):
         scored: Scored = tasks.result(tasks.done(score_task, request, found))
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
     limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
     try:
-        with watch.during("turn"), turn(request, limit), watch.during(VALIDATE):
+        with watch.during("turn"), slot(request, limit), watch.during(VALIDATE):
             verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
     except GateFailed:
         _keep_account(request, scored, account_of(watch.claim(), scored))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,6 +23,10 @@ _handed: ContextVar[tuple[RunRequest, float] | None] = ContextVar("handed", defa
 _noted: ContextVar[Callable[[RunRequest], None]] = ContextVar("noted", default=lambda _: None)
 _named: dict[str, RunRequest] = {}
 """The request that the running flow run was named for, by its id, until the flow itself takes it."""
+
+
+SERVED = "NIGHTJAR_SERVED"
+"""The environment variable of a served run with the paths of the job files that are served, as JSON."""
 
 
 def handing(request: RunRequest, since: float | None = None) -> AbstractContextManager[None]:
@@ -59,7 +65,14 @@ def due(given: dict[str, Any]) -> RunRequest:
 
 
 def asked(given: dict[str, Any]) -> RunRequest:
-    """The run that these parameters of the flow ask for, due when the flow run was due."""
+    """The run that these parameters of the flow ask for, due when the flow run was due.
+
+    Raises:
+        JobError: The job is none of those that are served: who may start its runs must not make it run other code.
+    """
+    served = json.loads(os.environ.get(SERVED, "null"))
+    if deployment.id and served is not None and given["job"] not in served:
+        raise JobError(f"job: {given['job']} is not served here; start `nightjar serve` on its folder")
     date = given.get("date")
     return make_request(
         given["job"],

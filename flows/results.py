@@ -8,6 +8,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.validation.gates import marked, overruled
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class FinishedRun:
             done = f"nothing to score: published before, as #{number}"
         lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
         lost += f", {progress.rows_partial:,} partly scored" if progress.rows_partial else ""
-        return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}, {counted(progress.shards, 'shard')}"
+        lost += f", {counted(progress.shards, 'shard')}"
+        marks = marked(**overruled(self.verdict.gates)) if number else ""
+        return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}{marks}"
 
 
 @dataclass(frozen=True)

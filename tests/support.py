@@ -24,6 +24,7 @@ import yaml
 
 from forked import COMMAND_S
 from nightjar.inference.engine import RAY
+from nightjar.inference.environ import environment
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.lines import Planned
@@ -440,11 +441,23 @@ def command(
 
 @contextmanager
 def answering(api: PrefectApi) -> Iterator[str]:
-    """The URL of a Prefect server that this process has started, once it answers. It ends with the block."""
+    """The URL of a Prefect server that this process has started, once it answers. It ends with the block.
+
+    Meanwhile this process and those that it starts are signed in there.
+    """
     assert api.server is not None
-    with api.server:
+    with api.server, signed_in(api.server.password):
         api.wait()
         yield api.url
+
+
+@contextmanager
+def signed_in(password: str) -> Iterator[None]:
+    """Give this password to Prefect servers, in this process and those that it starts."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
+
+    with environment({"PREFECT_API_AUTH_STRING": password}), temporary_settings({PREFECT_API_AUTH_STRING: password}):
+        yield
 
 
 def nightjar() -> str:

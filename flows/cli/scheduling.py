@@ -59,7 +59,7 @@ def serve(
         str,
         typer.Option(
             "--reports-host",
-            help="Where the reports of all jobs are served. 0.0.0.0: to other machines, too; there is no sign-in.",
+            help="Where the reports of all jobs are served. 0.0.0.0: to other machines, too; over HTTP, in the clear.",
         ),
     ] = "127.0.0.1",
     port: Annotated[

@@ -40,7 +40,7 @@ def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
         number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
         table.add_row(
             Text(visible(each.run_id)),
-            Text(visible(f"{each.standing.words} r{each.revision}" if each.revision else each.standing.words)),
+            Text(visible(f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}") + _below(each.marks)),
             minute(each.began),
             duration(each.seconds),
             f"r{each.shown}{number}" if each.shown else "nothing",
@@ -148,13 +148,18 @@ def history(job: str, found: Iterable[NightListed]) -> Table:
         table.add_row(
             each.date,
             Text(visible(f"{each.run_id} r{each.revision}" if each.revision else each.run_id)),
-            f"{each.state}{number}",
+            f"{each.state}{number}{_below(each.marks)}",
             f"{each.rows:,}",
             f"{each.quarantined:,}",
             Text(visible(metric_text(each.metric))),
             "" if each.seconds is None else f"{each.seconds:,.0f}",
         )
     return table
+
+
+def _below(marks: str) -> str:
+    """That a night did not pass all gates, in lines of its own: a table has no room beside its state."""
+    return marks.replace(", ", "\n")
 
 
 def nights(found: Iterable[Night]) -> Table:

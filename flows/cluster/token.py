@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from nightjar.flows.cluster.internals import new_token
 from nightjar.inference.errors import ClusterError
-
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+from nightjar.inference.privatefiles import OTHERS, create_private
 
 
 def token_file() -> Path:
@@ -24,7 +22,7 @@ def readers_of_token() -> str:
     """The token file's mode, if others may read it; empty if nobody else may, or if there is no such file."""
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(token_file().stat().st_mode)
-        return f"{mode:04o}" if mode & _OTHERS else ""
+        return f"{mode:04o}" if mode & OTHERS else ""
     return ""
 
 
@@ -39,7 +37,7 @@ def keep_token_private() -> None:
     path = token_file()
     try:
         if not path.exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ:
-            _create(path)
+            create_private(path, new_token())
         if readers_of_token():
             path.chmod(0o600)
     except OSError as error:
@@ -47,16 +45,3 @@ def keep_token_private() -> None:
             f"Ray's token cannot be kept in {path}: {error.strerror or error}; mend its owner and mode (0600), or put "
             "the token into RAY_AUTH_TOKEN"
         ) from error
-
-
-def _create(path: Path) -> None:
-    """Create the file atomically, because another command may read it now, or create its own."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(new_token())
-        with suppress(FileExistsError):
-            os.link(made, path)
-    finally:
-        Path(made).unlink()

@@ -40,7 +40,7 @@ from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import shown_instead
 from nightjar.inference.run.steps import Publication, Scored, Verdict
-from nightjar.inference.validation.gates import warnings
+from nightjar.inference.validation.gates import marked, overruled, warnings
 
 if TYPE_CHECKING:
     from nightjar.flows.results import Launched
@@ -245,7 +245,8 @@ def as_page(
     """In a few words whether readers see the run; and the page in Markdown. report: the URI of its report, if it left
     one. account: where its time went, if that is known.
     """
-    state = f"published as #{publication.number}" if publication.number else "not published"
+    marks = marked(**overruled(verdict.gates))
+    state = f"published as #{publication.number}{marks}" if publication.number else "not published"
     mended = f"`{committing(request)}` commits what is mended"
     late = [f"published, but {each}; {mended}" for each in publication.tables_behind]
     late += _instead(request, publication)

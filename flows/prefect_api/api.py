@@ -128,18 +128,6 @@ def check_limit(name: str) -> str:
     return ""
 
 
-def lacks_limit(name: str) -> bool:
-    """Whether the API that this process reports to says that it has no such limit."""
-    try:
-        with _client(PREFECT_API_URL.value() or "") as client:
-            client.read_global_concurrency_limit_by_name(name)
-    except ObjectNotFound:
-        return True
-    except _UNUSABLE:
-        return False
-    return False
-
-
 def was_cancelled(flow_run: UUID) -> bool:
     """Whether the API says that this flow run is cancelled or being cancelled."""
     url = PREFECT_API_URL.value()
@@ -194,8 +182,7 @@ def require_api() -> str:
 def worker_env() -> dict[str, str]:
     """The settings with which the cluster's workers report to the same API as this process.
 
-    Credentials are not among them, because Ray writes these settings to its logs. The run's own cluster inherits the
-    credentials; the nodes of another cluster must have them.
+    No credentials: Ray writes these to its logs. The own cluster inherits those; tasks get them with their arguments.
     """
     known = get_current_settings().to_environment_variables(exclude_unset=True)
     return {name: value for name, value in known.items() if name in _FOR_WORKERS}

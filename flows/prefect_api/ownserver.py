@@ -1,15 +1,18 @@
 """The process of a Prefect server that ends with this one.
 
-This module imports nothing of Prefect. So a command can begin the server first, and import Prefect, which takes as
-long, while the server does so, too. The server's process is this module, run as a program. It ends with the process
-that started it, however that ends, so that a killed run leaves no process behind. It uses the user's usual database, so
-that `prefect server start` shows the run later. A run's server has only the API; the server of `nightjar serve` also
-has the pages and the services: scheduling, late runs, automations.
+This module imports nothing of Prefect, so a command can begin the server and import Prefect meanwhile. The server's
+process is this module, run as a program. It uses the user's usual database. A run's server has only the API; that of
+`nightjar serve` also has the pages and the services: scheduling, late runs, automations.
+
+Whoever may use the API can run code as this user, so the server asks for a password. A file that only this user may
+read has it, and other processes get it by their environment.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,9 +25,13 @@ from typing import Self
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.garbage import collect_seldom
+from nightjar.inference.privatefiles import private_text
 
 USUAL_PORT = 4200
 _API = "PREFECT_API_URL"
+_ASKED, _GIVEN = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
+"""The settings with the password that a server asks for, and with the one that a client gives."""
+
 _KEPT_LINES = 20
 _END_S = 10.0
 """Seconds that a process has to end in order; then it is ended by force."""
@@ -36,11 +43,12 @@ are cut off in the middle: then no server would start any more."""
 class OwnServer:
     """A Prefect server of this process's own, which is not there before `begin`. Ended with the context.
 
-    answers: whether it has answered once.
+    password: `name:password`, as its clients and pages must give it. answers: whether it has answered once.
     """
 
     def __init__(self) -> None:
         self.url = ""
+        self.password = ""
         self.process: subprocess.Popen[bytes] | None = None
         self.answers = False
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -52,12 +60,13 @@ class OwnServer:
         self.end()
 
     def begin(self, *, complete: bool = False) -> None:
-        """Start its process, unless that is done, and do not wait for it.
+        """Start its process, unless that is done, and do not wait for it. Raises ClusterError as `passwords`.
 
         complete: with pages and services, and at Prefect's usual port if that is free.
         """
         if self.process is not None:
             return
+        self.password = os.environ.get(_ASKED) or passwords()["Pages"]
         go_past_proxies()
         with listening(USUAL_PORT if complete else 0) as shared:
             self.url = f"http://127.0.0.1:{shared.getsockname()[1]}/api"
@@ -67,7 +76,7 @@ class OwnServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "PREFECT_UI_API_URL": self.url},
+                env={**os.environ, "PREFECT_UI_API_URL": self.url, _ASKED: self.password, _GIVEN: self.password},
                 pass_fds=[shared.fileno()],
                 # So that Ctrl-C does not reach the server: the run still has to report that it was interrupted.
                 start_new_session=True,
@@ -104,19 +113,42 @@ class OwnServer:
 
 
 def _seems_configured() -> bool:
-    """Whether Prefect's settings have an API. Before they are imported: whether the environment or a file that Prefect
-    reads mentions one, or names a profile.
-    """
+    """Whether Prefect's settings have an API; before they are imported, whether what has them mentions one."""
     if "prefect.settings" in sys.modules:
         from prefect.settings import PREFECT_API_URL
 
         return bool(PREFECT_API_URL.value())
     if os.environ.get(_API) or os.environ.get("PREFECT_PROFILE"):
         return True
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
+    home = _home()
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()
     words = {profiles: _API, Path(".env"): _API, Path("prefect.toml"): "", Path("pyproject.toml"): "tool.prefect"}
     return any(_mentions(path, word) for path, word in words.items())
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
+
+
+def password_file() -> Path:
+    """The file with the passwords of the pages that this user's commands serve."""
+    return _home() / "nightjar-passwords.json"
+
+
+def passwords() -> dict[str, str]:
+    """The passwords, each `name:password`: of Prefect's `Pages` and API, and of the `Reports`, which may be sent in the
+    clear. They stay the same, so that a browser stays signed in. Raises ClusterError if their file cannot be used.
+    """
+    path = password_file()
+    try:
+        text = private_text(path, lambda: json.dumps({name: _new_password() for name in ("Pages", "Reports")}))
+        return {name: str(json.loads(text)[name]) for name in ("Pages", "Reports")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ClusterError(f"{path}: the passwords of the pages cannot be kept there: {error}; remove it") from error
+
+
+def _new_password() -> str:
+    return f"nightjar:{secrets.token_urlsafe(24)}"
 
 
 def _mentions(path: Path, word: str) -> bool:
@@ -139,10 +171,7 @@ def go_past_proxies() -> None:
 
 
 def listening(wanted: int = 0) -> socket.socket:
-    """A socket that listens at this port of 127.0.0.1, or at any free port if it is taken.
-
-    The server inherits it. If the server were told a number, another process could take that port first.
-    """
+    """A socket that listens at this port of 127.0.0.1, or at any free one if it is taken. The server inherits it."""
     try:
         return socket.create_server(("127.0.0.1", wanted))
     except OSError:
@@ -175,8 +204,7 @@ def end_with(parent: int) -> None:
 def main() -> None:
     """Serve the Prefect API until the parent process ends.
 
-    Arguments: the number of an inherited file, which is a socket that listens; the parent's pid; `complete`. The pid is
-    an argument, because this process may be an orphan already.
+    Arguments: the number of an inherited socket; the pid of the parent, which may have ended already; `complete`.
     """
     shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
     end_with(parent)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import httpx
 from prefect.logging.configuration import setup_logging
 from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
@@ -23,6 +24,7 @@ from prefect.settings import (
 from nightjar.flows.prefect_api import terminal
 from nightjar.flows.prefect_api.api import require
 from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.held import held
 
@@ -116,8 +118,14 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         # Without this each process of the cluster would ask, and its task would fail if the API is away just then.
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
+    signs_in = {PREFECT_API_AUTH_STRING: api.server.password} if api.server else {}
     try:
-        with temporary_settings(settings), _giving_up_events_soon(api), held(_pages, not api.own):
+        with (
+            environment({setting.name: password for setting, password in signs_in.items()}),  # for the run's own Ray
+            temporary_settings({**settings, **signs_in}),
+            _giving_up_events_soon(api),
+            held(_pages, not api.own),
+        ):
             setup_logging()
             if not verbose:
                 terminal.quiet()
@@ -140,11 +148,9 @@ def has_pages() -> bool:
 
 @contextmanager
 def _giving_up_events_soon(api: PrefectApi) -> Iterator[None]:
-    """Make an event fail at once if the API is away. Prefect keeps it and sends it again when the API is back.
+    """Make an event fail at once if the API is away; Prefect sends it again when the API is back.
 
-    By default Prefect tries to send each event for 7 s, one after the other, and waits for all of them when the process
-    ends. So a command whose API is gone would end minutes after its run. Prefect Cloud has a client of its own, which
-    is left as it is.
+    By default Prefect tries each event for 7 s and waits for all of them when the process ends, which takes minutes.
     """
     from prefect.events.clients import PrefectEventsClient
     from prefect.events.worker import EventsWorker

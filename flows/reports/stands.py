@@ -11,6 +11,7 @@ from nightjar.inference.run.latetables import late
 from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.standing import Metric, RunFigures
 from nightjar.inference.validation.evaluations import LateEvaluation
+from nightjar.inference.validation.gates import marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class NightListed:
     """One night of a job. date: empty if the run never began. revision: the newest one, whose figures these are.
 
     state: as in `RunStatus`. publication: its number, else 0. metric: the first figure by which nights are compared.
-    seconds: how long the last command took.
+    seconds: how long the last command took. approved, warned: as in `RunListed`.
     """
 
     date: str
@@ -117,6 +118,13 @@ class NightListed:
     quarantined: int
     metric: Metric | None
     seconds: float | None
+    approved: int = 0
+    warned: int = 0
+
+    @property
+    def marks(self) -> str:
+        """That it did not pass all gates, as the end of a sentence; empty if it did."""
+        return marked(self.approved, self.warned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,10 +169,9 @@ def _api() -> Iterator[SyncPrefectClient]:
 
 
 def deploy(folder: str, pool: str, ray: str | None = None, engine: str = RAY) -> list[Deployed]:
-    """Make one deployment for each job file in a folder, for the workers of a pool. It is idempotent.
+    """Make one deployment for each job file in a folder, for the workers of a pool, which is created if it is missing.
 
-    A missing pool is created with type process: its runs are processes on the worker's machine. A deployment whose job
-    file is gone is paused, not deleted, so that its runs can still be looked at.
+    A deployment whose job file is gone is paused, not deleted, so that its runs can still be looked at.
 
     Raises:
         JobError: A job file is wrong; nothing was changed.
@@ -254,12 +253,11 @@ def serve(
     *,
     reports: str,
 ) -> tuple[PatientRunner, list[Served], list[Deployed]]:
-    """Deploy the jobs of a folder and make a runner for them, whose `start` runs each due run in a process of its own.
+    """Deploy the jobs of a folder. Returns their runner, the jobs as they are served, and the deployments that were
+    paused because their jobs are gone.
 
-    limit: the number of runs at a time. over: raises if Prefect's API is away and will not come back. reports: the
-    address of the pages of all jobs.
-
-    Returns the runner, the jobs as they are served, and the deployments that were paused because their jobs are gone.
+    limit: the number of runs at a time. over: raises if Prefect's API will not come back. reports: the address of the
+    pages of all jobs.
 
     Raises:
         JobError: A job file elsewhere has the same name.

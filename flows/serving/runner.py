@@ -31,8 +31,7 @@ _observer_log = get_logger("FlowRunCancellingObserver")
 class PatientRunner(Runner):
     """Prefect's runner, which outlives an absence of its API. over: raises when the API will not come back.
 
-    With Prefect's own client the runner, and with it the run that is going on, would end after three polls without an
-    answer; and it would not look for cancelled runs any more.
+    With Prefect's own client the runner and its runs would end after three polls without an answer.
     """
 
     def __init__(self, over: Callable[[], None], **options: Any) -> None:
@@ -55,11 +54,9 @@ class PatientRunner(Runner):
         await super().__aexit__(*exc_info)
 
     def handle_sigterm(self, *_: Any, **__: Any) -> None:
-        """Stop as for Ctrl-C: cancel what `start` does, which then stops everything in order.
+        """Stop as for Ctrl-C: cancel what `start` does, which then stops everything in order; once.
 
-        An error raised here would come up wherever the loop happens to be, for example in a request, which would be
-        shown as failed. Prefect's own handler does not await its `stop`, so nothing would be stopped in order. Another
-        SIGTERM must not cut that off.
+        An error raised here would come up wherever the loop happens to be. Prefect's own handler awaits nothing.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         assert self._serving is not None
@@ -67,10 +64,7 @@ class PatientRunner(Runner):
 
 
 class _Patience:
-    """Decides whether an API that is away is asked again. Logs once that the API is away, and once that it is back.
-
-    ends: whether the runner is being stopped, which must not wait for an API.
-    """
+    """Says once that the API is away, and once that it is back. ends: the runner is stopped, and waits for no API."""
 
     def __init__(self, over: Callable[[], None]) -> None:
         self.ends = False
@@ -90,10 +84,7 @@ class _Patience:
 
 
 class _Brief(logging.Filter):
-    """Leaves one line of a lost connection, where Prefect shows a traceback; and nothing of it once the runner ends.
-
-    Nothing is lost with such a connection. It may be lost while it is made, as where its server has just ended.
-    """
+    """Leaves one line of a lost connection, where Prefect shows a traceback; and nothing of it once the runner ends."""
 
     def __init__(self, patience: _Patience) -> None:
         super().__init__()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
+from urllib.parse import quote
 
 from prefect.runner import Runner
 from rich.console import Console
 
 from nightjar.flows.pages import addresses
+from nightjar.flows.parameters import SERVED
 from nightjar.flows.prefect_api.application import nights_ahead
+from nightjar.flows.prefect_api.ownserver import password_file, passwords
 from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
 from nightjar.flows.serving.deploy import find_jobs, none_found, serve
 from nightjar.flows.serving.siteprocess import LOCAL, Place, pages_of, place
@@ -32,15 +36,11 @@ def serve_until_ended(
     reports_host: str = LOCAL,
     reports_port: int | None = None,
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM. If no Prefect API is configured, a server with pages runs as long as this command.
-
-    reports_host, reports_port: where the reports of all jobs are served; default: the usual port, or any if that is
-    taken.
+    """Serve until Ctrl-C or SIGTERM, with a Prefect server of its own if none is configured.
 
     Raises:
         JobError: There is no job file, or one of them is wrong.
-        ClusterError: Prefect's API does not answer, this command's own server has ended, or no reports can be served
-            at that host and port.
+        ClusterError: Prefect's API does not answer or has ended, or no reports can be served at that host and port.
     """
     check_name(engine)
     jobs = find_jobs(folder)
@@ -55,10 +55,11 @@ def serve_until_ended(
         with reporting_to(api, verbose=True) as reporting:
             reporting.wait()
             runner, served, paused = serve(jobs, folder, ray, engine, limit, api.check_alive, reports=reports.address)
-            with pages_of(served, reports, api.url, tell), _told_to_runs(reports.address):
+            told = _told_to_runs(reports.address, jobs)
+            with pages_of(served, reports, api.url, tell), told:
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
-                _run_until_ended(runner, [*said, *_addresses(api, reports)], tell)
+                _run_until_ended(runner, [*said, *_addresses(api, reports, console.is_terminal)], tell)
             tell(_ended(api.own))
 
 
@@ -80,17 +81,20 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _addresses(api: PrefectApi, reports: Place) -> list[str]:
-    own = "; this server ends with this command, its records stay" if api.own else ""
-    return [
-        f"Reports: {reports.address}",
-        f"Pages: {api.url.removesuffix('/api')}/deployments{own}. Ctrl-C ends.",
-    ]
+def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
+    """Where the pages are. private: a person reads this, and no log has it: then the addresses sign in."""
+    pages, ends = f"{api.url.removesuffix('/api')}/deployments", ""
+    if api.server is not None:
+        ends = "; this server ends with this command, its records stay"
+        pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.server.password)}" if private else pages
+    shown = reports.address.replace("//", f"//{passwords()['Reports']}@") if private else reports.address
+    file = [] if private else [f"The names and passwords for these addresses are in {password_file()}."]
+    return [f"Reports: {shown}", f"Pages: {pages}{ends}. Ctrl-C ends.", *file]
 
 
-def _told_to_runs(address: str) -> AbstractContextManager[None]:
-    """The runs that start meanwhile link their reports there, unless a person has named another address."""
-    return environment({} if os.environ.get(addresses.BASE) else {addresses.BASE: address})
+def _told_to_runs(address: str, jobs: Iterable[str]) -> AbstractContextManager[None]:
+    """The runs that start meanwhile are of these jobs, and link their reports there or where a person says."""
+    return environment({addresses.BASE: os.environ.get(addresses.BASE) or address, SERVED: json.dumps(list(jobs))})
 
 
 async def _start(runner: Runner) -> None:

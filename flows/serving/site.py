@@ -8,6 +8,8 @@ time, and nothing keeps a copy.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -32,9 +34,7 @@ from nightjar.flows.serving.lookup import Served, kept_report, newest, nights_pa
 from nightjar.inference.errors import NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
-"""The longest time in seconds that a page waits for the storage of a job: the page of all jobs, which says so of this
-job then, and a page of this job alone. A run that is written elsewhere is watched for 10 s before it is called silent.
-"""
+"""The longest time in seconds that the page of all jobs, and a page of one job, wait for the storage of a job."""
 
 _LATE_S = 60.0
 """The longest time in seconds for which an answer that came too late is kept for the next one who asks."""
@@ -61,9 +61,9 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def site(served: Sequence[Served], hosts: Sequence[str], patience_s: float = _JOB_S) -> ASGIApp:
-    """The pages of these jobs. hosts: names by which they may be asked for; `*` for any. Where only this machine is to
-    reach them, a page of somewhere else whose name leads here must not. patience_s: for the storage of each job.
+def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience_s: float = _JOB_S) -> ASGIApp:
+    """The pages of these jobs. hosts: names by which they may be asked for; `*` for any. password: `name:password` of
+    who may see them. patience_s: for the storage of each job.
     """
     pages = _Pages(served, patience_s)
     routes = [
@@ -74,8 +74,21 @@ def site(served: Sequence[Served], hosts: Sequence[str], patience_s: float = _JO
         Route("/favicon.ico", _no_icon),  # browsers ask for it, and would call its absence an error
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    known = Middleware(_KnownPeople, password=password)
     handlers = {404: _no_page, 500: _went_wrong}
-    return _WithHeaders(Starlette(routes=routes, middleware=[trusted], exception_handlers=handlers))
+    return _WithHeaders(Starlette(routes=routes, middleware=[trusted, known], exception_handlers=handlers))
+
+
+class _KnownPeople:
+    """Lets in who gives the password by HTTP's own sign-in. A cookie would go to every other port of this host, too."""
+
+    def __init__(self, app: ASGIApp, password: str) -> None:
+        self._app, self._expected = app, b"Basic " + base64.b64encode(password.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        known = scope["type"] != "http" or hmac.compare_digest(given, self._expected)
+        await (self._app if known else _unknown)(scope, receive, send)
 
 
 class _WithHeaders:
@@ -134,9 +147,7 @@ class _Pages:
         around: Mapping[str, str],
         instead: Mapping[str, str] = _NONE,
     ) -> Response:
-        """A page of a job. around: other pages, by name, where this one cannot be shown. instead: one more, where it
-        could not be made.
-        """
+        """A page of a job. around, instead: pages, by name, to link where there is none, and where it fails."""
         served = self._served.get(request.path_params["job"])
         if served is None:
             return _problem(404, "No such job", "No job of this name is served here.", around)
@@ -151,9 +162,7 @@ class _Pages:
 
 
 class _Looks:
-    """Looks at storage in threads, at each thing once at a time: storage that hangs holds one thread, however often
-    somebody asks.
-    """
+    """Looks at storage in threads, at each thing once at a time: storage that hangs holds one thread."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="nightjar-look")
@@ -203,6 +212,13 @@ def _said(error: Exception, served: Served) -> str:
 
 def _problem(status: int, title: str, said: str, around: Mapping[str, str]) -> Response:
     return HTMLResponse(problem_page(title, said, around), status)
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    said = "`nightjar serve` prints the address that signs in, or says which file has the name and the password."
+    answer = _problem(401, "Sign in", said, _NONE)
+    answer.headers["WWW-Authenticate"] = 'Basic realm="Nightjar", charset="UTF-8"'
+    await answer(scope, receive, send)
 
 
 async def _no_icon(_: Request) -> Response:

@@ -1,7 +1,6 @@
 """The process that serves the pages of all jobs, beside `nightjar serve`: nothing that happens to it reaches a night.
 
-It listens on a socket that it inherits, and ends with the process that started it, however that ends. If it ends by
-itself, it is started again on the same socket.
+It listens on an inherited socket, and ends with the process that started it. If it ends by itself, it is started again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
-from nightjar.flows.prefect_api.ownserver import end_with, stop
+from nightjar.flows.prefect_api.ownserver import end_with, passwords, stop
 from nightjar.flows.serving.lookup import Served
 from nightjar.inference.errors import ClusterError
 
@@ -80,9 +79,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
 
 @contextmanager
 def pages_of(served: Sequence[Served], at: Place, api: str, tell: Callable[[str], object]) -> Iterator[None]:
-    """Serve the pages of these jobs while the block runs. api: Prefect's, which knows the runs. tell: is given a
-    sentence when the process has ended by itself.
-    """
+    """Serve the pages of these jobs in this context. api: Prefect's. tell: is told that the process ended by itself."""
     process = _Process(served, at, api, tell)
     try:
         yield
@@ -94,7 +91,8 @@ class _Process:
     """The process, and a thread that starts it again."""
 
     def __init__(self, served: Sequence[Served], at: Place, api: str, tell: Callable[[str], object]) -> None:
-        self._given = json.dumps({"hosts": at.hosts, "served": [asdict(each) for each in served]}).encode()
+        given = {"hosts": at.hosts, "password": passwords()["Reports"], "served": [asdict(each) for each in served]}
+        self._given = json.dumps(given).encode()
         self._shared, self._api, self._tell = at.shared, api, tell
         self._changing, self._ends = threading.Lock(), False
         self._process = self._started()
@@ -140,10 +138,8 @@ class _Process:
 
 
 def main() -> None:
-    """Serve the pages until the parent process ends.
-
-    Arguments: the number of an inherited file, which is a socket that listens; the parent's pid. Standard input: what
-    is served.
+    """Serve the pages until the parent process ends. Arguments: the number of an inherited socket, and the parent's
+    pid; standard input: what is served.
     """
     shared, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     end_with(parent)
@@ -152,7 +148,7 @@ def main() -> None:
     from nightjar.flows.serving.site import site
 
     given = json.load(sys.stdin)
-    app = site([Served(**each) for each in given["served"]], given["hosts"])
+    app = site([Served(**each) for each in given["served"]], given["hosts"], given["password"])
     config = uvicorn.Config(app, log_level="error", lifespan="off", server_header=False, timeout_graceful_shutdown=3)
     uvicorn.Server(config).run(sockets=[shared])
     # A thread may still wait for a storage that does not answer.

@@ -1,9 +1,8 @@
 """Copies what a worker's process prints into the run's logs.
 
-Nothing is redirected: a worker's standard output and error are Ray's files already, and a file survives its process,
-however that ends. A thread checks how far the files have grown, and keeps what is new in parts, seldom and never line
-by line. A note on the same machine says how far the output is kept, and from where on which shard was scored. With it
-`keep_rest` keeps what a dead process had no time to keep. If a process prints nothing, nothing is written.
+Nothing is redirected: a worker's standard output and error are Ray's files already. A thread keeps in parts what is new
+in these files. A note on the same machine says how far the output is kept, and from where on which shard was scored.
+With it `keep_rest` keeps what a dead process had no time to keep.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from nightjar.inference.errors import NightjarError
 from nightjar.inference.logs.logbook import Book, Mark, keep
 from nightjar.inference.logs.masking import Masks
 from nightjar.inference.logs.printed import NOTE, Line, write
+from nightjar.inference.privatefiles import is_own, private_folder
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
@@ -78,7 +78,10 @@ class Capture:
             self._say_that_nothing_is_kept(epoch, worker)
 
     def _say_that_nothing_is_kept(self, epoch: int, worker: str) -> None:
-        said = "… what this worker prints is not kept: its standard output and error are no files. See Ray's own logs"
+        said = (
+            "… what this worker prints is not kept: its standard output and error are no files, or "
+            f"{_place('').parent} is not a folder of this user. See Ray's own logs"
+        )
         with contextlib.suppress(NightjarError):
             write(self._storage, self._revision, epoch, worker, [Line(time.time(), NOTE, said)])
 
@@ -185,10 +188,10 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
     masks, found, place = Masks(storage, secrets=secrets), 0, _place(revision)
     if isinstance(storage, LakeStorage):
         storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
-    for path in sorted(place.glob("*.json")):
+    for path in sorted(place.glob("*.json") if is_own(place.parent) and is_own(place) else ()):
         try:
             if path.lstat().st_uid != os.getuid():
-                continue  # the folder is open to everybody, and another user's note could name any file
+                continue  # the folder may have been open to others, and another user's note could name any file
             book = Book.from_bytes(path.read_bytes())
             if (sizes := book.sizes()) != book.kept:
                 found += keep(storage, revision, book, sizes, masks, "", final=True)[1] > 0
@@ -206,11 +209,7 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
 
 
 def copies(revision: str) -> tuple[int, int]:
-    """Make two new files for the output and error of a process that has other files, or none.
-
-    They are beside the notes, and are removed with the note that names them. A descriptor is -1 if no file could be
-    made.
-    """
+    """Make two files for the output and error of a process that has none, beside the notes. -1: none could be made."""
     place, name = _place(revision), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
     try:
@@ -235,7 +234,7 @@ def _opened(path: Path, flags: int) -> int:
     for _ in range(_TRIES):
         # It may go at any moment: `mkdir` then finds it, and a moment later no folder.
         with contextlib.suppress(FileNotFoundError, FileExistsError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(private_folder(path.parent.parent) / path.parent.name)
             return os.open(path, flags, 0o600)
     raise FileNotFoundError(path)
 

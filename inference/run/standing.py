@@ -26,6 +26,7 @@ from nightjar.inference.run.request import begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
+from nightjar.inference.validation.gates import marked, overruled
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
@@ -122,7 +123,8 @@ class RunFigures:
     publication: the number under which the newest revision was published, else 0. began, seconds: when the last command
     began that wrote the run, and how long it took until it ended; None while it runs, or if nobody knows. rows: of the
     input, as far as they are counted. failed: attempts that failed. metric: the figure by which nights are compared, of
-    the revision that readers see, or else of the newest one, if that passed its gates.
+    the revision that readers see, or else of the newest one, if that passed its gates. approved, warned: the number of
+    gates that the newest revision did not pass and was published nevertheless: a person approved it, or they only warn.
     """
 
     run_id: str
@@ -139,6 +141,13 @@ class RunFigures:
     rows_quarantined: int = 0
     failed: int = 0
     metric: Metric | None
+    approved: int = 0
+    warned: int = 0
+
+    @property
+    def marks(self) -> str:
+        """That it did not pass all gates, as the end of a sentence; empty if it did."""
+        return marked(self.approved, self.warned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +240,7 @@ def run_line(
         failed=progress.failed_attempts,
         metric=_metric(storage, output, newest, manifest, shown),
         flow_run=scored[-1].flow_run if scored else "",
+        **overruled(manifest.gates if manifest else ()),
     )
 
 

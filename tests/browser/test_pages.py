@@ -16,16 +16,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import yaml
 from playwright.sync_api import Page, TimeoutError, expect
 
-from support import FLIGHTS, wait_until
+from support import FLIGHTS, Lake, wait_until
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
 
-from service import Service, client, deployments, service
+from service import Service, client, deployments, ended, service, start_run, state_of
 
 pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.flow]
 
@@ -40,6 +41,12 @@ class Served:
     folder: Path
     serving: Service
     pages: str
+    password: str
+
+    def sign_in(self, page: Page) -> None:
+        """Open the address that a terminal shows, which leads to the deployments."""
+        page.goto(f"{self.pages}/sign-in#{quote(self.password)}")
+        expect(page.get_by_text("flight-delays").first).to_be_visible(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +58,15 @@ def served(tmp_path_factory: pytest.TempPathFactory, prefect_api: str, prefect_h
     job["model"]["path"] = str(FLIGHTS / "models" / "delay.pt2")
     (folder / "flights").mkdir()
     (folder / "flights" / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+    Lake(folder / "asking", "local").ready(name="asking", checks=[{"column": "score", "max": 5, "on_fail": "ask"}])
     env = {"PREFECT_HOME": str(prefect_home), "PREFECT_API_URL": prefect_api}
-    with service(folder, "serve", folder / "flights", "--engine", "local", env=env) as serving:
+    with service(folder, "serve", folder, "--engine", "local", env=env) as serving:
         wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
         found = re.search(r"Pages: (\S+)/deployments", serving.log.read_text())
         assert found
-        yield Served(folder, serving, found[1])
+        yield Served(folder, serving, found[1], os.environ["PREFECT_API_AUTH_STRING"])
     with client(prefect_api) as asked:
-        for each in deployments(prefect_api, "flight-delays").values():
+        for each in deployments(prefect_api, "flight-delays", "asking").values():
             asked.delete_deployment(each.id)
 
 
@@ -87,9 +95,53 @@ def submit(page: Page) -> None:
     pytest.fail(f"the form was never sent; the server's answers since: {answers}")
 
 
+def test_a_stranger_is_asked_for_the_password(served: Served, page: Page) -> None:
+    """And sees nothing without it, nor with another one."""
+    page.goto(f"{served.pages}/deployments")
+    expect(page.get_by_text("Login").first).to_be_visible(timeout=60_000)
+    picture(page, "login")
+    page.get_by_role("textbox").fill("nightjar:guessed")
+    page.get_by_role("button", name="Login").click()
+    expect(page.get_by_text("Authentication failed").first).to_be_visible()
+    expect(page.get_by_text("flight-delays")).to_have_count(0)
+    served.sign_in(page)
+    assert "#" not in page.url
+    picture(page, "signed-in")
+
+
+def test_a_person_approves_a_night_and_retries_a_run(served: Served, page: Page, prefect_api: str) -> None:
+    """*Resume* has a form, and *Retry* starts a run once more: the page gives the password with each."""
+    deployment = deployments(prefect_api, "asking")["asking"]
+    asks = start_run(prefect_api, deployment, date=NIGHT)
+    wait_until(lambda: state_of(prefect_api, asks).is_paused(), 120, "it asks")
+    served.sign_in(page)
+    page.goto(f"{served.pages}/runs/flow-run/{asks.id}")
+    page.get_by_role("button", name="Resume").first.click()
+    form = page.get_by_role("dialog")
+    expect(form.get_by_text("above checks[0].max")).to_be_visible()
+    picture(page, "resume")
+    form.locator(".p-select-button__control").click()
+    page.keyboard.press("ArrowDown")  # a click alone may close the list again
+    page.get_by_text("approve", exact=True).last.click()
+    form.get_by_role("textbox").first.fill("anna")
+    form.get_by_role("button", name="Submit").click()
+    done = ended(prefect_api, asks)
+    assert done.state is not None
+    assert done.state.is_completed(), done.state.message
+    assert "published as #1" in str(done.state.message)
+    assert str(done.state.message).endswith(", 1 gate approved by a person")
+    failed = ended(prefect_api, start_run(prefect_api, deployment, job=str(served.folder / "other.yaml")))
+    assert failed.state is not None
+    assert "is not served here" in str(failed.state.message)
+    page.goto(f"{served.pages}/runs/flow-run/{failed.id}")
+    page.get_by_role("button", name="Retry").first.click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    wait_until(lambda: ended(prefect_api, failed).run_count == 2, 120, "it ran again")
+
+
 def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None:
     """Opens the deployment, changes the date in the form, submits, and sees the finished run and its artifacts."""
-    page.goto(f"{served.pages}/deployments")
+    served.sign_in(page)
     page.get_by_text("flight-delays").first.click()
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_text("Custom run").click()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ import pages
 from fleet import Fleet
 from forked import forked
 from nightjar.inference.run.standing import list_runs
-from support import DOUBLE, Lake, nightjar, wait_until
+from support import DOUBLE, NIGHT, Lake, nightjar, wait_until
 
 LEAVER = """
 import sys
@@ -126,6 +128,25 @@ def test_a_client_s_own_prefect_server_is_out_of_reach(doubled: Lake, env: dict[
     ended = forked("run", doubled.job_path, "--ray", "ray://10.0.0.5:10001", env=alone, timeout_s=60)
     assert ended.returncode == 2
     assert "cannot reach Prefect at http://127.0.0.1/api; set PREFECT_API_URL" in ended.stderr
+
+
+def test_tasks_on_a_cluster_sign_in_at_the_prefect_server_of_their_run(
+    fleet: Fleet, doubled: Lake, env: dict[str, str], own_home: Path
+) -> None:
+    """The nodes do not know its password: it comes with the tasks, and not by what Ray writes to its logs."""
+    alone = {**env, "PREFECT_API_URL": "", "PREFECT_HOME": str(own_home)}
+    ended = forked("run", doubled.job_path, "--date", NIGHT, "--ray", fleet.world.address, env=alone)
+    assert ended.returncode == 0, ended.stderr
+    with closing(sqlite3.connect(own_home / "prefect.db")) as kept:
+        states = kept.execute("SELECT state_type FROM task_run").fetchall()
+        said = [message for (message,) in kept.execute("SELECT message FROM log WHERE task_run_id IS NOT NULL")]
+        keys = {key for (key,) in kept.execute("SELECT key FROM artifact")}
+    assert states == [("COMPLETED",)] * 4
+    assert said
+    assert keys >= {"doubled-shards", "doubled-gates"}
+    password = json.loads((own_home / "nightjar-passwords.json").read_text())["Pages"].split(":")[1]
+    written = [path for path in fleet.world.folder.rglob("*") if path.is_file()]
+    assert not [path for path in written if password.encode() in path.read_bytes()]
 
 
 def test_the_environment_names_the_cluster(fleet: Fleet, env: dict[str, str]) -> None:

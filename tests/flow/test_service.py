@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import logging
 import re
 import signal
@@ -44,7 +45,7 @@ from service import (
     start_run,
     state_of,
 )
-from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, wait_until
+from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, signed_in, wait_until
 
 nightly = import_module("nightjar.flows.nightly")
 
@@ -236,7 +237,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
     """
     in_half_a_day = f"0 {(dt.datetime.now(dt.UTC).hour + 12) % 24} * * *"
     Lake(tmp_path / "own").ready(name="own", schedule={"cron": in_half_a_day})
-    with leaves_nothing() as mark:
+    with leaves_nothing() as mark, ExitStack() as here:
         env = {**mark, "PREFECT_HOME": str(own_home), "PREFECT_API_URL": ""}
         with service(tmp_path, "serve", tmp_path / "own", env=env) as serving:
             serving.ends_by = signal.SIGTERM  # as systemd and containers do; the others here end by Ctrl-C
@@ -244,19 +245,21 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
             found = re.search(r"Pages: (http://127\.0\.0\.1:\d+)/deployments", serving.log.read_text())
             assert found, serving.log.read_text()
             assert "<html" in httpx.get(found[1], follow_redirects=True).text.lower()
+            known = json.loads((own_home / "nightjar-passwords.json").read_text())
+            here.enter_context(signed_in(known["Pages"]))
             made = deployments(f"{found[1]}/api", "own")
             assert set(made) == {"own"}
             assert not made["own"].paused
             wait_until(lambda: len(runs_of(f"{found[1]}/api", made["own"])) == 14, 60, "fourteen nights are made")
             reports = reports_at(serving)
-            jobs = httpx.get(reports, timeout=60).text
+            jobs = httpx.get(reports, timeout=60, auth=tuple(known["Reports"].split(":"))).text
             assert "no night yet" in jobs
             assert f'href="{found[1]}/deployments/deployment/{made["own"].id}"' in jobs
             assert f"]({reports}/jobs/own/)" in str(made["own"].description)
             [process] = serving.descendants("nightjar.flows.serving.siteprocess")
             process.kill()
             wait_until(lambda: serving.says("has ended (exit code -9) and is started again"), 10, "it is noticed")
-            assert "no night yet" in httpx.get(reports, timeout=60).text
+            assert "no night yet" in httpx.get(reports, timeout=60, auth=tuple(known["Reports"].split(":"))).text
     said = serving.log.read_text()
     assert "the first 14 nights of each job that fall due are run when something serves again" in said
     assert "`nightjar backfill`" in said

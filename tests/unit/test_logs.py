@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -359,6 +360,47 @@ def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes:
     assert keep_rest(LakeStorage(), revision) == 0
     assert kept(revision) == []
     assert json.loads(note.read_text())["worker"] == "host:1"
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "theirs"])
+@pytest.mark.parametrize("level", ["parent", "place"])
+def test_a_folder_that_somebody_planted_is_not_used(
+    tmp_path: Path, revision: str, notes: Path, kind: str, level: str
+) -> None:
+    """Everybody may write into the folder for temporary files. Nothing is written or read there; the run goes on."""
+    place = capture._place(revision)
+    planted = place.parent if level == "parent" else place
+    if level == "place":
+        place.parent.mkdir()
+    inside = tmp_path / "inside"
+    (inside / place.name).mkdir(parents=True)
+    if kind == "link":
+        planted.symlink_to(inside)
+    elif kind == "file":
+        planted.write_text("")
+    else:
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder to another user")
+        place.mkdir(parents=True, exist_ok=True)
+        os.chown(planted, 65534, 65534)
+    before = sorted(tmp_path.rglob("*"))
+    assert capture.copies(revision) == (-1, -1)
+    fds = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
+    Capture(LakeStorage(), revision, 1, fds=fds).close()
+    assert keep_rest(LakeStorage(), revision) == 0
+    new = [path for path in tmp_path.rglob("*") if path not in before]
+    assert [path for path in new if not path.is_relative_to(revision)] == []
+
+
+def test_a_folder_of_an_earlier_version_is_closed(revision: str, notes: Path) -> None:
+    """It let everybody look into it."""
+    place = capture._place(revision)
+    place.mkdir(parents=True)
+    place.chmod(0o755)
+    place.parent.chmod(0o777)
+    capture.close_copies(copied := capture.copies(revision), left=True)
+    assert min(copied) > 0
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (place.parent, place)] == [0o700, 0o700]
 
 
 # ---- what a person is shown ----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import Message
 
+from forked import forked_light
 from nightjar.flows.pages.addresses import BASE, shown_at
 from nightjar.flows.pages.report.index import ShownJob, index_page, problem_page
 from nightjar.flows.pages.report.writing import write
@@ -23,12 +26,14 @@ from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Unanswered
 from nightjar.inference.output.visibility import rollback, unpublish
+from nightjar.inference.run import approving
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server, weed
-from support import NIGHT, Lake
+from support import NIGHT, Lake, conforms
 
 NASTY = "<script>alert(1)</script>"
 HOSTS = ("127.0.0.1",)
+PASSWORD = "nightjar:let-me-in"
 
 KILLS_ITSELF = """
 import os, signal
@@ -41,7 +46,9 @@ def score(batch):
 
 
 def client(*served: Served, patience_s: float = 30) -> TestClient:
-    return TestClient(site(served, HOSTS, patience_s), base_url="http://127.0.0.1")
+    made = TestClient(site(served, HOSTS, PASSWORD, patience_s), base_url="http://127.0.0.1")
+    made.auth = tuple(PASSWORD.split(":"))
+    return made
 
 
 def served(lake: Lake, name: str = "lake") -> Served:
@@ -93,6 +100,43 @@ def test_the_first_page_has_every_job_and_what_a_person_should_do(night: Lake, a
         assert f'href="http://prefect.test/deployments/deployment/{name}"' in page
     assert f'<a href="jobs/lake/runs/{NIGHT}">{NIGHT} r1</a>' in page
     assert page.index("asking") < page.index("lake")
+
+
+def test_nobody_is_shown_anything_without_the_password(night: Lake) -> None:
+    """The answer makes a browser ask for it, and tells nothing of the jobs, whether they exist or not."""
+    page = client(served(night))
+    for given in (None, ("nightjar", "guessed"), ("", "")):
+        page.auth = given
+        for path in ("/", "/jobs/lake/", f"/jobs/lake/runs/{NIGHT}", "/jobs/other/", "/favicon.ico"):
+            answer = page.get(path)
+            assert answer.status_code == 401
+            assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+            assert "lake" not in answer.text
+
+
+def test_a_night_that_did_not_pass_all_gates_is_marked(tmp_path: Path) -> None:
+    """A person approved it, or the gates only warn: it is published, but not as any other, on each list of nights."""
+    lake = Lake(tmp_path, LOCAL)
+    asks = [{"column": "score", "max": 5, "on_fail": "ask"}, {"column": "score", "min": 5, "on_fail": "ask"}]
+    lake.ready(checks=[*asks, {"rows": {"min": 9000}, "on_fail": "warn"}])
+    with pytest.raises(Unanswered):
+        lake.run()
+    assert "approved by a person" not in shown(client(served(lake)))
+    approving.answer(lake.request(), approved=True, by="anna")
+    marks = "2 gates approved by a person, 1 gate warned"
+    page = shown(client(served(lake)))
+    assert f'<span class="says-ask">Published as #1, {marks}</span>' in page
+    assert f'<td class="says-ask">published, {marks}</td>' in shown(client(served(lake)), "/jobs/lake/")
+    assert f'<h2 id="verdict">Published as #1, {marks}</h2>' in shown(client(served(lake)), f"/jobs/lake/runs/{NIGHT}")
+    for command in ("runs", "history"):
+        told = forked_light(command, lake.job_path)
+        assert "2 gates approved by a person" in told.stdout, told.stdout
+        assert "1 gate warned" in told.stdout
+        found = json.loads(forked_light(command, lake.job_path, "--json").stdout)
+        conforms(found, command)
+        (kept,) = found
+        assert (kept["approved"], kept["warned"]) == (2, 1)
 
 
 def test_each_page_links_the_others(pages: TestClient, night: Lake) -> None:
@@ -246,9 +290,10 @@ def raw(app: object, path: str) -> tuple[int, bytes]:
     async def send(message: Message) -> None:
         said.append(message)
 
+    signed = (b"authorization", b"Basic " + base64.b64encode(PASSWORD.encode()))
     scope = {
         "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"date=..%2f..",
-        "headers": [(b"host", b"127.0.0.1")], "scheme": "http", "http_version": "1.1", "root_path": "",
+        "headers": [(b"host", b"127.0.0.1"), signed], "scheme": "http", "http_version": "1.1", "root_path": "",
     }  # fmt: skip
     anyio.run(app, scope, receive, send)  # type: ignore[arg-type]
     return said[0]["status"], b"".join(message.get("body", b"") for message in said)
@@ -275,7 +320,7 @@ def test_no_address_leads_out_of_the_runs(night: Lake, path: str) -> None:
     for folder in (night.out, night.out / "runs" / "secret", night.folder / "secret"):
         folder.mkdir(exist_ok=True)
         (folder / "report.html").write_text("TOP SECRET")
-    status, text = raw(site([served(night)], HOSTS), path)
+    status, text = raw(site([served(night)], HOSTS, PASSWORD), path)
     assert status == 404, text
     assert b"SECRET" not in text
     assert b"root:" not in text

@@ -25,6 +25,8 @@ def night_listed(line: RunLine) -> NightListed:
         quarantined=line.rows_quarantined,
         metric=line.metric,
         seconds=line.seconds,
+        approved=line.approved,
+        warned=line.warned,
     )
 
 
@@ -44,13 +46,13 @@ def history_page(
     address of a night's report; empty if there is none.
     """
     template = templates().get_template("history.html")
-    tones, drawing = {night.state: tone(night.state) for night in nights}, Drawing()
+    drawing = Drawing()
     charts = _charts(nights, drawing)
     return template.render(
         job=job,
         output=output,
         nights=nights,
-        tones=tones,
+        tone=tone,
         charts=charts,
         missing=drawing.missing,
         around=around,

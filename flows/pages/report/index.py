@@ -41,8 +41,8 @@ class ShownNight:
 
     @property
     def tone(self) -> str:
-        """As of a state."""
-        return tone(self.line.standing.state)
+        """As of a state; of a night that did not pass all gates, another one."""
+        return tone(self.line.standing.state, self.line.marks)
 
     @property
     def asks(self) -> bool:

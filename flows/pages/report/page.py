@@ -114,7 +114,7 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             verdict=f"{verdict(report.line)}, but a table does not show it"
             if _behind(report)
             else verdict(report.line),
-            tone="bad" if _behind(report) else tone(report.line.standing.state),
+            tone="bad" if _behind(report) else tone(report.line.standing.state, report.line.marks),
             instead=named_instead(report.instead) if report.instead else "",
             said=[*_tables(report), *report.remarks, *warnings(report)],
             commands=commands,
@@ -140,7 +140,7 @@ def verdict(line: RunLine) -> str:
     """How the night ended, in a few words."""
     state = line.standing.state
     if state == "published" and line.publication:
-        return f"Published as #{line.publication}"
+        return f"Published as #{line.publication}{line.marks}"
     if state == "failed" and line.standing.ended is not None and line.standing.ended.gates:
         return f"Refused by {line.standing.ended.where}"
     if line.standing.ended is not None and line.standing.ended.error == Rejected.__name__:
@@ -169,9 +169,9 @@ def warnings(report: Report) -> list[tuple[str, str]]:
     return [("warning", each) for each in said[:_GATES]]
 
 
-def tone(state: str) -> str:
-    """The class of a state, which gives its colour: good, bad or open."""
-    return "good" if state in {"published", "validated"} else "bad" if state in _BAD else "open"
+def tone(state: str, marks: str = "") -> str:
+    """The class of a state, which gives its colour: good, bad or open. marks: that it did not pass all gates."""
+    return "good" if state in {"published", "validated"} and not marks else "bad" if state in _BAD else "open"
 
 
 def trends(report: Report, drawing: Drawing) -> list[Chart]:

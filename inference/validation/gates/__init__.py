@@ -48,6 +48,8 @@ from nightjar.inference.validation.gates.verdict import (
     asking,
     enforce,
     evaluate,
+    marked,
+    overruled,
     told,
     warnings,
 )
@@ -75,7 +77,9 @@ __all__ = [
     "gates_of",
     "input_gates",
     "late_gates_of",
+    "marked",
     "naming_gates_of",
+    "overruled",
     "told",
     "warnings",
 ]
