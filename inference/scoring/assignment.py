@@ -183,10 +183,7 @@ def _opened(
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
             known = filter(None, [*paths.values(), *(each.source for each in linked)])
             packages = _installed_predictor(spec)
-            options = {
-                f"{each.model.prefix}{key}": value for each in job.each for key, value in each.model.options.items()
-            }
-            notes = witness.watch(job.folder, known, spec.job.folder, options=options, packages=packages)
+            notes = witness.watch(job.folder, known, spec.job.folder, packages=packages)
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)

@@ -107,22 +107,21 @@ def observed(
     If the model cannot be loaded, yields the error, which names a key, or a sentence.
     """
     outcome: Loaded | str = ""
-    with witness.closely():
-        try:
-            worker = load()
-        except JobError as error:
-            yield JobError(clip(str(error)))
-            return
-        except NightjarError as error:
-            yield clip(str(error))
-            return
-        for outcome in steps(worker, places, last):
-            yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
-        if isinstance(outcome, Loaded):
-            costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
-            outcome = replace(outcome, outside=witness.seen(), timed=costs)
-            yield outcome  # The model's work, which has a time limit, ends here.
-    if isinstance(outcome, Loaded):  # after the close watch, which would see each step of this
+    try:
+        worker = load()
+    except JobError as error:
+        yield JobError(clip(str(error)))
+        return
+    except NightjarError as error:
+        yield clip(str(error))
+        return
+    witness.note_names([each.model.options for each in worker.spec.job.each])
+    for outcome in steps(worker, places, last):
+        yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
+    if isinstance(outcome, Loaded):
+        costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
+        outcome = replace(outcome, outside=witness.seen(), timed=costs)
+        yield outcome  # The model's work, which has a time limit, ends here.
         yield replace(outcome, packages=loaded_packages(witness.data()))
 
 
