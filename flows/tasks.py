@@ -25,7 +25,7 @@ from nightjar.inference.run import steps
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 
-_masks: list[set[signal.Signals]] = []
+_masks: list[set[int | signal.Signals]] = []
 """The signals that were blocked before a fork. A fork holds the interpreter's lock from the first hook to the last."""
 
 

@@ -30,7 +30,7 @@ from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps, refusal
 from nightjar.inference.scoring.streaming import answering, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement, Timed
@@ -69,7 +69,7 @@ class LocalEngine:
                     if isinstance(outcome, JobError):
                         raise outcome
                     if isinstance(outcome, str):
-                        raise JobError(f"{key}: {outcome}")
+                        raise refusal(key, outcome)
                     loaded, answered_at = outcome, time.monotonic()
                 child.wait()
             except WorkLost as lost:

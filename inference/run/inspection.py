@@ -15,7 +15,7 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import user
-from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.adapter import adapter_of, frameworks
 from nightjar.inference.run.calling import check_calls
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.accumulating import check_classes
@@ -74,9 +74,10 @@ def _libraries(request: RunRequest) -> list[str]:
     job = request.job
     if job.resources.gpus:
         return []
-    code = (Path(job.folder, file.name) for file in request.scoring.code.files if file.name.endswith(".py"))
-    own = ["torch"] if any(file.is_file() and b"import torch" in file.read_bytes() for file in code) else []
-    return [*own, *(name for each in job.each for name in adapter_of(each).libraries)]
+    code = [Path(job.folder, file.name) for file in request.scoring.code.files if file.name.endswith(".py")]
+    text = b"".join(file.read_bytes() for file in code if file.is_file())
+    imported = (name for each in frameworks() for name in each.libraries if f"import {name}".encode() in text)
+    return [*imported, *(name for each in job.each for name in adapter_of(each).libraries)]
 
 
 def _names_code(job: Job) -> bool:

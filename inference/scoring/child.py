@@ -40,6 +40,7 @@ _IMPORTED = ["nightjar.inference.run.samples", "nightjar.inference.engine.local"
 """What the server imports: all that scoring and its checks need."""
 
 _FORKS = multiprocessing.get_context("forkserver")
+_prepared = threading.Event()
 
 
 def prepare(libraries: Iterable[str] = ()) -> None:
@@ -47,7 +48,8 @@ def prepare(libraries: Iterable[str] = ()) -> None:
 
     libraries: modules that the work will import, too, and that may be forked once they are imported.
     """
-    if forkserver._forkserver._forkserver_pid is None:  # type: ignore[attr-defined]  # typeshed has no such names
+    if not _prepared.is_set():
+        _prepared.set()
         _FORKS.set_forkserver_preload([*_IMPORTED, *libraries])
     with _no_program():
         forkserver.ensure_running()

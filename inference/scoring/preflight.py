@@ -20,6 +20,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     ShardError,
     StorageError,
+    traced,
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample, source_of
@@ -79,6 +80,13 @@ class Loaded:
     timed: Timed | None = None
 
 
+def refusal(key: str, outcome: str) -> JobError:
+    """The error for a sentence on what is wrong with the model. key: of the job, that names the model."""
+    error = JobError(f"{key}: {outcome}")
+    error.traceback = outcome.traceback if isinstance(outcome, Refused) else ""
+    return error
+
+
 def samples(plan: Plan) -> list[Piece]:
     """Pieces of the input, far from each other, on which to try the model; the first piece of the input comes first."""
     rows = plan.table["rows"]
@@ -87,6 +95,12 @@ def samples(plan: Plan) -> list[Piece]:
         return []
     at = sorted({len(readable) * index // PLACES for index in range(PLACES)})
     return [shard_of_line(line).pieces[0] for line in plan.table.take(readable.take(at)).to_pylist()]
+
+
+class Refused(str):
+    """A sentence on what is wrong with the model. traceback: of the user's code that raised, if it was that."""
+
+    traceback = ""
 
 
 PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
@@ -110,7 +124,7 @@ def observed(
     try:
         worker = load()
     except JobError as error:
-        yield JobError(clip(str(error)))
+        yield traced(JobError(clip(str(error))), error)
         return
     except NightjarError as error:
         yield clip(str(error))
@@ -227,7 +241,7 @@ class _Reads:
 def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _Reads) -> Iterator[Loaded | str]:
     device = worker.device
     named = f"{model.name}: " if model.name else ""
-    unread, broken, refused = "", "", []
+    unread, broken, refused, raised = "", "", [], ""
     for place, piece in enumerate(places):
         source_of(worker.spec.job, piece.uri)  # imports what reads it; the time of the rows is limited
         yield Loaded(device, place=place)
@@ -256,8 +270,8 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
             notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs)
             yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
             return
-        why = f"{failures[0].error}: {failures[0].message}"
-        refused.append(f"{read.readable} rows of {piece.uri} can be scored: {why}")
+        raised = raised or failures[0].traceback
+        refused.append(f"{read.readable} rows of {piece.uri} can be scored: {failures[0].said}")
     if broken:
         yield broken
         return
@@ -265,7 +279,9 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
         yield Loaded(device, unread)
         return
     more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
-    yield f"{named}none of the first {refused[0]}{more}"
+    said = Refused(f"{named}none of the first {refused[0]}{more}")
+    said.traceback = raised
+    yield said
 
 
 def rows_at_once(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece]) -> int:

@@ -213,7 +213,11 @@ def test_a_model_that_cannot_be_loaded_is_said_with_its_key_and_error(lake: Lake
     )
     with pytest.raises(JobError) as failed:
         open_scorers(lake.ready(model__uses="model:Predictor").worker_spec())
-    assert str(failed.value) == "model.uses: loading model:Predictor failed with KeyError: 'colour'"
+    assert (
+        str(failed.value)
+        == "model.uses: loading model:Predictor failed with KeyError: 'colour' (model.py:2, in __init__)"
+    )
+    assert failed.value.traceback.endswith("KeyError: 'colour'\n")
 
 
 def test_an_error_of_opening_says_which_of_several_models_it_is_about(
@@ -294,7 +298,8 @@ def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lak
         witness.unwatch()
     assert str(failed.value) == (
         "model.uses: loading model:Predictor failed with FileNotFoundError: [Errno 2] No such file or directory: "
-        f"'words.json'. words.json of the job's folder is left out of the snapshot ({lake.folder}/.rayignore): name it "
+        f"'words.json' (model.py:3, in __init__). words.json of the job's folder is left out of the snapshot "
+        f"({lake.folder}/.rayignore): name it "
         "in model.path, or by its whole path in model.code"
     )
 
