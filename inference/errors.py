@@ -52,19 +52,21 @@ a step of the flow. Every class survives pickling, because errors cross process 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from nightjar.inference.messages import counted
+from nightjar.inference.messages import counted, raised_at, traceback_of
 
 
 class NightjarError(Exception):
     """Base of every exception raised on purpose.
 
     exit_code: the exit code of the command line. repeatable: another try at once may succeed without any change.
+    traceback: of the user's code that raised, if it was that; `--verbose` shows it.
     """
 
     exit_code = 1
     repeatable = False
+    traceback = ""
 
     def __str__(self) -> str:
         """The message. Some errors have more arguments, so that they can be pickled."""
@@ -349,3 +351,17 @@ class ProcessSpoilt(BaseException):
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.message}"
+
+
+def raised(error: BaseException) -> str:
+    """What the user's code raised, and where: "KeyError: 'region' (predict.py:12, in score)"."""
+    return f"{type(error).__name__}: {error}{raised_at(error)}"
+
+
+_E = TypeVar("_E", bound=NightjarError)
+
+
+def traced(error: _E, cause: BaseException) -> _E:
+    """The error, with the traceback of the user's code that raised its cause."""
+    error.traceback = getattr(cause, "traceback", "") or traceback_of(cause)
+    return error

@@ -3,10 +3,56 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 MESSAGE_CHARS = 600
 """The longest error text in an event, so that no event is larger than 2 KB."""
+
+
+TRACEBACK_CHARS = 8192
+"""The longest traceback of the user's code that is kept, in characters; its last lines say what happened."""
+
+_FRAMES = 40
+_LIBRARIES = (str(Path(__file__).parent) + "/", sysconfig.get_path("stdlib") + "/", "<")
+_COPY = re.compile(r"^.*/processes/[^/]+/job/")
+"""Where `identity.unpacking` puts the code of a process."""
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+
+
+def raised_at(error: BaseException) -> str:
+    """Where the user's code raised, as " (predict.py:12, in score)": the innermost frame outside of libraries; ''
+    without one. The file is named as in the job's folder, of which each process has a copy.
+    """
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if not file.startswith(_LIBRARIES) and not any(part in file for part in _INSTALLED):
+            found = _at(file, line) + (f", in {name}" if not name.startswith("<") else "")
+    if isinstance(error, SyntaxError) and error.filename:
+        found = _at(error.filename, error.lineno or 0)
+    return f" ({found})" if found else ""
+
+
+def _at(file: str, line: int) -> str:
+    return f"{_COPY.sub('', file).removeprefix(os.getcwd() + '/')}:{line}"  # noqa: PTH109 (text, as the name is)
+
+
+def traceback_of(error: BaseException, *, skip: int = 0) -> str:
+    """The last whole lines of the traceback that fit into the limit. skip: frames at its beginning to leave out."""
+    frames = error.__traceback__
+    for _ in range(skip):
+        frames = frames.tb_next if frames is not None else None
+    text = utf8("".join(traceback.format_exception(type(error), error, frames, limit=-_FRAMES)))
+    if len(text) <= TRACEBACK_CHARS:
+        return text
+    text = text[-TRACEBACK_CHARS:]
+    return text[text.find("\n") + 1 :]
 
 
 def counted(number: int, thing: str) -> str:

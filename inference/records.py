@@ -102,7 +102,7 @@ class RowFailure:
     row: index in the table. error: name of the exception's class. message: clipped to the length for an event.
     traceback: its last lines. raw: the text of a row that could not be read, or its beginning. These two go only into
     the quarantine file. model: the name of the model that could not score it, if the job has several; '' if the row is
-    lost to all of them.
+    lost to all of them. where: the user's line that raised, as `messages.raised_at` has it.
     """
 
     row: int
@@ -111,6 +111,12 @@ class RowFailure:
     traceback: str
     raw: str = ""
     model: str = ""
+    where: str = ""
+
+    @property
+    def said(self) -> str:
+        """The error with its place, for people."""
+        return f"{self.error}: {self.message}{self.where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ways import AGAIN, HEAD, REFUSED, SAID, SCORE, SILENT, WAYS, Way, lay_input, put
+from ways import AGAIN, HEAD, REFUSED, SAID, SCORE, SILENT, UNSEEN, WAYS, Way, lay_input, put
 
 CORES = os.cpu_count() or 1
 
@@ -30,7 +30,7 @@ def try_all(folder: str) -> None:
 
     loaded_packages()
 
-    ways = {**WAYS, **SILENT}
+    ways = {**WAYS, **SILENT, **UNSEEN}
     for index, way in enumerate(ways.values()):
         if index >= CORES:
             os.wait()

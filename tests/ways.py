@@ -472,3 +472,14 @@ SILENT: dict[str, Way] = {
         job={"identity": "strict", "model": {"uses": "mylib:score"}},
     ),
 }
+
+
+UNSEEN: dict[str, Way] = {
+    "a file that C code reads by a computed path": Way(
+        "silent",
+        "import ctypes\nctypes.CDLL(None).fopen(str(OUT / chr(119)).encode(), b'r')\nW = 1",
+        {"w": "1"},
+        put("w", "2"),
+    ),
+}
+"""What nothing tells: C code leaves no trace of a file that it closes, and no literal names it. The docs say so."""

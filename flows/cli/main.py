@@ -103,6 +103,8 @@ def main() -> None:
             raise KeyboardInterrupt  # typer has turned an interruption into an exit code
         sys.exit(code)
     except NightjarError as error:
+        if "--verbose" in sys.argv and error.traceback:
+            err.print(error.traceback, highlight=False, markup=False, soft_wrap=True)
         say(str(error))
         for note in getattr(error, "__notes__", ()):
             err.print(note, highlight=False, markup=False, soft_wrap=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.child import Child, WorkLost
+from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps, refusal
 from nightjar.inference.scoring.streaming import answering, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement, Timed
@@ -47,7 +49,7 @@ R = TypeVar("R")
 
 
 class LocalEngine:
-    """`Engine` in this process. The model is loaded once for preflight and all passes of a step."""
+    """`Engine` in this process, but for preflight. The model is loaded once for all passes of a step."""
 
     def __init__(self) -> None:
         self._process = _Process()
@@ -58,33 +60,28 @@ class LocalEngine:
         """Do nothing: one process always has room."""
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
+        """In a process of its own, which has ended when this returns: a model may crash, hang or take all memory."""
         loaded: Loaded | None = None
-        key = spec.job.loaded_by
-        try:
-            with ExitStack() as during:
-                watchdog = during.enter_context(Watchdog(spec.job.retry.stall_s))
-
-                def load() -> ShardWorker:
-                    worker = self._opened(spec)
-                    during.enter_context(answering(worker.scorers, watchdog))
-                    return worker
-
-                for outcome in observed(steps, load, places):
+        key, stall_s, answered_at = _loaded_by(spec.job), spec.job.retry.stall_s, time.monotonic()
+        with Child(_tried, spec, list(places), steps) as child:
+            try:
+                for outcome in child.answers():
                     if isinstance(outcome, JobError):
                         raise outcome
                     if isinstance(outcome, str):
-                        raise JobError(f"{key}: {outcome}")
-                    loaded = outcome
-                    watchdog.calling()
-        except ProcessSpoilt as spoilt:
-            raise JobError(f"{key}: loading the model or scoring the first rows: {spoilt}") from None
-        except SystemExit as left:
-            raise JobError(f"{key}: loading the model or scoring the first rows {_exits(left)}") from left
+                        raise refusal(key, outcome)
+                    loaded, answered_at = outcome, time.monotonic()
+                child.wait()
+            except WorkLost as lost:
+                # The watchdog in that process ends it where nothing else can.
+                hung = lost.died and time.monotonic() - answered_at > stall_s
+                how = f"took longer than retry.stall_s = {stall_s:g} s and was ended" if hung else lost.how
+                if loaded is None:
+                    raise JobError(f"{key}: loading the model {how}; load it once in Python to see why") from None
+                raise NeedsRay(f"{key}: scoring the first rows {how}. {_ON_RAY}") from None
         assert loaded is not None
-        if loaded.sample_error and loaded.hung:
-            raise JobError(f"{key}: {loaded.sample_error}")
         if loaded.spoilt:
-            # The model was interrupted anywhere: from here on it may answer with anything.
+            # A pass in this process would be interrupted by the same row.
             raise NeedsRay(f"{key}: scoring the first rows: {loaded.sample_error}. {_ON_RAY}")
         return loaded
 
@@ -147,6 +144,37 @@ class LocalEngine:
             made = worker_of(spec)
             self._worker, self._spec = made(spec, turn_to=logs.turn_to) if logs else made(spec), spec
         return self._worker
+
+
+def _loaded_by(job: Job) -> str:
+    """The key of the model, with its file, for messages."""
+    paths = [each.model.path for each in job.each if each.model.path]
+    return f"{job.loaded_by} ({', '.join(paths)})" if paths else job.loaded_by
+
+
+def _tried(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps) -> Iterator[Outcome]:
+    """Preflight, with the time limit of each step; what the code prints is kept with the run."""
+    logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
+    try:
+        with ExitStack() as during:
+            watchdog = during.enter_context(Watchdog(spec.job.retry.stall_s))
+
+            def load() -> ShardWorker:
+                watchdog.calling()  # from now on code that Python cannot interrupt is ended, too
+                worker = worker_of(spec)(spec)
+                during.enter_context(answering(worker.scorers, watchdog))
+                return worker
+
+            for outcome in observed(steps, load, places):
+                yield outcome
+                watchdog.calling()
+    except ProcessSpoilt as spoilt:
+        yield f"loading the model or scoring the first rows: {spoilt}"
+    except SystemExit as left:
+        yield f"loading the model or scoring the first rows {_exits(left)}"
+    finally:
+        if logs:
+            logs.close()
 
 
 def _exits(left: SystemExit) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, raised, traced
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 
@@ -49,7 +49,7 @@ def _import(key: str, name: str, folder: Path) -> ModuleType:
 
 
 def _broken(key: str, name: str, error: Exception) -> JobError:
-    return JobError(f"{key}: importing module {name!r} failed with {type(error).__name__}: {error}")
+    return traced(JobError(f"{key}: importing module {name!r} failed with {raised(error)}"), error)
 
 
 def _place(module: ModuleType, folder: Path) -> str:

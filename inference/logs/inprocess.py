@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -67,7 +67,7 @@ class _Copied:
 
     def __init__(self, stream: Any, fd: int, others: WeakSet[threading.Thread]) -> None:
         self.stream, self._fd, self._others = stream, fd, others
-        self._lock = threading.Lock()
+        self._lock, self._process = threading.Lock(), os.getpid()
 
     def write(self, text: str) -> int:
         written: int = self.stream.write(text)
@@ -82,8 +82,10 @@ class _Copied:
         """Write to the file only."""
         if threading.current_thread() in self._others:
             return
+        # In a forked process the lock may be held for ever, by a thread that only the parent has.
+        lock = self._lock if os.getpid() == self._process else nullcontext()
         # A full disk loses the log, but must not raise in the code that prints.
-        with self._lock, suppress(OSError):
+        with lock, suppress(OSError):
             if self._fd >= 0:
                 os.write(self._fd, text.encode(errors="backslashreplace"))
 

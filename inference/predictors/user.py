@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, raised, traced
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
@@ -141,7 +141,7 @@ def built(job: Job, key: str) -> Any:
     try:
         return target(**keywords)
     except Exception as error:
-        raise JobError(f"{key}: {spec} failed with {type(error).__name__}: {error}") from error
+        raise traced(JobError(f"{key}: {spec} failed with {raised(error)}"), error) from error
 
 
 def factory_keywords(job: Job, key: str, target: Any) -> dict[str, Any]:

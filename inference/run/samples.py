@@ -325,7 +325,7 @@ class _Look:
         self._found = replace(
             found,
             failed=len(self._failed),
-            first_failure=found.first_failure or (f"{piece.uri}{by}: {first.error}: {first.message}" if first else ""),
+            first_failure=found.first_failure or (f"{piece.uri}{by}: {first.said}" if first else ""),
             nonfinite=tuple((name, state.nonfinite) for name, state in outputs if state.nonfinite),
             shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import SecretStr
 
 from nightjar.inference import witness
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import JobError, NightjarError, raised, traced
 from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.identity.packages import in_environment, places_of
@@ -183,10 +183,7 @@ def _opened(
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
             known = filter(None, [*paths.values(), *(each.source for each in linked)])
             packages = _installed_predictor(spec)
-            options = {
-                f"{each.model.prefix}{key}": value for each in job.each for key, value in each.model.options.items()
-            }
-            notes = witness.watch(job.folder, known, spec.job.folder, options=options, packages=packages)
+            notes = witness.watch(job.folder, known, spec.job.folder, packages=packages)
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)
@@ -203,13 +200,13 @@ def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:
         found = explained(error, error.__cause__ or error, spec.scoring.left_out, spec.job.folder, job.folder)
         if spec.secrets and isinstance(found, JobError):
             # The error's text may have them, and so may that of its cause.
-            raise JobError(clip(str(found))) from None
+            raise traced(JobError(clip(str(found))), error) from None
         raise found from error
     except Exception as error:
-        said = f"loading {job.model.uses} failed with {type(error).__name__}: {error}"
+        said = f"loading {job.model.uses} failed with {raised(error)}"
         named = f"models.{job.model.called}: " if job.model.called else ""
         failed = JobError(clip(f"{named}{job.model.loaded_by}: {said}"))
-        found = explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder)
+        found = traced(explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder), error)
         if spec.secrets:
             raise found from None
         raise found from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -174,6 +175,10 @@ class Worker:
             )
 
     def failed(self, running: Running, error: Exception) -> Failed:
+        """The event, which is small; the whole traceback of the user's code goes to the run's logs."""
+        if text := getattr(error, "traceback", ""):
+            # The local engine's stream takes a text for the logs alone.
+            getattr(sys.stderr, "copy", sys.stderr.write)(text)
         pieces = running.assignment.shard.pieces
         return Failed(
             shard=running.started.shard,

@@ -1,4 +1,8 @@
-"""Work in a separate process, because the user's code may end the process, hang in it, or change its state."""
+"""Work in a separate process, because the user's code may end the process, hang in it, or change its state.
+
+The process is forked off a server of `multiprocessing`, which has imported what scores, and runs no thread and none of
+the user's code. So a start takes milliseconds, and it copies nothing of the command: neither Prefect nor a notebook.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +34,25 @@ _GRACE_S = 10.0
 _MOMENT_S = 0.02
 _LOOK_S = 0.2
 """Seconds between checks that the process is alive; processes that it forked keep its end of the pipe open."""
+
+
+_IMPORTED = ["nightjar.inference.run.samples", "nightjar.inference.engine.local", "pandas"]
+"""What the server imports: all that scoring and its checks need."""
+
+_FORKS = multiprocessing.get_context("forkserver")
+_prepared = threading.Event()
+
+
+def prepare(libraries: Iterable[str] = ()) -> None:
+    """Start the server of this process, unless it runs, and do not wait for its imports.
+
+    libraries: modules that the work will import, too, and that may be forked once they are imported.
+    """
+    if not _prepared.is_set():
+        _prepared.set()
+        _FORKS.set_forkserver_preload([*_IMPORTED, *libraries])
+    with _no_program():
+        forkserver.ensure_running()
 
 
 class WorkLost(Exception):
@@ -62,10 +87,13 @@ class Child:
         """work: called in the process with `args`; yields the answers. silent: discard what it prints. daemon: end it
         when Python ends, where it would be waited for; then it cannot use `multiprocessing` itself.
         """
-        spawn = multiprocessing.get_context("spawn")
-        self._answers, answer = spawn.Pipe(duplex=False)
-        self._process = spawn.Process(target=_run, args=(answer, silent, work, args), daemon=daemon)
-        with _no_program():
+        prepare()
+        self._answers, answer = _FORKS.Pipe(duplex=False)
+        # The server has the variables and the standard error of the moment of its own start.
+        error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
+        given = answer, error, dict(os.environ), work, args
+        self._process = _FORKS.Process(target=_run, args=given, daemon=daemon)
+        with _no_program(), error:
             self._process.start()
         assert self._process.pid is not None
         self._seen, self._ended = psutil.Process(self._process.pid), False
@@ -124,8 +152,9 @@ class Child:
         self.wait()  # a process closes its files a moment before it has ended
         self._kill()
         code = self._process.exitcode or 0
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return WorkLost(f"ended its process ({how}), without an exception", died=True)
+        how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+        short = "; the system does this when memory runs short" if code == -signal.SIGKILL else ""
+        return WorkLost(f"ended its process ({how}), without an exception{short}", died=True)
 
     def wait(self) -> None:
         """Let the process end by itself after its last answer, so that its exit handlers run, for example to remove
@@ -155,21 +184,30 @@ def _no_program() -> Iterator[None]:
             sys.modules["__main__"] = program
 
 
-def _run(answer: Connection, silent: bool, work: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
+def _run(
+    answer: Connection,
+    error: Connection,
+    environ: Mapping[str, str],
+    work: Callable[..., Iterable[Any]],
+    args: tuple[Any, ...],
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True, name="nightjar-parent").start()
-    if silent:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(OSError):  # where memory runs short, this process ends, and its parent says so
+        Path("/proc/self/oom_score_adj").write_text("500")
+    os.environ.clear()
+    os.environ.update(environ)
+    os.dup2(error.fileno(), 2)
     os.dup2(2, 1)
     end = _End()
     try:
         for found in work(*args):
             answer.send(found)
-    except NightjarError as error:
-        end = _End(error)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is told where it is waited for)
-        end = _End(broken=clip(f"failed with {type(error).__name__}: {error}"))
+    except NightjarError as raised:
+        end = _End(raised)
+    except Exception as raised:  # noqa: BLE001 (whatever it is, it is told where it is waited for)
+        end = _End(broken=clip(f"failed with {type(raised).__name__}: {raised}"))
     sys.stdout.flush()
     answer.send(end)
 

@@ -27,7 +27,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
 )
 from nightjar.inference.input.sources.rows import over_budget
-from nightjar.inference.messages import clip, utf8
+from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.outofmemory import is_memory
 from nightjar.inference.predictors.outputs import RowsRaised
@@ -46,10 +46,6 @@ ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 _ScorerOf = Callable[[pa.Table, Sequence[int]], ScoreRows]
 """Rows, and their indices in the whole table → what scores these rows."""
 
-TRACEBACK_CHARS = 2048
-"""The longest traceback of a failed row that is kept, in characters; its last lines say what happened."""
-
-_FRAMES = 12
 _NO_ROWS = range(0)
 
 
@@ -186,7 +182,7 @@ class Slice:
 class _Raised:
     """What a scorer raised, as text: holding the exception would hold its frames and their memory.
 
-    length: the two numbers, if there was not one value for each row.
+    length: the two numbers, if there was not one value for each row. where: as in `RowFailure`.
     """
 
     memory: bool
@@ -194,10 +190,11 @@ class _Raised:
     message: str
     traceback: str
     length: str = ""
+    where: str = ""
 
     def failure(self, row: int) -> RowFailure:
         """As that of one row."""
-        return RowFailure(row, self.error, self.message, self.traceback)
+        return RowFailure(row, self.error, self.message, self.traceback, where=self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +221,7 @@ class _Tally:
     def cut(self, piece: Slice, raised: _Raised) -> None:
         """It raised, and its halves are tried next."""
         first, last = self.at(piece.rows[0]), self.at(piece.rows[-1])
-        self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}", raised.length)
+        self.cuts.cut(first, last, len(self.failures), raised.failure(0).said, raised.length)
 
     def done(self, piece: Slice) -> None:
         """Its rows have outputs or have failed."""
@@ -353,20 +350,9 @@ def _raised(error: BaseException, *, own: bool = False) -> _Raised:
         raise error
     if is_device_lost(error):
         raise ProcessSpoilt(utf8(type(error).__name__), clip(utf8(str(error)))) from error
-    frames = error.__traceback__
-    if own and frames is not None:
-        frames = frames.tb_next
-    lines = traceback.format_exception(type(error), error, frames, limit=-_FRAMES)
     said = traceback.format_exception_only(error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
     length = error.found if isinstance(error, LengthInvalid) else ""
-    return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))), length)
-
-
-def _tail(text: str) -> str:
-    """The last whole lines that fit into the limit."""
-    if len(text) <= TRACEBACK_CHARS:
-        return text
-    text = text[-TRACEBACK_CHARS:]
-    return text[text.find("\n") + 1 :]
+    name, text = utf8(type(error).__name__), traceback_of(error, skip=own)
+    return _Raised(is_memory(error), name, clip(utf8(said)), text, length, raised_at(error))

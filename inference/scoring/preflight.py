@@ -23,6 +23,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     ShardError,
     StorageError,
+    traced,
 )
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample, source_of
@@ -87,6 +88,13 @@ class Loaded:
     timed: Timed | None = None
 
 
+def refusal(key: str, outcome: str) -> JobError:
+    """The error for a sentence on what is wrong with the model. key: of the job, that names the model."""
+    error = JobError(f"{key}: {outcome}")
+    error.traceback = outcome.traceback if isinstance(outcome, Refused) else ""
+    return error
+
+
 def samples(plan: Plan) -> list[Piece]:
     """Pieces of the input, far from each other, on which to try the model; the first piece of the input comes first."""
     rows = plan.table["rows"]
@@ -98,6 +106,12 @@ def samples(plan: Plan) -> list[Piece]:
     most = -(-PLACES // len(lines))  # of a shard: few shards may have many small files
     found = [pieces[:: -(-len(pieces) // most)] for pieces in (shard_of_line(line).pieces for line in lines)]
     return list(chain.from_iterable(found))
+
+
+class Refused(str):
+    """A sentence on what is wrong with the model. traceback: of the user's code that raised, if it was that."""
+
+    traceback = ""
 
 
 PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
@@ -118,22 +132,21 @@ def observed(
     If the model cannot be loaded, yields the error, which names a key, or a sentence.
     """
     outcome: Loaded | str = ""
-    with witness.closely():
-        try:
-            worker = load()
-        except JobError as error:
-            yield JobError(clip(str(error)))
-            return
-        except NightjarError as error:
-            yield clip(str(error))
-            return
-        for outcome in steps(worker, places, last):
-            yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
-        if isinstance(outcome, Loaded):
-            costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
-            outcome = replace(outcome, outside=witness.seen(), timed=costs)
-            yield outcome  # The model's work, which has a time limit, ends here.
-    if isinstance(outcome, Loaded):  # after the close watch, which would see each step of this
+    try:
+        worker = load()
+    except JobError as error:
+        yield traced(JobError(clip(str(error))), error)
+        return
+    except NightjarError as error:
+        yield clip(str(error))
+        return
+    witness.note_names([each.model.options for each in worker.spec.job.each])
+    for outcome in steps(worker, places, last):
+        yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
+    if isinstance(outcome, Loaded):
+        costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
+        outcome = replace(outcome, outside=witness.seen(), timed=costs)
+        yield outcome  # The model's work, which has a time limit, ends here.
         yield replace(outcome, packages=loaded_packages(witness.data()))
 
 
@@ -239,7 +252,7 @@ class _Reads:
 def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _Reads) -> Iterator[Loaded | str]:
     device = worker.device
     named = f"{model.name}: " if model.name else ""
-    unread, broken, refused = "", "", []
+    unread, broken, refused, raised = "", "", [], ""
     for place, piece in enumerate(places):
         source_of(worker.spec.job, piece.uri)  # imports what reads it; the time of the rows is limited
         yield Loaded(device, place=place)
@@ -278,8 +291,8 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
             # The passes will find this row, as they find a row that kills its process.
             yield Loaded(device, str(spoilt), place, spoilt=True)
             return
-        why = f"{failures[0].error}: {failures[0].message}"
-        refused.append(f"{read.readable} rows of {piece.uri} can be scored: {why}")
+        raised = raised or failures[0].traceback
+        refused.append(f"{read.readable} rows of {piece.uri} can be scored: {failures[0].said}")
     if broken:
         yield broken
         return
@@ -287,7 +300,9 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
         yield Loaded(device, unread)
         return
     more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
-    yield f"{named}none of the first {refused[0]}{more}"
+    said = Refused(f"{named}none of the first {refused[0]}{more}")
+    said.traceback = raised
+    yield said
 
 
 class _Untried(Exception):
@@ -324,7 +339,7 @@ def _dependences(
         except BatchesBroken as error:
             raise _Untried(clip(f"{untried}: {error}")) from None
         for failure in again.failures:
-            raise _Untried(clip(f"{untried}: {failure.error}: {failure.message}"))
+            raise _Untried(clip(f"{untried}: {failure.said}"))
         return again.outputs
 
     sample = _micro_batch(model, places, read_of, [failure.row for failure in scored.failures])

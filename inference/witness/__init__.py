@@ -8,9 +8,9 @@ from nightjar.inference.witness.collection import Collection
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.records import Seen, sentences
 from nightjar.inference.witness.watch import (
-    closely,
     data,
     news,
+    note_names,
     refuse,
     seen,
     unwatch,
@@ -22,9 +22,9 @@ __all__ = [
     "Collection",
     "Notes",
     "Seen",
-    "closely",
     "data",
     "news",
+    "note_names",
     "refuse",
     "seen",
     "sentences",

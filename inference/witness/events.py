@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ from nightjar.inference.witness.notes import Notes
 
 _PROBES = {"ldconfig", "gcc", "g++", "cc", "c++", "ld", "objdump", "uname", "lscpu", "nvidia-smi", "ptxas", "file"}
 """Programs that libraries start to inspect the machine."""
+
+_OWN_SOCKET = re.compile(r"(^\0|/pymp-[^/]+/)listener-")
+"""The sockets of `multiprocessing`, by which a process and the processes that it starts exchange data."""
 
 _resolved = threading.local()
 
@@ -55,7 +59,8 @@ def _asked_for(notes: Notes, by: str, host: Any, port: Any, *_: Any) -> None:
 
 def _connected(notes: Notes, by: str, socket: Any, address: Any) -> None:
     if not isinstance(address, tuple):
-        notes.add("network", os.fsdecode(address), by)
+        if not _OWN_SOCKET.search(name := os.fsdecode(address)):
+            notes.add("network", name, by)
     elif getattr(_resolved, "last", None) != (address[1], by):
         notes.add("network", f"{address[0]}:{address[1]}", by)
 

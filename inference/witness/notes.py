@@ -25,7 +25,6 @@ EVERY = "every variable"
 
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
-_READS_INPUT = _NIGHTJAR + "input/"
 _WITNESS = str(Path(__file__).parent) + "/"
 _LINES = linecache.updatecache.__code__.co_filename
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
@@ -55,12 +54,14 @@ class Notes:
             self.path("library" if ".so" in Path(path).name else "mapped", path, "")
         self._mapped |= mapped
         found = self._seen.all()
+        written = set(self.places.written)
         # A named folder tells nothing more after a file in it was seen, or was written there.
-        names = [*(seen.name for seen in found), *list(self.places.written)]
+        names = [*(seen.name for seen in found), *written]
         return tuple(
             seen
             for seen in found
-            if seen.kind != "folder" or not any(name.startswith(seen.name + "/") for name in names)
+            if not (seen.kind == "named" and seen.name in written)
+            and not (seen.kind == "folder" and any(name.startswith(seen.name + "/") for name in names))
         )
 
     def mapped(self) -> frozenset[str]:
@@ -91,9 +92,13 @@ class Notes:
             kind = "module"
         if kind == "named" and Path(name).is_dir():
             kind = "folder"
-        elif kind != "named" and self._live and os.path.realpath(name).startswith(self._live):
+        elif kind != "named" and self.is_live(name):
             kind = "live"
         self.add(kind, name, by)
+
+    def is_live(self, path: str) -> bool:
+        """Whether a path is in the job's folder, of which the run has a copy."""
+        return bool(self._live) and os.path.realpath(path).startswith(self._live)
 
     def every(self, by: str) -> bool:
         """Whether code of this file read the whole environment. Then single variables say nothing more."""
@@ -106,21 +111,6 @@ class Notes:
         if not file.startswith(self._homes):
             return ""
         return f"{file[len(max((home for home in self._homes if file.startswith(home)), key=len)) :]}:{frame.f_lineno}"
-
-    def reads_input(self, frame: FrameType | None) -> bool:
-        """Whether Nightjar reads the input here. A format of the user's own is given the files that it reads, and each
-        counts with its shard.
-        """
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file.startswith(_NIGHTJAR) and not file.startswith(_WITNESS):
-                return file.startswith(_READS_INPUT)
-            frame = frame.f_back
-        return False
-
-    def is_mine(self, file: str) -> bool:
-        """Whether a source file is the user's."""
-        return file.startswith(self._homes)
 
     def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
         """The user's line that led to this frame, and whether the predictor did; None if Nightjar or Ray did, or if

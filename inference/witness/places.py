@@ -81,7 +81,7 @@ _HOME = (
 """Below the home folder: credentials, and caches that libraries compute again. The Hub's cache has weights, and
 counts."""
 
-_WIDE = frozenset({"/", "/home", "/tmp", "/var/tmp", "/usr", "/usr/local", "/var", "/etc", os.path.expanduser("~")})  # noqa: PTH111
+WIDE = frozenset({"/", "/home", "/tmp", "/var/tmp", "/usr", "/usr/local", "/var", "/etc", os.path.expanduser("~")})  # noqa: PTH111
 
 _SHARED_MEMORY = re.compile(r"/dev/shm/(?!(plasma|sem\.|psm_|pym-|ray_))")
 _RAY_SESSION = re.compile(
@@ -139,12 +139,7 @@ class Places:
 
     def _is_wide(self, folder: str) -> bool:
         """Whether a folder is so wide that it tells nothing, because covered files are in it, too."""
-        return folder in _WIDE or any(f"{place}/".startswith(folder + "/") for place in (*self._given, *_interpreter()))
-
-    def has_module(self, name: str) -> bool:
-        """Whether the user's folder has a module of this name."""
-        top = name.partition(".")[0]
-        return any(Path(self.home).glob(f"{top}.*")) or Path(self.home, top).is_dir()
+        return folder in WIDE or any(f"{place}/".startswith(folder + "/") for place in (*self._given, *_interpreter()))
 
     def opened(self, path: object) -> None:
         """Note an opened installed file. Code is left out, because the modules tell what is loaded."""

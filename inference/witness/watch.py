@@ -9,13 +9,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from nightjar.inference.errors import OutsideIdentity
-from nightjar.inference.witness import environment
+from nightjar.inference.witness import constants, environment
 from nightjar.inference.witness.events import CALLS, FILES, PATH_AT
-from nightjar.inference.witness.named import naming
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import is_installed
 from nightjar.inference.witness.records import UNSURE, Seen, sentences
@@ -24,7 +23,6 @@ _EVENTS = {**FILES, **CALLS}
 
 _notes: Notes | None = None
 _installed = False
-_naming: ExitStack | None = None
 _inside = threading.local()
 
 
@@ -32,14 +30,12 @@ def watch(
     home: str | os.PathLike[str],
     covered: Iterable[str] = (),
     live: str = "",
-    options: Mapping[str, Any] | None = None,
     packages: Iterable[str] = (),
 ) -> Notes:
     """Begin to watch all threads of this process; an earlier watch ends. See `Notes`.
 
-    options: the job's options; inside `closely` they are searched for names of files. packages: folders of the
-    installed packages that are the predictor; their reads of the environment are reported like those of the user's own
-    code.
+    packages: folders of the installed packages that are the predictor; their reads of the environment are reported like
+    those of the user's own code.
     """
     global _notes, _installed
     begun = Notes(os.fspath(home), covered, live)
@@ -49,9 +45,6 @@ def watch(
         sys.addaudithook(_hook)
     environment.install()
     _notes = environment.notes = begun
-    if _naming is not None:
-        _naming.close()
-        _naming.enter_context(naming(begun, options or {}))
     return begun
 
 
@@ -61,15 +54,10 @@ def unwatch() -> None:
     _notes = environment.notes = None
 
 
-@contextmanager
-def closely() -> Iterator[None]:
-    """Make watches that begin within this context also note the files that code names: for preflight, see `named`."""
-    global _naming
-    with ExitStack() as _naming:
-        try:
-            yield
-        finally:
-            _naming = None
+def note_names(options: Iterable[Mapping[str, Any]]) -> None:
+    """Note the files that the user's modules and the models' options name; nothing without a watch."""
+    if _notes is not None:
+        constants.note_names(_notes, options)
 
 
 def seen() -> tuple[Seen, ...]:

@@ -6,6 +6,7 @@ import gc
 import io
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -273,6 +274,67 @@ def test_code_that_calls_exit_does_not_end_the_command(lake: Lake, first: int, k
         lake.ready().run()
 
 
+CRASHES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+EXITS = "import os\nos._exit(0)\n"
+DEAF = "sum(range(10**13))  # code in C, which Python cannot interrupt\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (CRASHES, "ended its process (signal 11, Segmentation fault), without an exception"),
+        (EXITS, "ended its process (exit code 0), without an exception"),
+        (DEAF, "took longer than retry.stall_s = 1 s and was ended"),
+    ],
+    ids=["crashes", "exits", "hangs"],
+)
+@pytest.mark.parametrize("when", ["loading", "scoring"])
+def test_a_model_that_ends_or_holds_its_process_ends_the_run_with_a_sentence(
+    lake: Lake, code: str, how: str, when: str
+) -> None:
+    """The command lives on, and the message has the key and the model's file."""
+    inside = "    " + code.strip().replace("\n", "\n    ")
+    load, score = (inside, "    pass") if when == "loading" else ("    pass", inside)
+    lake.write_model(
+        f"class Model:\n    def __init__(self, path):\n{_indented(load)}\n"
+        f"    def __call__(self, batch):\n{_indented(score)}\n        return {{'score': batch['x'] * 2}}\n"
+    )
+    (lake.folder / "trees.json").write_text("{}")
+    lake.ready(model__uses="model:Model", model__path="trees.json", retry__stall_s=1)
+    what, kind = ("loading the model", JobError) if when == "loading" else ("scoring the first rows", NeedsRay)
+    with pytest.raises(kind, match=re.escape(f"model.uses ({lake.folder}/trees.json): {what} {how}")):
+        lake.run()
+    assert lake.snapshot().number == 0
+
+
+def _indented(code: str) -> str:
+    return "\n".join("    " + line for line in code.splitlines())
+
+
+ONCE = """
+import os
+
+class Model:
+    def __init__(self, path):
+        self.lock = path + ".lock"
+        self.file = os.open({lock!r}, os.O_CREAT | os.O_RDWR)
+        import fcntl
+        fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def __call__(self, batch):
+        return {{"score": batch["x"] * 2}}
+"""
+
+
+def test_a_model_of_which_there_may_be_only_one_is_loaded_one_after_the_other(lake: Lake) -> None:
+    """As with a lock, or the whole memory of a GPU: preflight's process has ended before this one loads."""
+    lake.write_model(ONCE.format(lock=str(lake.folder / "one.lock")))
+    (lake.folder / "trees.json").write_text("{}")
+    lake.ready(model__uses="model:Model", model__path="trees.json")
+    lake.run()
+    assert len(lake.published()) == 8000
+
+
 def test_what_ended_a_process_before_is_left_to_ray(lake: Lake) -> None:
     """It would end this one, and the command with it."""
     plan, spec = lake.ready().planned(), lake.worker_spec()
@@ -343,7 +405,7 @@ def test_what_the_code_prints_is_kept_with_the_run_and_seen_as_before(
     assert logging.getLogger().handlers == handlers
     seen = capsys.readouterr()
     lines = kept(lake)
-    assert {line.worker for line in lines} == {this_worker()}
+    assert {line.worker for line in lines if line.shard} == {this_worker()}, "preflight has a process of its own"
     assert [line.text for line in lines if not line.shard and line.stream == "out"][:1] == ["loading"]
     for number, shard in enumerate(lake.planned().ids()):
         row = number * 1000
@@ -410,8 +472,9 @@ def test_a_notebook_sees_what_is_printed_and_it_is_kept(lake: Lake, monkeypatch:
 def test_what_a_killed_command_printed_is_kept_by_the_next_one(lake: Lake) -> None:
     """Its files lie on this machine, and go when they are kept."""
     lake.write_model(
-        "import os\nimport warnings\n\n\ndef score(batch):\n    print('the end is near')\n"
-        "    warnings.warn('very near')\n    os.kill(os.getpid(), 9)\n"
+        "import os\nimport warnings\n\n\ndef score(batch):\n    if 5000 in batch['x']:\n"
+        "        print('the end is near')\n        warnings.warn('very near')\n        os.kill(os.getpid(), 9)\n"
+        + SCORES
     )
     lake.ready()
     code = "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from support import Lake; "
@@ -433,8 +496,9 @@ import os
 def score(batch):
     if os.fork() == 0:
         os._exit(status=0)
-    if os.wait()[1] == 0:
+    if os.wait()[1] == 0 and 5000 in batch["x"]:
         os._exit({code})
+    return {{"score": batch["x"] * 2}}
 """
 
 

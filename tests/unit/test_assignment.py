@@ -71,12 +71,12 @@ def spec(lake: Lake) -> WorkerSpec:
 
 @pytest.mark.usefixtures("own_process")
 def test_a_process_scores_with_the_runs_files_and_notes_which_others_are_used(lake: Lake, spec: WorkerSpec) -> None:
-    """It stands in its copy of the folder. The model is known; an option's file is noted where preflight looks."""
+    """It stands in its copy of the folder. The model is known; a file that an option names is noted."""
     for name in ("weights.txt", "more.json"):
         (lake.folder / name).write_text("1000")
-    with witness.closely():
-        scorer = open_scorers(spec).loaded[0]
-        noticed = {(each.kind, each.name) for each in witness.seen()}
+    scorer = open_scorers(spec).loaded[0]
+    witness.note_names([each.model.options for each in spec.job.each])
+    noticed = {(each.kind, each.name) for each in witness.seen()}
     assert scorer(pa.table({"x": [1.0]}))["score"].to_pylist() == [13.0]
     assert Path.cwd() != lake.folder
     assert (Path.cwd() / "more.json").read_text() == "10"
@@ -98,9 +98,9 @@ def test_a_file_that_only_an_option_names_is_noted(lake: Lake) -> None:
         "    def __call__(self, batch):\n        return {'score': batch['x']}\n"
     )
     lake.ready(model__uses="model:Predictor", model__options={"table": str(table)})
-    with witness.closely():
-        open_scorers(replace(lake.worker_spec(), own_process=True))
-        assert [(each.kind, each.name) for each in witness.seen()] == [("named", str(table))]
+    open_scorers(replace(lake.worker_spec(), own_process=True))
+    witness.note_names([{"table": str(table)}])
+    assert [(each.kind, each.name) for each in witness.seen()] == [("named", str(table))]
 
 
 @pytest.mark.usefixtures("own_process")
@@ -183,9 +183,9 @@ def test_the_cpu_stage_loads_its_own_models_and_of_the_others_the_preprocess(lak
     spec = lake.ready(model=None, models=[tree, net]).worker_spec()
     (lake.folder / "tree.txt").write_text("1000")
     (lake.folder / "net.txt").unlink()
-    with witness.closely():
-        first, second = open_stage(replace(spec, own_process=True)).loaded
-        assert witness.seen() == ()
+    first, second = open_stage(replace(spec, own_process=True)).loaded
+    witness.note_names([])
+    assert witness.seen() == ()
     rows = pa.table({"x": pa.array([1.0, 2.0], pa.float32())})
     assert first.preprocess(rows).to_pydict() == {"score": [3.0, 6.0]}
     assert [values.tolist() for values in second.preprocess(rows).values()] == [[2.0, 3.0]]
@@ -213,7 +213,11 @@ def test_a_model_that_cannot_be_loaded_is_said_with_its_key_and_error(lake: Lake
     )
     with pytest.raises(JobError) as failed:
         open_scorers(lake.ready(model__uses="model:Predictor").worker_spec())
-    assert str(failed.value) == "model.uses: loading model:Predictor failed with KeyError: 'colour'"
+    assert (
+        str(failed.value)
+        == "model.uses: loading model:Predictor failed with KeyError: 'colour' (model.py:2, in __init__)"
+    )
+    assert failed.value.traceback.endswith("KeyError: 'colour'\n")
 
 
 def test_an_error_of_opening_says_which_of_several_models_it_is_about(
@@ -294,7 +298,8 @@ def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lak
         witness.unwatch()
     assert str(failed.value) == (
         "model.uses: loading model:Predictor failed with FileNotFoundError: [Errno 2] No such file or directory: "
-        f"'words.json'. words.json of the job's folder is left out of the snapshot ({lake.folder}/.rayignore): name it "
+        f"'words.json' (model.py:3, in __init__). words.json of the job's folder is left out of the snapshot "
+        f"({lake.folder}/.rayignore): name it "
         "in model.path, or by its whole path in model.code"
     )
 

@@ -104,7 +104,8 @@ def test_preflight_tells_what_it_saw(lake: Lake, folder: Path, apart: Apart) -> 
     assert isinstance(last, Loaded)
     assert set(last.outside) == {
         Seen("file", f"{folder}/vocab.json", "model.py:7"),
-        Seen("named", f"{folder}/table.csv", "model.py:6"),
+        Seen("named", f"{folder}/table.csv", "model.py:8"),
+        Seen("named", f"{folder}/rare.json", "model.py:13"),  # the sample has no row that leads there
     }
     assert last.packages["pyarrow"].version
     assert not any(package.edited for package in last.packages.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class Counting(OneStep):
         return {"score": pa.array(np.asarray(table["x"]) * 2)}
 
 
+AT = f"{__file__.removeprefix(f'{Path.cwd()}/')}:{Counting.__call__.__code__.co_firstlineno + 4}, in __call__"
+"""Where it raises, as messages say it."""
+
+
 def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> ScoredRows:
     table = pa.table({"x": pa.array(range(rows), pa.int64())})
     steps = score_table(table, scorer, BatchSize(batch), {"score": pa.int64()}, origin=1000, cuts=cuts)
@@ -61,7 +66,10 @@ def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> ScoredRows:
 def test_a_predictor_that_takes_single_rows_only_ends_the_attempt_within_a_few_calls() -> None:
     """27,000 rows of it used to be 27,000 failing calls and as many single ones."""
     scorer = Counting(lambda seen: len(seen) > 1)
-    with pytest.raises(BatchesBroken, match=r"batches of more than one row.*ValueError: not 2 at once; each row alone"):
+    with pytest.raises(
+        BatchesBroken,
+        match=r"batches of more than one row.*not 2 at once \(.*, in __call__\); each row alone",
+    ):
         score(scorer, 27_000, 4096, Cuts())
     assert scorer.calls < 5 * ALLOWED
 
@@ -86,13 +94,13 @@ def test_the_rows_that_fail_together_are_named_by_their_places_in_the_file() -> 
         score(scorer, 40, 10, Cuts(allowed=0, share=0.0))
     assert str(broken.value) == (
         "the predictor fails for batches though it can score each of their rows: rows 1020 to 1029 together raise "
-        "ValueError: not 10 at once. Mend how it handles a batch, or give it smaller ones: model.batch_size"
+        f"ValueError: not 10 at once ({AT}). Mend how it handles a batch, or give it smaller ones: model.batch_size"
     )
     with pytest.raises(BatchesBroken) as broken:
         score(Counting(lambda seen: len(seen) > 1), 2, 2, Cuts(allowed=0, share=0.0))
     assert str(broken.value) == (
         "the predictor fails for batches of more than one row: rows 1000 to 1001 together raise ValueError: not 2 at "
-        "once; each row alone is scored. Mend how it handles a batch, or set model.batch_size: 1"
+        f"once ({AT}); each row alone is scored. Mend how it handles a batch, or set model.batch_size: 1"
     )
 
 

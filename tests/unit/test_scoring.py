@@ -22,11 +22,11 @@ from nightjar.inference.errors import (
     OverBudget,
     ProcessSpoilt,
 )
+from nightjar.inference.messages import TRACEBACK_CHARS
 from nightjar.inference.predictors.outputs import normalise
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.microbatches import (
-    TRACEBACK_CHARS,
     Ahead,
     ScoredRows,
     drained,
@@ -308,12 +308,12 @@ def odd(depth):
     even(depth - 1)
 
 def score(batch):
-    even(10)
+    even(24)
 """
 
 
 def failure_of(message: str) -> RowFailure:
-    """Of a row whose scorer raises this below 21 frames of a file that has no lines to show."""
+    """Of a row whose scorer raises this below 49 frames of a file that has no lines to show."""
     names: dict[str, Any] = {"MESSAGE": message}
     exec(compile(FRAMES, "m.py", "exec"), names)
     return run(rows(1), names["score"], 1)[0].failures[0]
@@ -321,7 +321,7 @@ def failure_of(message: str) -> RowFailure:
 
 def test_of_a_deep_traceback_the_last_frames_are_kept() -> None:
     lines = ["Traceback (most recent call last):"]
-    for _ in range(6):
+    for _ in range(20):
         lines += ['  File "m.py", line 8, in odd', '  File "m.py", line 5, in even']
     lines[-1] = '  File "m.py", line 4, in even'
     assert failure_of("no").traceback == "".join(f"{line}\n" for line in (*lines, "ValueError: no"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import ways
-from ways import SILENT, WAYS
+from ways import SILENT, UNSEEN, WAYS
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +38,11 @@ def test_no_way_to_change_what_scores_is_silent(outcomes: dict[str, str], way: s
 def test_a_row_of_the_table_that_changes_nothing_is_silent(outcomes: dict[str, str], way: str) -> None:
     """The table can tell silence; what counts in identity needs no word, and its bytecode neither."""
     assert outcomes[way] == "silent"
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+def test_what_nothing_can_tell_is_documented(outcomes: dict[str, str], way: str) -> None:
+    """One that is noticed after all leaves the table and the docs."""
+    assert outcomes[way] == "silent"
+    documented = " ".join((Path(ways.__file__).parents[1] / "docs" / "job-file.md").read_text().split())
+    assert "a file that C code reads at a path that it computes, or that your code does" in documented

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -27,27 +28,26 @@ from nightjar.inference.witness import (
     Collection,
     Notes,
     Seen,
+    note_names,
     sentences,
     watching,
 )
 from nightjar.inference.witness.collection import PER_FOLDER, PER_KIND
-from nightjar.inference.witness.named import naming
 from nightjar.inference.witness.places import Places
 
 CHILD = """
-import contextlib, importlib, json, os, sys
-from nightjar.inference.witness import watching
-from nightjar.inference.witness.named import naming
+import importlib, json, os, sys
+from nightjar.inference.witness import note_names, watching
 
-root, closely, ways = sys.argv[1], sys.argv[2] == "preflight", json.loads(sys.argv[3])
-home, found = os.path.join(root, "home"), {}
-sys.path.insert(0, home)
-os.chdir(home)
+root, ways = sys.argv[1], json.loads(sys.argv[2])
+found = {}
 for name, options in ways:
-    before = list(sys.path)
+    before, home = list(sys.path), os.path.join(root, name)
+    sys.path.insert(0, home)
+    os.chdir(home)
     with watching(home, [os.path.join(root, "model.bin")], os.path.join(root, "live")) as notes:
-        with naming(notes, options) if closely else contextlib.nullcontext():
-            importlib.import_module(name).score(**options)
+        note_names([options])
+        importlib.import_module(name).score(**options)
         found[name] = [[seen.kind, seen.name, seen.by] for seen in notes.all()]
     assert not notes.failures, (name, notes.failures)
     sys.path[:] = before
@@ -56,8 +56,8 @@ print(json.dumps(found))
 """What a process does with each module: load it, score, and tell what was noticed."""
 
 
-Noticed = dict[str, list[list[list[str]]]]
-"""By way: [kind, name, by] of each thing that was noticed in preflight, and of each in a worker."""
+Noticed = dict[str, list[list[str]]]
+"""By way: [kind, name, by] of each thing that was noticed."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,12 @@ class Way:
     """How a predictor comes to something, and how it is to be noted.
 
     code: the body of `score`; OUT is a folder that nothing covers. top: what stands before it in the module.
-    preflight_only: what C code reads leaves no trace but its name.
     """
 
     code: str
     kind: str
     name: str
     top: str = ""
-    preflight_only: bool = False
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -86,9 +84,12 @@ SAID = {
     "numpy_load": Way('np.load(OUT + "/w.npy")', "file", "OUT/w.npy", top="import numpy as np"),
     "memmap": Way('score.kept = np.memmap(OUT + "/w.npy", mode="r")', "file", "OUT/w.npy", top="import numpy as np"),
     "mapped_by_c": Way('score.kept = pa.memory_map(OUT + "/m.npy")', "mapped", "OUT/m.npy", top="import pyarrow as pa"),
-    "csv_by_c": Way('csv.read_csv(OUT + "/t.csv")', "named", "OUT/t.csv", "import pyarrow.csv as csv", True),
-    "joined_for_c": Way(
-        'csv.read_csv(os.path.join(OUT, "t.csv"))', "named", "OUT/t.csv", "import pyarrow.csv as csv", True
+    "csv_by_c": Way('csv.read_csv(OUT + "/t.csv")', "named", "OUT/t.csv", "import pyarrow.csv as csv"),
+    "joined_for_c": Way('csv.read_csv(os.path.join(OUT, "t.csv"))', "named", "OUT/t.csv", "import pyarrow.csv as csv"),
+    "folders_joined_for_c": Way(
+        'ctypes.CDLL(None).fopen(bytes(pathlib.Path(OUT) / "lib" / "beyondp" / "w.txt"), b"r")',
+        "named",
+        "OUT/lib/beyondp/w.txt",
     ),
     "attribute_for_c": Way(
         "Reader().read()",
@@ -97,17 +98,24 @@ SAID = {
         "import pyarrow.csv as csv\nclass Reader:\n"
         '    def __init__(self): self.path = OUT + "/t.csv"\n'
         "    def read(self): csv.read_csv(self.path)",
-        True,
     ),
-    "fopen": Way('ctypes.CDLL(None).fopen(b"OUT/t.csv", b"r")', "named", "OUT/t.csv", "import ctypes", True),
-    "folder_for_c": Way(
-        'ctypes.CDLL(None).fopen(f"{OUT}/t.csv".encode(), b"r")', "folder", "OUT", "import ctypes", True
+    "fopen": Way('ctypes.CDLL(None).fopen(b"OUT/t.csv", b"r")', "named", "OUT/t.csv", "import ctypes"),
+    "formatted_for_c": Way('ctypes.CDLL(None).fopen(f"{OUT}/t.csv".encode(), b"r")', "named", "OUT/t.csv"),
+    "computed_for_c": Way(
+        'ctypes.CDLL(None).fopen((OUT + "/t." + "CSV".lower()).encode(), b"r")', "folder", "OUT", "import ctypes"
     ),
-    "helper_for_c": Way("pass", "named", "OUT/t.csv", "import nj_helpers.reading", True),
+    "helper_for_c": Way("pass", "named", "OUT/t.csv", "import nj_helpers.reading"),
     "option_for_c": Way(
-        "csv.read_csv(path)", "named", "OUT/t.csv", "import pyarrow.csv as csv", True, (("path", "OUT/t.csv"),)
+        "csv.read_csv(path)", "named", "OUT/t.csv", "import pyarrow.csv as csv", (("path", "OUT/t.csv"),)
     ),
-    "object_store": Way('"{}".format("s3://key:secret@bucket/m")', "named", "s3://bucket/m", preflight_only=True),
+    "folder_option_for_c": Way(
+        'csv.read_csv(place["folder"] + "/t.csv")',
+        "named",
+        "OUT/t.csv",
+        "import pyarrow.csv as csv",
+        (("place", '{"folder": "OUT/"}'),),
+    ),
+    "object_store": Way('"{}".format("s3://key:secret@bucket/m")', "named", "s3://bucket/m"),
     "database": Way('sqlite3.connect(OUT + "/d.sqlite").execute("select * from t")', "database", "OUT/d.sqlite"),
     "database_uri": Way(
         'sqlite3.connect("file:" + OUT + "/d.sqlite?mode=ro", uri=True)', "database", "OUT/d.sqlite", "import sqlite3"
@@ -184,7 +192,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A snapshot (`home`), a folder that nothing covers (`out`), a live job folder, a model."""
     root = tmp_path_factory.mktemp("witness")
     out = root / "out"
-    for folder in ("home", "live", "out/lib/beyondp", "out/pyc", "out/hub/models--a--b/snapshots/1"):
+    for folder in ("home", "helpers", "live", "out/lib/beyondp", "out/pyc", "out/hub/models--a--b/snapshots/1"):
         (root / folder).mkdir(parents=True)
     for file in ("home/beside.json", "live/vocab.json", "out/vocab.json", "settings.ini", "model.bin"):
         (root / file).write_text("{}")
@@ -195,9 +203,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "lib/beyond.py").write_text("WEIGHT = 2\n")
     (out / "lib/decouple.py").write_text("import os\ndef config(name): return os.environ[name]\n")
     (out / "lib/beyondp/__init__.py").touch()
-    (root / "home/nj_helpers").mkdir()
-    (root / "home/nj_helpers/reading.py").write_text("from . import table\n")
-    (root / "home/nj_helpers/table.py").write_text(
+    (root / "helpers/reading.py").write_text("from . import table\n")
+    (root / "helpers/table.py").write_text(
         f"import wave, pyarrow.csv, os\nT = pyarrow.csv.read_csv(os.path.join('{out}', 't.csv'))\n"
     )
     (out / "lib/beyondp/w.txt").write_text("2")
@@ -226,33 +233,33 @@ def server() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def noticed(root: Path, server: int) -> Noticed:
-    """By way: what was noticed in preflight, and in a worker, as [kind, name, by]."""
+    """By way: what was noticed, as [kind, name, by]. Each module has a copy of the home folder to itself."""
     head = "import ctypes, os, pathlib, socket, sqlite3, subprocess, tempfile\n"
-    ways: list[tuple[str, dict[str, str]]] = []
+    ways: list[tuple[str, dict[str, object]]] = []
 
     def write(name: str, top: str, body: str, options: dict[str, str]) -> None:
         place = 'OUT = "OUT"' if "OUT" in top + body else ""
         text = f"{head}{top}\n{place}\ndef score({', '.join(options)}):\n    {body}\n"
-        (root / f"home/{name}.py").write_text(_placed(text, root, server))
-        ways.append((name, {key: _placed(value, root, server) for key, value in options.items()}))
+        shutil.copytree(root / "home", root / name, symlinks=True)
+        if "nj_helpers" in top:
+            shutil.copytree(root / "helpers", root / name / "nj_helpers")
+        (root / name / f"{name}.py").write_text(_placed(text, root, server))
+        placed = {key: _placed(value, root, server) for key, value in options.items()}
+        ways.append((name, {key: json.loads(text) if text[0] == "{" else text for key, text in placed.items()}))
 
     for name, way in SAID.items():
         write(f"way_{name}", way.top, way.code, dict(way.options))
     for name, body in SILENT.items():
         write(f"way_{name}", "", body, {})
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-B", "-c", CHILD, str(root), mode, json.dumps(ways)],
-            env={**os.environ, "NJ_THRESHOLD": "3"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for mode in ("preflight", "worker")
-    ]
-    told = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    preflight, worker = (json.loads(text.splitlines()[-1]) for text in told)
-    return {name: [preflight[name], worker[name]] for name, _ in ways}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", CHILD, str(root), json.dumps(ways)],
+        env={**os.environ, "NJ_THRESHOLD": "3"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: Noticed = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _placed(text: str, root: Path, port: int) -> str:
@@ -266,27 +273,25 @@ def _placed(text: str, root: Path, port: int) -> str:
 
 @pytest.mark.parametrize("name", SAID)
 def test_what_identity_does_not_cover_is_noticed(name: str, noticed: Noticed, root: Path, server: int) -> None:
-    """In preflight each way is noted, with the user's file; in a worker all but what C code reads by itself."""
+    """With the user's file and line; C code's reads by what the code names."""
     way = SAID[name]
     wanted = f"{root}/out" if way.name == "OUT" else _placed(way.name, root, server)
-    preflight, worker = noticed[f"way_{name}"]
-    by = [seen[2] for seen in preflight if seen[:2] == [way.kind, wanted]]
-    assert by, preflight
+    found = noticed[f"way_{name}"]
+    by = [seen[2] for seen in found if seen[:2] == [way.kind, wanted]]
+    assert by, found
     if way.kind not in {"mapped"} and name != "thread":
         assert by[0].partition(":")[0] in {f"way_{name}.py", "model.options", "nj_helpers/table.py"}
-    if not way.preflight_only:
-        assert any(seen[:2] == [way.kind, wanted] for seen in worker), worker
 
 
 @pytest.mark.parametrize("name", SILENT)
 def test_what_needs_no_word_gets_none(name: str, noticed: Noticed) -> None:
     """The snapshot, the model, the interpreter, the system and what the process made itself."""
-    assert noticed[f"way_{name}"] == [[], []]
+    assert noticed[f"way_{name}"] == []
 
 
 def test_one_that_reads_the_whole_environment_is_told_once(noticed: Noticed) -> None:
     """Not with every variable there is."""
-    assert [seen[:2] for seen in noticed["way_environ_all"][1]] == [["environment", "every variable"]]
+    assert [seen[:2] for seen in noticed["way_environ_all"]] == [["environment", "every variable"]]
 
 
 @pytest.fixture
@@ -382,9 +387,9 @@ def test_what_processes_tell_of_is_put_together(notes: Notes) -> None:
     assert Collection(together.all()).all() == together.all()
 
 
-def test_odd_names_stop_nobody(root: Path, notes: Notes) -> None:
+def test_odd_names_stop_nobody(tmp_path: Path) -> None:
     """What the user's code does ends as it would without a watch."""
-    (root / "home/odd.py").write_text(
+    (tmp_path / "odd.py").write_text(
         "import os, sqlite3\n"
         "def score():\n"
         "    for name in (b'/\\xff/x', '/\\udcff', 'a' * 5000, '', '/\\0'):\n"
@@ -393,51 +398,22 @@ def test_odd_names_stop_nobody(root: Path, notes: Notes) -> None:
         "    sqlite3.connect(b':memory:').close()\n"
         "    os.environ.get('NJ_\\udcff')\n"
     )
-    with naming(notes, {"a": object(), "b": [{"c": b"\xff/\0"}]}):
-        found = list(runpy.run_path(str(root / "home/odd.py"))["score"]())
+    with watching(tmp_path) as notes:
+        note_names([{"a": None, "b": [{"c": "\udcff/\0"}]}])
+        found = list(runpy.run_path(str(tmp_path / "odd.py"))["score"]())
     assert found == ["FileNotFoundError", "FileNotFoundError", "OSError", "FileNotFoundError", "ValueError"]
     assert [seen.name for seen in notes.all()] == ["NJ_\\udcff"]
     json.dumps([seen.sentence for seen in notes.all()])
 
 
-def test_a_python_that_imports_to_make_a_path_is_watched_as_any(
-    root: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`pathlib` of Python 3.12.3 does, and the watch makes paths to find out whose a module is that is imported."""
-    looked = Places.has_module
-
-    def imports(places: Places, name: str) -> bool:
-        import ntpath  # noqa: F401
-
-        return looked(places, name)
-
-    monkeypatch.setattr(Places, "has_module", imports)
-    (root / "home/named.py").write_text(f"def score():\n    return '{root}/out/vocab.json'\n")
-    monkeypatch.syspath_prepend(root / "home")
-    with naming(notes, {}):
-        import named  # type: ignore[import-not-found]  # a test wrote it
-
-        named.score()
-        import textwrap  # noqa: F401 (of no interest to the trace, which goes on after it)
-    del sys.modules["named"]
-    assert [(seen.kind, seen.name) for seen in notes.all()] == [("named", f"{root}/out/vocab.json")]
-    assert not notes.failures
-
-
-def test_a_path_that_is_being_made_names_nothing_yet(root: Path, notes: Notes) -> None:
-    """The trace meets it before its constructor has ended, as it does `pathlib.Path` of Python 3.12."""
-    (root / "home/half.py").write_text(
-        "class Half:\n"
-        "    def __fspath__(self):\n"
-        "        return self.path\n"
-        "def score():\n"
-        f"    half, whole = Half.__new__(Half), '{root}/out/vocab.json'\n"
-        "    return half is not whole\n"
-    )
-    with naming(notes, {}):
-        assert runpy.run_path(str(root / "home/half.py"))["score"]()
-    assert not notes.failures
-    assert [seen.name for seen in notes.all()] == [f"{root}/out/vocab.json"]
+def test_a_module_that_cannot_be_parsed_or_has_thousands_of_literals_stops_nobody(root: Path, tmp_path: Path) -> None:
+    """Python refuses the one where it is imported; of the other's literals only so many are joined."""
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "half.py").write_text(f"PLACES = ['{root}/out', '\\ud83d', '/\\ud83d', '\\0', b'\\xff']")
+    (tmp_path / "many.py").write_text(f"PLACES = ['{root}/out', {', '.join(repr(f'x{n}') for n in range(9000))}]")
+    with watching(tmp_path) as notes:
+        note_names([])
+    assert [(seen.kind, seen.name, seen.by) for seen in notes.all()] == [("folder", f"{root}/out", "half.py:1")]
 
 
 def test_nothing_is_noticed_once_nobody_watches(root: Path) -> None:

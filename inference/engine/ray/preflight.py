@@ -18,7 +18,7 @@ from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps, refusal
 from nightjar.inference.scoring.worker import ShardWorker
 
 _LOST = (
@@ -96,7 +96,7 @@ def _answered(spec: WorkerSpec, answers: Any) -> Loaded:
             if isinstance(outcome, JobError):
                 raise outcome
             if isinstance(outcome, str):
-                raise JobError(f"{key}: {outcome}")
+                raise refusal(key, outcome)
             began, loaded = True, outcome or loaded
     except ray.exceptions.RayTaskError as error:
         said = clip(str(error.cause))

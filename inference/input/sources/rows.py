@@ -110,11 +110,13 @@ def over_budget(failures: Mapping[int, RowFailure], most: int, origin: int) -> O
     """The error for more failed rows than may fail. origin: the index in the file of the row that `failures` call 0."""
     first = min(failures)
     cause = failures[first]
-    return OverBudget(
+    error = OverBudget(
         f"{counted(len(failures), 'row')} failed where at most {most} may (retry.max_quarantined); the first is row "
-        f"{origin + first}: {cause.error}: {cause.message}",
+        f"{origin + first}: {cause.said}",
         origin + first,
     )
+    error.traceback = cause.traceback
+    return error
 
 
 class Unreadable:

@@ -1,0 +1,94 @@
+"""Notes the files that the user's modules and the job's options name, because reads by C code cannot be seen.
+
+The look is static: it runs no code and costs nothing while the model scores. It finds literal paths, and files below a
+literal folder whose remaining parts are literals of the same module. It does not find a path with a computed part.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from nightjar.inference.witness.notes import Notes
+from nightjar.inference.witness.places import WIDE
+
+_LONGEST = 1024
+_MODULES = 2000
+"""The most modules that are inspected."""
+
+_JOINS = 5000
+"""The most joined paths that are looked up for one module, so that a module with thousands of literals costs little."""
+
+_STORES = re.compile(
+    r"(s3a?|gs|gcs|az|abfss?|wasbs?|hf|hdfs|mongodb(\+srv)?|redis|postgres(ql)?(\+\w+)?|mysql(\+\w+)?)://"
+)
+
+
+def note_names(notes: Notes, options: Iterable[Mapping[str, Any]]) -> None:
+    """Note the existing files and the object stores that the options and the modules of the home folder name."""
+    folders = [path for each in options for text in _texts(each) if (path := _noted(notes, text, "model.options"))]
+    for module in sorted(Path(notes.places.home).rglob("*.py"))[:_MODULES]:
+        _note_module(notes, module, folders)
+
+
+def _note_module(notes: Notes, module: Path, folders: list[str]) -> None:
+    """folders: of the options; the module may name files in them."""
+    try:
+        nodes = list(ast.walk(ast.parse(module.read_bytes())))
+    except (OSError, SyntaxError, ValueError, RecursionError):  # Python says so when it imports the module
+        return
+    name = os.path.relpath(module, notes.places.home)
+    literals = {
+        os.fsdecode(node.value): f"{name}:{node.lineno}"
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and _may_be_path(node.value)
+    }
+    todo = [*folders, *filter(None, (_noted(notes, text, by) for text, by in literals.items()))]
+    left = _JOINS
+    for folder in todo:  # it grows by the folders that are found
+        for text, by in literals.items():
+            left -= 1
+            if left < 0:
+                return
+            path = os.path.normpath(f"{folder}/{text}")
+            if len(path) > len(folder) and path.startswith(folder):
+                if os.path.isdir(path):  # noqa: PTH112 (a Path for each would cost more)
+                    todo += [path] if path not in todo else []
+                elif not notes.is_live(path):  # a relative literal names the file of the copy
+                    notes.path("named", path, by)
+
+
+def _noted(notes: Notes, text: str, by: str) -> str:
+    """Note what one text names. Returns the folder that it names, if files below it may be named in parts; else ''."""
+    if not ("/" in text or "." in text):
+        return ""
+    if _STORES.match(text):
+        parts = urlsplit(text)
+        # Without password and signature.
+        notes.add("named", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", by)
+        return ""
+    path = os.path.normpath(os.path.join(notes.places.home, os.path.expanduser(text)))  # noqa: PTH111, PTH118 (text)
+    notes.path("named", path, by, folders=True)
+    return path if path not in WIDE and os.path.isdir(path) else ""  # noqa: PTH112
+
+
+def _may_be_path(text: str | bytes) -> bool:
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return 0 < len(encoded) <= _LONGEST and b"\n" not in encoded and b"\0" not in encoded
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in an option's value that may be paths."""
+    if isinstance(value, str) and _may_be_path(value):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(each)
