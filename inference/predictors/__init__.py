@@ -208,7 +208,7 @@ class _Scorer:
             return _Prepared(table.num_rows, self._input(table))
         given = self._copy(table)
         before = None if self._watched else given.digest()
-        content = self._input(self._preprocessor(given.table))
+        content = self._input(self._preprocessor(given))
         return _Prepared(table.num_rows, content, given, before)
 
     @panics_are_errors()

@@ -25,6 +25,7 @@ from nightjar.inference.errors import (
     NightjarError,
     OutputInvalid,
     ProcessSpoilt,
+    Unaligned,
 )
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, utf8
@@ -186,14 +187,14 @@ class Slice:
 class _Raised:
     """What a scorer raised, as text: holding the exception would hold its frames and their memory.
 
-    length: the two numbers, if there was not one value for each row.
+    unaligned: why its values cannot be assigned to its rows, if they cannot.
     """
 
     memory: bool
     error: str
     message: str
     traceback: str
-    length: str = ""
+    unaligned: str = ""
 
     def failure(self, row: int) -> RowFailure:
         """As that of one row."""
@@ -224,7 +225,7 @@ class _Tally:
     def cut(self, piece: Slice, raised: _Raised) -> None:
         """It raised, and its halves are tried next."""
         first, last = self.at(piece.rows[0]), self.at(piece.rows[-1])
-        self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}", raised.length)
+        self.cuts.cut(first, last, len(self.failures), f"{raised.error}: {raised.message}", raised.unaligned)
 
     def done(self, piece: Slice) -> None:
         """Its rows have outputs or have failed."""
@@ -232,8 +233,8 @@ class _Tally:
         self.cuts.done(last, len(self.failures), whole=whole)
 
     def lone(self, row: int, raised: _Raised) -> None:
-        """This row was scored alone, and raised. A batch that had not one value for each row is told with it."""
-        batch = self.cuts.unlike_rows() if raised.length else ""
+        """This row was scored alone, and raised. An unaligned batch is told with it."""
+        batch = self.cuts.unaligned() if raised.unaligned else ""
         message = clip(f"{batch}; for this row alone, {raised.message}") if batch else raised.message
         self.fail(row, replace(raised.failure(row), message=message))
 
@@ -360,8 +361,8 @@ def _raised(error: BaseException, *, own: bool = False) -> _Raised:
     said = traceback.format_exception_only(error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
-    length = error.found if isinstance(error, LengthInvalid) else ""
-    return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))), length)
+    found = error.found if isinstance(error, Unaligned) else ""
+    return _Raised(is_memory(error), utf8(type(error).__name__), clip(utf8(said)), _tail(utf8("".join(lines))), found)
 
 
 def _tail(text: str) -> str:

@@ -387,3 +387,25 @@ def test_a_predictor_that_writes_into_its_batch_is_told_so(lake: Lake, own: str,
     lake.write_model(IN_PLACE.format(own=own))
     *_, last = preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert last == Loaded("cpu", notes=notes)
+
+
+@pytest.mark.parametrize("left_out", [[], ["dictionary", "ordered"]], ids=["all types", "no dictionaries"])
+def test_an_array_of_a_batch_may_be_written_to_and_is_no_second_copy(left_out: list[str]) -> None:
+    """As in Ray Data with `zero_copy_batch=False`. Numbers, times, lists of one length and tensors share the copy."""
+    table = every_type().drop_columns(left_out)
+    given = Copier()(table)
+    batch = to_batch(given.table, "numpy", given.memory)
+    assert [name for name, values in batch.items() if not values.flags.writeable] == []
+    shared = ["f32", "i64", "half", "fixed", "equal", "tensor", "time"]
+    assert [name for name in shared if batch[name].flags.owndata] == []
+    batch["f32"] *= 2
+    assert given.table["f32"].to_pylist() == batch["f32"].tolist() != table["f32"].to_pylist()
+
+
+def test_an_array_of_memory_that_is_not_the_copys_is_copied() -> None:
+    """Whoever writes into it changes no rows that are kept."""
+    table = every_type()
+    batch = to_batch(table, "numpy", Copier()(table).memory)
+    before = table["i64"].to_pylist()
+    batch["i64"] *= 2
+    assert table["i64"].to_pylist() == before
