@@ -290,7 +290,6 @@ def test_a_gate_names_the_first_row_that_it_refuses(lake: Lake) -> None:
         ({"by": ["country"], "output__uri": "out/country=de/"}, r"output\.uri has a folder country=… already"),
         ({"by": ["country"], "output__uri": "out/COUNTRY=de/"}, r"folder COUNTRY=… .* from the column 'country'"),
         ({"by": ["country"], "output__uri": "out/Day=1/"}, r"folder Day=… .* from the column 'day'"),
-        ({"by": ["country"], "model__outputs": {"Country": "float32"}}, r"'country' and 'Country', which differ in"),
         (
             {
                 "by": ["country", "day"],
