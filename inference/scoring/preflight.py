@@ -52,10 +52,6 @@ _DEAR_ROWS = 3
 
 TIMED_ROWS = 64
 PLACES = 8
-WRITES = (
-    "the model's code writes into its batch. The batch is a copy, so carried columns and rows that are tried again "
-    "are not changed. If this was not meant, let the code work on a copy of its own"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +250,7 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
             return
         failures = [failure for failure in scored.failures if failure.row not in read.failures]
         if len(failures) < read.readable:
-            notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs)
+            notes = broken, *_nonfinite(scored.outputs)
             yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
             return
         why = f"{failures[0].error}: {failures[0].message}"

@@ -25,12 +25,6 @@ from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.private import Copier
 from nightjar.inference.records import Receipt
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.preflight import (
-    WRITES,
-    Loaded,
-    preflight_steps,
-    samples,
-)
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
@@ -367,26 +361,6 @@ def test_a_predictor_that_writes_over_everything_changes_nothing(
     quarantines = [pq.read_table(lake.revision() / each.quarantine.name) for each in receipts if each.quarantine]
     inputs = [row["input"] for table in quarantines for row in table.to_pylist()]
     assert inputs == [every_type().slice(row, 1).to_pylist()[0] for row in lost]
-
-
-IN_PLACE = """
-import torch
-
-
-def score(batch):
-    x = torch.from_numpy(batch["x"]){own}
-    x *= 2
-    return {{"score": x.numpy()}}
-"""
-
-
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-@pytest.mark.parametrize(("own", "notes"), [("", (WRITES,)), (".clone()", ())])
-def test_a_predictor_that_writes_into_its_batch_is_told_so(lake: Lake, own: str, notes: tuple[str, ...]) -> None:
-    lake.ready()
-    lake.write_model(IN_PLACE.format(own=own))
-    *_, last = preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned()))
-    assert last == Loaded("cpu", notes=notes)
 
 
 @pytest.mark.parametrize("left_out", [[], ["dictionary", "ordered"]], ids=["all types", "no dictionaries"])
