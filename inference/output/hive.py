@@ -122,6 +122,11 @@ def check(by: Sequence[str], columns: pa.Schema, inputs: Sequence[str], output: 
                 f"output.partition_by: {name!r} is {type_name(kind)}; folders are named by texts, integers, bools and "
                 "dates"
             )
+        if name.startswith(("_", ".")):
+            raise JobError(
+                f"output.partition_by: {name!r} begins with {name[0]!r}, and pandas, pyarrow and Hive skip folders of "
+                "such names: they would read no rows; give the column another name"
+            )
         if _ESCAPED.search(name):
             raise JobError(
                 f"output.partition_by: the name {name!r} has a character that no folder's name can have as it is, and "

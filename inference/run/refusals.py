@@ -110,7 +110,7 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             raise JobError(f"carry: of the fields of {name!r} {not_told_apart(*two)}; leave the column out")
         try:
             ParquetWriter(pa.BufferOutputStream(), pa.schema([schema.field(name)])).close()
-        except pa.ArrowNotImplementedError:
+        except (pa.ArrowNotImplementedError, OSError):
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
     columns = readers_schema(output_schema(job, schema))
     exports.check(job.output.exports, columns)
