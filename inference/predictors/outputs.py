@@ -69,23 +69,32 @@ def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
     return {name: pa.array([], kind) for name, kind in types.items()}
 
 
-def is_positive(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> bool:
-    """Whether the only declared output is the probability of the second of two classes.
+def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
+    """The columns of a classifier's probabilities that the outputs are; None for all columns in their order.
+
+    Outputs with the names of classes are the probabilities of these, in any order. A lone output with another name is
+    the probability of the second of two classes.
 
     Raises:
         JobError: The outputs are not this, nor one for each class, nor one list.
     """
-    if classes is None or len(classes) == len(types):
-        return False
-    first, *others = types.values()
-    if not others and _holds_several(first):
-        return False
-    if not others and len(classes) == 2:
-        return True
-    named = ", ".join(map(str, classes))
+    if classes is None or (len(types) == 1 and _holds_several(next(iter(types.values())))):
+        return None
+    names = [str(each) for each in classes]
+    if found := [name for name in types if name in names]:
+        if other := next((name for name in types if name not in names), None):
+            raise JobError(
+                f"model.outputs: {found[0]!r} is a class of the model, and {other!r} is none; name each output as its "
+                f"class ({', '.join(names)}), or none"
+            )
+        return [names.index(name) for name in types]
+    if len(names) == len(types):
+        return None
+    if len(types) == 1 and len(names) == 2:
+        return [1]
     raise JobError(
-        f"model.outputs: {len(types)} for {len(classes)} classes ({named}); declare one for each, in this order, or "
-        f"one list, as float32[{len(classes)}]" + (", or one for the second class" if len(classes) == 2 else "")
+        f"model.outputs: {len(types)} for {len(names)} classes ({', '.join(names)}); declare one for each, in this "
+        f"order, or one list, as float32[{len(names)}]" + (", or one for the second class" if len(names) == 2 else "")
     )
 
 
