@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -38,6 +39,28 @@ def _column(kind: Any) -> pa.DataType:
         assert isinstance(kind, type)
         return pa.struct(list(record_schema(kind)))
     return _PLAIN[kind]
+
+
+def alike(fields: Iterable[pa.Field]) -> tuple[str, str] | None:
+    """Two columns, or two fields of one struct, that have one name to a reader who ignores case; None if there are
+    none.
+    """
+    seen: dict[str, str] = {}
+    for field in fields:
+        if (name := field.name.casefold()) in seen:
+            return seen[name], field.name
+        seen[name] = field.name
+        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        if inner := alike(kind.field(index) for index in range(kind.num_fields)):
+            return inner
+    return None
+
+
+def not_told_apart(one: str, other: str) -> str:
+    """Why two names that are one to a reader who ignores case cannot be used, as a sentence."""
+    if one == other:
+        return f"two are named {one!r}"
+    return f"{one!r} and {other!r} differ in case only, and DuckDB, Spark and Delta Lake would take them for one column"
 
 
 def is_list(kind: pa.DataType) -> bool:

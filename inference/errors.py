@@ -40,7 +40,9 @@ NightjarError                 * marks errors that are worth repeating
     ├── EndpointFailed *  the endpoint that has the model did not answer, again and again
     ├── EndpointRefused   the endpoint refuses every request: its key, its model or its address is wrong
     └── OutputInvalid *   what the predictor or the preprocess returned does not fit the job or the model
-        ├── LengthInvalid *   … has another number of values than the batch has rows
+        ├── Unaligned *       … does not say which row of the batch has which value
+        │   ├── LengthInvalid *   another number of values than the batch has rows
+        │   └── IndexInvalid *    an index of pandas that is not the batch's
         ├── PromptInvalid *   a row cannot be made into a prompt, or the model refuses it
         └── AnswerInvalid *   a language model's answer has no outputs: it is cut, or does not follow the schema
 
@@ -298,23 +300,36 @@ class OutputInvalid(ShardError):
     """
 
 
-class LengthInvalid(OutputInvalid):
-    """What was returned for a batch has not one value for each row, so that nobody knows which row has which value.
+class Unaligned(OutputInvalid):
+    """What was returned for a batch does not say which row has which value.
+
+    found: what was returned, as a sentence. how: what to return instead.
+    """
+
+    def __init__(self, found: str, how: str) -> None:
+        super().__init__(found, how)
+        self.found, self.how = found, how
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.how}"
+
+
+class LengthInvalid(Unaligned):
+    """There is not one value for each row.
 
     what: whose values these are. values: how many there are. rows: of the batch. how: more on what to return.
     """
 
     def __init__(self, what: str, values: int, rows: int, how: str = "") -> None:
-        super().__init__(what, values, rows, how)
-        self.what, self.values, self.rows, self.how = what, values, rows, how
+        super().__init__(
+            f"{what} has {counted(values, 'value')} for a batch of {counted(rows, 'row')}",
+            f"return one for each input row, in the same order{how}",
+        )
+        self.args = what, values, rows, how
 
-    @property
-    def found(self) -> str:
-        """The two numbers, as a sentence."""
-        return f"{self.what} has {counted(self.values, 'value')} for a batch of {counted(self.rows, 'row')}"
 
-    def __str__(self) -> str:
-        return f"{self.found}: return one for each input row, in the same order{self.how}"
+class IndexInvalid(Unaligned):
+    """The index of a pandas object is not the batch's."""
 
 
 class PromptInvalid(OutputInvalid):

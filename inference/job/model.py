@@ -12,6 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
+from nightjar.inference.arrow_types import not_told_apart
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.accumulators import Accumulators, accumulator_of, check_own
 from nightjar.inference.job.checks import (
@@ -156,22 +157,21 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> Self:
-        carried = set(self.carry)
-        if clash := sorted(carried & set(LINEAGE)):
-            raise ValueError(f"carry: {clash[0]!r} is the name of a lineage column (output.lineage)")
-        written: dict[str, str] = {}
-        for key, model in self.models_by_key().items():
-            for name in (f"{model.prefix}{output}" for output in model.outputs):
-                if name in carried:
-                    raise ValueError(
-                        f"{key}.outputs: {name!r} is also a carried column; rename the output or drop it from carry"
-                    )
-                if name in written:
-                    raise ValueError(f"{key}.outputs: {name!r} is also a column of {written[name]}; rename one of them")
-                if name in LINEAGE:
-                    raise ValueError(f"{key}.outputs: {name!r} is the name of a lineage column; choose another")
-                written[name] = key
+        self._check_distinct(self.carry)
         return self
+
+    def _check_distinct(self, carried: Sequence[str]) -> None:
+        """Check that no two columns of the output have one name. Many readers ignore case."""
+        found = [("output.lineage", name, "a lineage column") for name in LINEAGE]
+        for key, model in self.models_by_key().items():
+            found += [(f"{key}.outputs", f"{model.prefix}{output}", f"an output of {key}") for output in model.outputs]
+        found += [("carry", name, "a carried column") for name in carried]
+        seen: dict[str, tuple[str, str]] = {}
+        for key, name, what in found:
+            other, whose = seen.setdefault(name.casefold(), (name, what))
+            if (other, whose) != (name, what):
+                why = f"{name!r} is also {whose}" if other == name else not_told_apart(name, other)
+                raise ValueError(f"{key}: {why}; rename one of the two, or leave it out")
 
     @model_validator(mode="after")
     def _stages_have_actors(self) -> Self:
@@ -362,13 +362,8 @@ class Job(Section):
         Raises:
             JobError: It does not. Names the key.
         """
-        own = {
-            **dict.fromkeys(self.output_types(), "an output of the model"),
-            **dict.fromkeys(LINEAGE, "a lineage column"),
-        }
         for entry in self.carry:
-            taken = [entry] if entry in names else [name for name in names if fnmatchcase(name, entry)]
-            if not taken:
+            if entry not in names and not any(fnmatchcase(name, entry) for name in names):
                 what = (
                     f"no column of the input matches {entry!r}"
                     if _is_pattern(entry)
@@ -376,12 +371,10 @@ class Job(Section):
                 )
                 known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
                 raise JobError(f"carry: {what}{known}")
-            for name in taken:
-                if name in own:
-                    raise JobError(
-                        f"carry: {'all' if entry == ALL else repr(entry)} takes {name!r} of the input, and {name!r} is "
-                        f"also {own[name]}; write patterns that leave it out, or give one of the two another name"
-                    )
+        try:
+            self._check_distinct(self.carried(names))
+        except ValueError as error:
+            raise JobError(str(error)) from None
         written = {*self.carried(names), *self.output_types()}
         for key, column in self._written_columns():
             if column not in written:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import alike, not_told_apart
+
 
 def arrow_type(text: str) -> pa.DataType:
     """An Arrow type from its text.
@@ -21,7 +23,9 @@ def arrow_type(text: str) -> pa.DataType:
     if match := re.fullmatch(r"list<(.+)>", text):
         return pa.list_(arrow_type(match[1]))
     if match := re.fullmatch(r"struct<(.+)>", text):
-        return pa.struct(_fields(match[1]))
+        if two := alike(fields := [*_fields(match[1])]):
+            raise ValueError(f"of the fields of a struct {not_told_apart(*two)}")
+        return pa.struct(fields)
     if match := re.fullmatch(r"timestamp\[(s|ms|us|ns),\s*(.+)\]", text):
         return pa.timestamp(match[1], tz=match[2])
     if match := re.fullmatch(r"(\w+)\[(\d+)\]", text):
@@ -38,14 +42,10 @@ def arrow_type(text: str) -> pa.DataType:
 
 
 def _fields(text: str) -> Iterator[pa.Field]:
-    names = set()
     for part in _parts(text):
         name, colon, kind = part.partition(":")
         if not colon or not name.strip():
             raise ValueError(f"{part.strip()!r} is no field of a struct; write a name and a type, as score: float32")
-        if name.strip() in names:
-            raise ValueError(f"a struct has two fields {name.strip()!r}")
-        names.add(name.strip())
         yield pa.field(name.strip(), arrow_type(kind))
 
 

@@ -105,8 +105,7 @@ def unfit(name: str, column: pa.ChunkedArray) -> dict[int, str]:
 def check(by: Sequence[str], columns: pa.Schema, inputs: Sequence[str], output: str) -> None:
     """Check that the columns of a part can be divided by these. inputs: all columns of the input. output: its URI.
 
-    Readers such as DuckDB and Spark take names that differ in case only for one name, and each folder of a path for a
-    column.
+    Readers such as DuckDB and Spark ignore case in names, and take each folder of a path for a column.
 
     Raises:
         JobError: They cannot. Names the key and the column.
@@ -123,15 +122,15 @@ def check(by: Sequence[str], columns: pa.Schema, inputs: Sequence[str], output: 
                 f"output.partition_by: {name!r} is {type_name(kind)}; folders are named by texts, integers, bools and "
                 "dates"
             )
+        if name.startswith(("_", ".")):
+            raise JobError(
+                f"output.partition_by: {name!r} begins with {name[0]!r}, and pandas, pyarrow and Hive skip folders of "
+                "such names: they would read no rows; give the column another name"
+            )
         if _ESCAPED.search(name):
             raise JobError(
                 f"output.partition_by: the name {name!r} has a character that no folder's name can have as it is, and "
                 "not every reader decodes it; give the column another name"
-            )
-        if alike := [other for other in columns.names if other != name and other.casefold() == name.casefold()]:
-            raise JobError(
-                f"output.partition_by: the output has {name!r} and {alike[0]!r}, which differ in case only, and not "
-                "every reader could tell the two apart; give one of them another name, or leave it out"
             )
     for name in columns.names:
         if key := above.get(name.casefold()):

@@ -24,7 +24,6 @@ from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.panics import panics_are_errors
 from nightjar.inference.predictors.preprocessing import Preprocessor
-from nightjar.inference.predictors.private import Copier, OwnCopy
 from nightjar.inference.predictors.requests import NOTHING, Answered, Known, Streaming
 from nightjar.inference.records import Usage
 
@@ -34,11 +33,10 @@ __all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_col
 class Scorer(Protocol):
     """A loaded model: takes features and returns the declared outputs.
 
-    device: where the model really is: 'cpu', 'cuda:0' …. wrote: whether the user's code wrote into the first batch.
+    device: where the model really is: 'cpu', 'cuda:0' …
     """
 
     device: str
-    wrote: bool
 
     def prepare(self, table: pa.Table) -> Any:
         """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
@@ -169,14 +167,10 @@ AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The model's input for so many rows. given: the copy that the user's code got, with its digest from before, if it
-    is watched.
-    """
+    """The model's input for so many rows."""
 
     rows: int
     content: Any
-    given: OwnCopy | None = None
-    before: bytes | None = None
 
 
 class _Scorer:
@@ -184,9 +178,6 @@ class _Scorer:
 
     def __init__(self, job: Job, preprocessor: Preprocessor, predictor: Predictor, reads_arrow: bool) -> None:
         self.device = predictor.device
-        self.wrote = False
-        self._watched = False
-        self._copy = Copier()
         self._features = job.model.features
         self._types = job.model.output_types()
         self._preprocessor = preprocessor
@@ -206,10 +197,7 @@ class _Scorer:
             table = table.select(list(self._features))
         if not self._preprocessor.own and self._reads_arrow:
             return _Prepared(table.num_rows, self._input(table))
-        given = self._copy(table)
-        before = None if self._watched else given.digest()
-        content = self._input(self._preprocessor(given.table))
-        return _Prepared(table.num_rows, content, given, before)
+        return _Prepared(table.num_rows, self._input(self._preprocessor.preprocess(table)))
 
     @panics_are_errors()
     def preprocess(self, table: pa.Table) -> Any:
@@ -234,11 +222,7 @@ class _Scorer:
 
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
-        try:
-            return outputs.normalise(self._predict(prepared.content), self._types, prepared.rows)
-        finally:
-            if not self._watched and prepared.given is not None:
-                self._watched, self.wrote = True, prepared.given.digest() != prepared.before
+        return outputs.normalise(self._predict(prepared.content), self._types, prepared.rows)
 
     def _predict(self, content: Any) -> Any:
         return self._predictor.predict(content)

@@ -1,9 +1,8 @@
 """Arrow tables as batches for the user's code: arrays, DataFrames, Tables, tensors.
 
 A batch is the same as in Ray Data's `map_batches`: a dict of numpy arrays (`numpy`), a DataFrame (`pandas`), a Table
-(`pyarrow`) or a dict of tensors (`torch`). As there, numpy batches may share memory with their table and be read-only;
-tensors are copies, because torch has no read-only tensor. So the user's code gets batches of a copied table
-(`private.Copier`).
+(`pyarrow`) or a dict of tensors (`torch`). A batch may share memory with its table, and may be written to. So the
+user's code gets batches of a copied table (`private.Copier`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.job.options import choice
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.arrays import columns, exact, is_frame, to_numpy
+from nightjar.inference.predictors.arrays import columns, exact, is_frame, to_numpy, writable
 from nightjar.inference.tensors import is_tensor_type
 
 FORMATS = ("numpy", "default", "pandas", "pyarrow", "torch")
@@ -43,8 +42,9 @@ def batch_format(options: Mapping[str, Any]) -> str:
     return name
 
 
-def to_batch(table: pa.Table, form: str) -> Any:
-    """The table as a batch of format `form`, columns in the same order.
+def to_batch(table: pa.Table, form: str, memory: Sequence[pa.Buffer] = ()) -> Any:
+    """The table as a batch of format `form`, columns in the same order. memory: buffers of the table, for arrays that
+    may be written to without a copy.
 
     In arrays and DataFrames integers beside nulls are floats, as in Ray Data. They are objects with None if a float
     cannot hold one of them. Dictionaries are decoded, because each file has its own, and codes mean nothing without it.
@@ -61,7 +61,7 @@ def to_batch(table: pa.Table, form: str) -> Any:
     kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}
     if form == "pandas":
         return framed(table).assign(**kept) if kept else framed(table)
-    return {name: kept.get(name, to_numpy(table.column(name))) for name in table.column_names}
+    return {name: kept.get(name, writable(to_numpy(table.column(name)), memory)) for name in table.column_names}
 
 
 def framed(table: pa.Table) -> Any:
@@ -92,12 +92,14 @@ def select(batch: Any, names: Sequence[str]) -> Any:
 
 
 def part(batch: Any, low: int, high: int) -> Any:
-    """Rows [low, high) of a batch that `check_rows` accepts."""
+    """Rows [low, high) of a batch that `check_rows` accepts, or of a column."""
     if isinstance(batch, pa.Table):
         return batch.slice(low, high - low)
-    if is_frame(batch):
-        return batch.iloc[low:high]
-    return {name: values[low:high] for name, values in batch.items()}
+    if isinstance(batch, Mapping):
+        return {name: part(values, low, high) for name, values in batch.items()}
+    if hasattr(batch, "iloc"):  # of pandas: its labels are those of the smaller batch
+        return batch.iloc[low:high].reset_index(drop=True)
+    return batch[low:high]
 
 
 def weight(batch: Any) -> int:

@@ -91,7 +91,9 @@ class _Model:
             )
         if not classes and kind in {"Probability", "LogProbability", "Class"}:
             raise JobError(f"model.options.prediction_type: the model is no classifier and has no {kind}")
-        self._positive = kind in {"Probability", "LogProbability"} and outputs.is_positive(classes, self._outputs)
+        self._columns = (
+            outputs.of_classes(classes, self._outputs) if kind in {"Probability", "LogProbability"} else None
+        )
         self._arguments = {"prediction_type": kind or _KINDS[0], "thread_count": job.resources.cores}
         self._arguments["ntree_end"] = job.model.options.get("ntree_end", 0)
         self._all: list[str] = list(self._model.feature_names_)
@@ -123,8 +125,7 @@ class _Model:
         if not len(prepared):
             return outputs.empty(self._outputs)
         raw = np.asarray(self._model.predict(prepared, **self._arguments))
-        if self._positive:
-            raw = raw[:, 1]
+        raw = raw if self._columns is None else raw[:, self._columns]
         return outputs.by_column(raw, self._outputs, "the model")
 
 

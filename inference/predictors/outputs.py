@@ -11,6 +11,7 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.messages import counted
+from nightjar.inference.predictors.alignment import aligned
 from nightjar.inference.predictors.arrays import Array, columns, exceptions, is_tensor, joined, without
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.tensors import is_tensor_type
@@ -35,19 +36,19 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
     """Take the declared outputs from `raw`: a batch, a bare array, or a generator of either.
 
     Raises:
-        LengthInvalid: An output does not have `rows` values.
+        Unaligned: An output does not have `rows` values, or has an index that is not the batch's.
         OutputInvalid: An output is missing, or does not fit its type.
         RowsRaised: Some values are exceptions. If the batch is one row, its exception is raised itself.
     """
     raised: dict[int, BaseException] = {}
     if isinstance(raw, GeneratorType):
-        pieces = []
+        pieces, before = [], 0
         for piece in raw:
-            found, of_piece = _outputs(piece, types, None)
+            found, of_piece = _outputs(piece, types, None, before)
             # A generator may use the same memory again for its next piece, so each piece is converted at once.
             pieces.append({name: pa.concat_arrays([values]) for name, values in found.items()})
-            before = sum(len(next(iter(each.values()))) for each in pieces[:-1]) + len(raised)
             raised |= {before + row: error for row, error in of_piece.items()}
+            before += len(next(iter(found.values()))) + len(of_piece)
         if not pieces and rows:
             raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
         outputs = {
@@ -68,23 +69,32 @@ def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
     return {name: pa.array([], kind) for name, kind in types.items()}
 
 
-def is_positive(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> bool:
-    """Whether the only declared output is the probability of the second of two classes.
+def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
+    """The columns of a classifier's probabilities that the outputs are; None for all columns in their order.
+
+    Outputs with the names of classes are the probabilities of these, in any order. A lone output with another name is
+    the probability of the second of two classes.
 
     Raises:
         JobError: The outputs are not this, nor one for each class, nor one list.
     """
-    if classes is None or len(classes) == len(types):
-        return False
-    first, *others = types.values()
-    if not others and _holds_several(first):
-        return False
-    if not others and len(classes) == 2:
-        return True
-    named = ", ".join(map(str, classes))
+    if classes is None or (len(types) == 1 and _holds_several(next(iter(types.values())))):
+        return None
+    names = [str(each) for each in classes]
+    if found := [name for name in types if name in names]:
+        if other := next((name for name in types if name not in names), None):
+            raise JobError(
+                f"model.outputs: {found[0]!r} is a class of the model, and {other!r} is none; name each output as its "
+                f"class ({', '.join(names)}), or none"
+            )
+        return [names.index(name) for name in types]
+    if len(names) == len(types):
+        return None
+    if len(types) == 1 and len(names) == 2:
+        return [1]
     raise JobError(
-        f"model.outputs: {len(types)} for {len(classes)} classes ({named}); declare one for each, in this order, or "
-        f"one list, as float32[{len(classes)}]" + (", or one for the second class" if len(classes) == 2 else "")
+        f"model.outputs: {len(types)} for {len(names)} classes ({', '.join(names)}); declare one for each, in this "
+        f"order, or one list, as float32[{len(names)}]" + (", or one for the second class" if len(names) == 2 else "")
     )
 
 
@@ -132,9 +142,12 @@ def _holds_several(kind: pa.DataType) -> bool:
 
 
 def _outputs(
-    raw: Any, types: Mapping[str, pa.DataType], rows: int | None
+    raw: Any, types: Mapping[str, pa.DataType], rows: int | None, before: int = 0
 ) -> tuple[dict[str, pa.Array], dict[int, BaseException]]:
-    """The outputs of the rows that have no exception, and the exceptions by row. rows: how many are expected."""
+    """The outputs of the rows that have no exception, and the exceptions by row. rows: how many are expected.
+
+    before: the number of the batch's rows in earlier pieces of a generator.
+    """
     held = columns(raw)
     if held is None:
         held = {_only(raw, types): raw}
@@ -142,6 +155,7 @@ def _outputs(
         if name not in held:
             returned = ", ".join(map(str, held)) or "nothing"
             raise OutputInvalid(f"output {name!r} is missing; the predictor returned {returned}")
+    held = aligned({name: held[name] for name in types}, "the predictor", rows, before)
     raised: dict[int, BaseException] = {}
     for name in types:
         raised = dict(exceptions(held[name])) | raised

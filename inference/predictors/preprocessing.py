@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import batches, user
+from nightjar.inference.predictors.alignment import aligned
 from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.private import Copier
 
 
 class Preprocessor:
-    """Arrow → batch → the user's preprocess → features. The user's code may write into the table's memory."""
+    """Arrow → batch → the user's preprocess → features. The user's code may write into its batch, which is a copy."""
 
     def __init__(self, job: Job) -> None:
         """Raises JobError: The user's code cannot be found or made. Names the key."""
@@ -28,21 +29,20 @@ class Preprocessor:
         return self._preprocess is not None
 
     def preprocess(self, table: pa.Table) -> Any:
-        """As `__call__`, for a table that stays as it is."""
-        return self(self._copy(table).table)
-
-    def __call__(self, table: pa.Table) -> Any:
-        """The batch for the predictor, with `table.num_rows` rows. The user's code has no memory of it, or only that of
-        the table: it may be kept while the next batch is made.
+        """The batch for the predictor, with the rows of the table. The user's code has no memory of the table, and
+        holds none of the batch: it may be kept while the next batch is made.
 
         Raises:
-            OutputInvalid: The user's code returned another number of rows, or no batch, or left out a feature.
+            Unaligned: The user's code returned another number of rows, or an index that is not the batch's.
+            OutputInvalid: It returned no batch, or left out a feature.
         """
-        batch = batches.to_batch(table, self._form)
+        given = self._copy(table)
+        batch = batches.to_batch(given.table, self._form, given.memory)
         if self._preprocess is None:
             return batch
         batch = self._preprocess(batch)
         if isinstance(batch, pa.RecordBatch):
             batch = pa.Table.from_batches([batch])
         batches.check_rows(batch, table.num_rows)
-        return own_batch(batch if self._features is None else batches.select(batch, self._features))
+        batch = batch if self._features is None else batches.select(batch, self._features)
+        return own_batch(aligned(batch, "preprocess"))

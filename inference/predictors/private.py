@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-import xxhash
 
 from nightjar.inference.input.sources.normalisation import PLAIN
 
@@ -21,13 +20,6 @@ class OwnCopy:
 
     table: pa.Table
     memory: tuple[pa.Buffer, ...]
-
-    def digest(self) -> bytes:
-        """A hash of the memory as it is now. If it changes, somebody wrote into the copy."""
-        digest = xxhash.xxh3_128()
-        for buffer in self.memory:
-            digest.update(buffer)
-        return digest.digest()
 
 
 class Copier:

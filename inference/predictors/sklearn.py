@@ -186,7 +186,7 @@ class _Estimator:
             raise JobError(
                 "model.options.method: each target of the model has classes of its own; write method: predict"
             )
-        self._positive = self._method == "predict_proba" and outputs.is_positive(classes, self._outputs)
+        self._columns = outputs.of_classes(classes, self._outputs) if self._method == "predict_proba" else None
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
@@ -216,8 +216,7 @@ class _Estimator:
         if not len(prepared):  # estimators refuse an input without rows
             return outputs.empty(self._outputs)
         raw = np.asarray(self._call(prepared))
-        if self._positive:
-            raw = raw[:, 1]
+        raw = raw if self._columns is None else raw[:, self._columns]
         return outputs.by_column(raw, self._outputs, self._method)
 
 

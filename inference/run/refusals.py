@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
+from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.aliases import Aliases
@@ -105,9 +106,11 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             with naming(each):
                 adapter_of(each).check_columns(each, pa.schema([schema.field(name) for name in features]))
     for name in carried:
+        if two := alike([schema.field(name)]):
+            raise JobError(f"carry: of the fields of {name!r} {not_told_apart(*two)}; leave the column out")
         try:
             ParquetWriter(pa.BufferOutputStream(), pa.schema([schema.field(name)])).close()
-        except pa.ArrowNotImplementedError:
+        except (pa.ArrowNotImplementedError, OSError):
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
     columns = readers_schema(output_schema(job, schema))
     exports.check(job.output.exports, columns)

@@ -33,7 +33,6 @@ from nightjar.inference.scoring.microbatches import ScoredRows, relayed
 from nightjar.inference.scoring.models import LoadedModel
 from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
-    WRITES,
     Loaded,
     calls,
     preflight_steps,
@@ -282,7 +281,6 @@ class _Look:
         )
         notes = (
             *self._found.cut,
-            *([WRITES] if worker.wrote else []),
             *nonfinite_notes(metrics.results().outputs, "the sample"),
             *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
             *self._notes,

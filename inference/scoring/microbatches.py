@@ -25,6 +25,7 @@ from nightjar.inference.errors import (
     NightjarError,
     OutputInvalid,
     ProcessSpoilt,
+    Unaligned,
 )
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
@@ -182,14 +183,14 @@ class Slice:
 class _Raised:
     """What a scorer raised, as text: holding the exception would hold its frames and their memory.
 
-    length: the two numbers, if there was not one value for each row. where: as in `RowFailure`.
+    unaligned: why its values cannot be assigned to its rows, if they cannot. where: as in `RowFailure`.
     """
 
     memory: bool
     error: str
     message: str
     traceback: str
-    length: str = ""
+    unaligned: str = ""
     where: str = ""
 
     def failure(self, row: int) -> RowFailure:
@@ -221,7 +222,7 @@ class _Tally:
     def cut(self, piece: Slice, raised: _Raised) -> None:
         """It raised, and its halves are tried next."""
         first, last = self.at(piece.rows[0]), self.at(piece.rows[-1])
-        self.cuts.cut(first, last, len(self.failures), raised.failure(0).said, raised.length)
+        self.cuts.cut(first, last, len(self.failures), raised.failure(0).said, raised.unaligned)
 
     def done(self, piece: Slice) -> None:
         """Its rows have outputs or have failed."""
@@ -229,8 +230,8 @@ class _Tally:
         self.cuts.done(last, len(self.failures), whole=whole)
 
     def lone(self, row: int, raised: _Raised) -> None:
-        """This row was scored alone, and raised. A batch that had not one value for each row is told with it."""
-        batch = self.cuts.unlike_rows() if raised.length else ""
+        """This row was scored alone, and raised. An unaligned batch is told with it."""
+        batch = self.cuts.unaligned() if raised.unaligned else ""
         message = clip(f"{batch}; for this row alone, {raised.message}") if batch else raised.message
         self.fail(row, replace(raised.failure(row), message=message))
 
@@ -353,6 +354,6 @@ def _raised(error: BaseException, *, own: bool = False) -> _Raised:
     said = traceback.format_exception_only(error)[-1]  # survives a `__str__` that raises
     with contextlib.suppress(Exception):
         said = str(error)
-    length = error.found if isinstance(error, LengthInvalid) else ""
+    unaligned = error.found if isinstance(error, Unaligned) else ""
     name, text = utf8(type(error).__name__), traceback_of(error, skip=own)
-    return _Raised(is_memory(error), name, clip(utf8(said)), text, length, raised_at(error))
+    return _Raised(is_memory(error), name, clip(utf8(said)), text, unaligned, raised_at(error))

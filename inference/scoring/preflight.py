@@ -61,10 +61,6 @@ _SLOW_S = 30.0
 
 TIMED_ROWS = 64
 PLACES = 8
-WRITES = (
-    "the model's code writes into its batch. The batch is a copy, so carried columns and rows that are tried again "
-    "are not changed. If this was not meant, let the code work on a copy of its own"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +275,7 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
                         yield Loaded(device, place=place)
                 except _Untried as error:
                     untried = f"{named}{error}"
-                notes = broken, WRITES if worker.wrote else "", *_nonfinite(scored.outputs), untried
+                notes = broken, *_nonfinite(scored.outputs), untried
                 yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
                 return
         except BatchesBroken as error:

@@ -117,11 +117,6 @@ class ShardWorker(Worker):
         """Where the models are: 'cpu', 'cuda:0' …, each once."""
         return ", ".join(dict.fromkeys(scorer.device for scorer in self.scorers))
 
-    @property
-    def wrote(self) -> bool:
-        """Whether the user's code wrote into the first batch."""
-        return any(scorer.wrote for scorer in self.scorers)
-
     def timed(self, table: pa.Table) -> Timed:
         """What a row of each step costs, in all models together. table: rows that were scored before."""
         each = zip(self.spec.job.each, self.models, self.scorers, strict=True)

@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "output clashes with a carried column": (
         {"model__outputs": {"id": "float32"}},
-        r"{job}: model\.outputs: 'id' is also a carried column; rename the output or drop it from carry",
+        r"{job}: carry: 'id' is also an output of model; rename one of the two, or leave it out",
     ),
     "no such module": (
         {"model__uses": "modle:score"},

@@ -240,7 +240,7 @@ BAD, WORSE = ValueError("bad"), KeyError("worse")
         np.array,
         lambda values: np.ma.masked_array(values, [False] * 4),
         lambda values: torch.tensor(values),
-        lambda values: pd.Series(values, index=[7, 7, 8, 9]),
+        pd.Series,
         pa.array,
         lambda values: pa.chunked_array([values[:2], values[2:]]),
     ],

@@ -110,6 +110,13 @@ def test_a_classifier_must_be_told_what_is_meant(tmp_path: Path) -> None:
     named = dict.fromkeys(["high", "low", "mid"], "float64")
     found = scored(saved(tmp_path, model, outputs=named, options={"prediction_type": "Probability"}), table)
     np.testing.assert_array_equal(np.array(list(found.values())).T, model.predict_proba(FRAME[NUMBERS]))
+    mixed = saved(
+        tmp_path,
+        model,
+        outputs=dict.fromkeys(["mid", "high", "low"], "float64"),
+        options={"prediction_type": "Probability"},
+    )
+    assert scored(mixed, table) == {name: found[name] for name in ["mid", "high", "low"]}
     words = saved(tmp_path, model, outputs={"class": "string"}, options={"prediction_type": "Class"})
     assert scored(words, table)["class"] == model.predict(FRAME[NUMBERS]).reshape(-1).tolist()
     with pytest.raises(JobError, match=r"^model\.outputs: 1 for 3 classes \(high, low, mid\); declare one for each"):

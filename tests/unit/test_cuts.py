@@ -159,9 +159,9 @@ def test_one_large_batch_that_drops_a_row_ends_the_attempt_with_its_own_numbers(
     with pytest.raises(BatchesBroken) as broken:
         score(scorer, 1000, 100, Cuts())
     assert str(broken.value) == (
-        "output 'score' has 99 values for a batch of 100 rows (rows 1000 to 1099), and the right number for rows 1000 "
-        "to 1024 in smaller batches, so that no row is to blame. Mend how the code handles a batch: it must return one "
-        "value for each row, however many rows there are"
+        "output 'score' has 99 values for a batch of 100 rows (rows 1000 to 1099), and smaller batches of rows 1000 to "
+        "1024 are right, so that no row is to blame. Mend how the code handles a batch: it must return one value for "
+        "each row, in the order of the rows or with the batch's own index, however many rows there are"
     )
 
 

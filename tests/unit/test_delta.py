@@ -308,7 +308,7 @@ def test_a_type_that_some_reader_cannot_read_is_refused(output: Output, table: s
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [(["Date"], "'Date' is in the way"), (["a", "A"], "'a' differs from another only in case")],
+    [(["Date"], "'Date' is in the way"), (["a", "A"], "of the columns 'a' and 'A' differ in case only")],
 )
 def test_names_that_a_delta_table_cannot_have_are_refused(
     output: Output, table: str, names: list[str], said: str

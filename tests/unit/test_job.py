@@ -153,8 +153,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"carry": "id"}, "carry: must be a list, not 'id'"),
     ({"carry": [1]}, "carry[0]: must be text, not 1; put it in quotes"),
     ({"carry": ["id", "id"]}, "carry: 'id' is listed twice"),
-    ({"carry": ["_row"]}, "carry: '_row' is the name of a lineage column (output.lineage)"),
-    ({"carry": ["id", "score"]}, "model.outputs: 'score' is also a carried column; rename the output or drop it"),
+    ({"carry": ["_row"]}, "carry: '_row' is also a lineage column; rename one of the two, or leave it out"),
+    ({"carry": ["_Row"]}, "carry: '_Row' and '_row' differ in case only, and DuckDB, Spark and Delta Lake would take"),
+    ({"carry": ["id", "score"]}, "carry: 'score' is also an output of model; rename one of the two"),
+    ({"carry": ["id", "Score"]}, "carry: 'Score' and 'score' differ in case only"),
+    ({"carry": ["id", "ID"]}, "carry: 'ID' and 'id' differ in case only"),
+    ({"model__outputs": {"p": "float32", "P": "float32"}}, "model.outputs: 'P' and 'p' differ in case only"),
+    ({"model__outputs": {"_FILE": "string"}}, "model.outputs: '_FILE' and '_file' differ in case only"),
+    ({"model__outputs": {"a": "struct<b: int8, B: int8>"}}, "model.outputs: a: of the fields of a struct 'b' and 'B'"),
     ({"model__features": "x"}, "model.features: must be a list, not 'x'"),
     ({"model__features": []}, "model.features: must not be empty"),
     ({"model__features": ["x", "x"]}, "model.features: 'x' is listed twice"),
@@ -210,7 +216,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": None, "models": [{**NET, "name": "a-b"}]}, "models[0].name: 'a-b' must be letters, digits and under"),
     ({"model": None, "models": [{**NET, "name": None}]}, "models[0].name: is empty"),
     ({"model": None, "models": [NET, {**NET, "name": "b", "uses": "onnx"}]}, "models[1].path: the onnx adapter needs"),
-    ({"model": None, "models": [NET], "carry": ["net_score"]}, "models[0].outputs: 'net_score' is also a carried col"),
+    ({"model": None, "models": [NET], "carry": ["net_score"]}, "carry: 'net_score' is also an output of models[0]"),
     (
         {
             "model": None,
@@ -219,7 +225,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
                 {**NET, "name": "a_b", "outputs": {"c": "int8"}},
             ],
         },
-        "models[1].outputs: 'a_b_c' is also a column of models[0]; rename one of them",
+        "models[1].outputs: 'a_b_c' is also an output of models[0]; rename one of the two",
+    ),
+    (
+        {"model": None, "models": [{**NET, "name": "a"}, {**NET, "name": "A"}]},
+        "models[1].outputs: 'A_score' and 'a_score' differ in case only",
     ),
     (
         {"model": None, "models": [{**NET, "batch_size": "many"}]},

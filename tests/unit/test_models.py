@@ -268,7 +268,7 @@ TEXT = pa.string()
 class Plain:
     """A real scorer: its name's length times x; it raises for some rows, and for more rows than memory suffices for."""
 
-    device, wrote = "cpu", False
+    device = "cpu"
 
     def __init__(self, name: str, fails: set[int], fits: int, kind: pa.DataType) -> None:
         self.name, self.fails, self.fits, self.kind = name, fails, fits, kind
@@ -453,7 +453,7 @@ def test_one_model_is_the_case_in_which_every_failed_row_is_lost() -> None:
 class Scores:
     """A scorer of `severals`, without the user's module."""
 
-    device, wrote = "cpu", False
+    device = "cpu"
 
     def __init__(self, outputs: dict[str, pa.DataType], dies_at: int | None = None) -> None:
         self.outputs, self.dies_at = outputs, dies_at

@@ -54,7 +54,6 @@ class Scorer(OneStep):
     """As `BAD` says."""
 
     device = "cpu"
-    wrote = False
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
         rows = np.asarray(table["x"]).astype(int).tolist()

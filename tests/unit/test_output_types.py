@@ -48,7 +48,7 @@ def test_a_type_is_read_and_written_as_in_the_job_file(text: str) -> None:
     ("text", "why"),
     [
         ("struct<label>", "'label' is no field of a struct; write a name and a type"),
-        ("struct<a: int8, a: int8>", "two fields 'a'"),
+        ("struct<a: int8, a: int8>", "two are named 'a'"),
         ("struct<a: flot>", "'flot' is not an Arrow type"),
         ("string[3, 4]", "a tensor holds integers or floats, not string"),
         ("float32[3, 0]", "lengths are at least 1"),

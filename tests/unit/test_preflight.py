@@ -24,7 +24,6 @@ from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.preflight import (
     PLACES,
     SAMPLE_ROWS,
-    WRITES,
     Loaded,
     PreflightSteps,
     calls,
@@ -47,7 +46,6 @@ class Scorer(OneStep):
     """Scores x by a function, on a device of its own."""
 
     device = "meta"
-    wrote = False
 
     def __init__(self, score: Score) -> None:
         self.score = score
@@ -178,13 +176,6 @@ def test_rows_that_depend_on_each_other_are_said_and_not_tried(small: Lake) -> N
     assert note.startswith(
         "rows depend on each other (model.rows: dependent): an output is that of its row among the 16"
     )
-
-
-def test_a_model_that_writes_into_its_batch_is_said(small: Lake) -> None:
-    scorer = Scorer(same)
-    scorer.wrote = True
-    found = list(preflight_steps(ShardWorker(small.worker_spec(), scorer), samples(small.planned())))
-    assert found[-1] == Loaded("meta", notes=(WRITES,))
 
 
 def test_where_a_batch_is_given_in_bytes_the_first_rows_that_can_be_read_tell_how_many(small: Lake) -> None:
@@ -357,13 +348,9 @@ def several(lake: Lake, *names: str, **job: Any) -> None:
 def test_notes_on_several_models_are_told_together_and_each_once(lake: Lake) -> None:
     several(lake, "a", "b", "c")
     scorers = [Scorer(lambda x: x * math.nan), Scorer(lambda x: x * math.nan), Scorer(same)]
-    for scorer in scorers:
-        scorer.wrote = True
     *_, last = preflight_steps(ShardWorker(lake.worker_spec(), *scorers), samples(lake.planned()))
     assert isinstance(last, Loaded)
-    writes, *others = last.notes
-    assert writes == WRITES
-    assert [note.split("'")[1] for note in others] == ["a_score", "b_score"]
+    assert [note.split("'")[1] for note in last.notes] == ["a_score", "b_score"]
 
 
 # ---- observed -----------------------------------------------------------------------------------------------

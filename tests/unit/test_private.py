@@ -25,12 +25,6 @@ from nightjar.inference.predictors.ownbatch import own_batch
 from nightjar.inference.predictors.private import Copier
 from nightjar.inference.records import Receipt
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.preflight import (
-    WRITES,
-    Loaded,
-    preflight_steps,
-    samples,
-)
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
@@ -369,21 +363,23 @@ def test_a_predictor_that_writes_over_everything_changes_nothing(
     assert inputs == [every_type().slice(row, 1).to_pylist()[0] for row in lost]
 
 
-IN_PLACE = """
-import torch
+@pytest.mark.parametrize("left_out", [[], ["dictionary", "ordered"]], ids=["all types", "no dictionaries"])
+def test_an_array_of_a_batch_may_be_written_to_and_is_no_second_copy(left_out: list[str]) -> None:
+    """As in Ray Data with `zero_copy_batch=False`. Numbers, times, lists of one length and tensors share the copy."""
+    table = every_type().drop_columns(left_out)
+    given = Copier()(table)
+    batch = to_batch(given.table, "numpy", given.memory)
+    assert [name for name, values in batch.items() if not values.flags.writeable] == []
+    shared = ["f32", "i64", "half", "fixed", "equal", "tensor", "time"]
+    assert [name for name in shared if batch[name].flags.owndata] == []
+    batch["f32"] *= 2
+    assert given.table["f32"].to_pylist() == batch["f32"].tolist() != table["f32"].to_pylist()
 
 
-def score(batch):
-    x = torch.from_numpy(batch["x"]){own}
-    x *= 2
-    return {{"score": x.numpy()}}
-"""
-
-
-@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-@pytest.mark.parametrize(("own", "notes"), [("", (WRITES,)), (".clone()", ())])
-def test_a_predictor_that_writes_into_its_batch_is_told_so(lake: Lake, own: str, notes: tuple[str, ...]) -> None:
-    lake.ready()
-    lake.write_model(IN_PLACE.format(own=own))
-    *_, last = preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned()))
-    assert last == Loaded("cpu", notes=notes)
+def test_an_array_of_memory_that_is_not_the_copys_is_copied() -> None:
+    """Whoever writes into it changes no rows that are kept."""
+    table = every_type()
+    batch = to_batch(table, "numpy", Copier()(table).memory)
+    before = table["i64"].to_pylist()
+    batch["i64"] *= 2
+    assert table["i64"].to_pylist() == before

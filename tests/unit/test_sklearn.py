@@ -95,6 +95,18 @@ def test_several_outputs_are_the_classes_in_their_order(tmp_path: Path) -> None:
     assert listed["all"] == model.predict_proba(NUMBERS).tolist()
 
 
+def test_outputs_with_the_names_of_classes_are_these_in_any_order(tmp_path: Path) -> None:
+    """By position each would be published under the name of another class."""
+    model = LogisticRegression().fit(NUMBERS, THREE)
+    proba = dict(zip(["high", "low", "mid"], model.predict_proba(NUMBERS).T.tolist(), strict=True))
+    for names in (["mid", "high", "low"], ["low", "high"], ["high"]):
+        job = saved(tmp_path, model, outputs=dict.fromkeys(names, "float64"), **options(method="predict_proba"))
+        assert scored(job) == {name: proba[name] for name in names}
+    job = saved(tmp_path, model, outputs=dict.fromkeys(["a", "b", "low"], "float64"), **options(method="predict_proba"))
+    with pytest.raises(JobError, match=r"^model\.outputs: 'low' is a class of the model, and 'a' is none; name each"):
+        load_scorer(job, job.model.path)
+
+
 def test_outputs_that_do_not_fit_the_classes_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
     model = LogisticRegression().fit(NUMBERS, THREE)
     job = saved(tmp_path, model, **options(method="predict_proba"))

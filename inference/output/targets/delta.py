@@ -34,6 +34,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.messages import counted
 from nightjar.inference.output import hive, outcomes
@@ -386,15 +387,12 @@ def _delta_columns(columns: pa.Schema) -> dict[str, pa.DataType]:
     Raises:
         JobError: it has no such type, or some reader cannot read it; or two names are one to it.
     """
-    names = [name.lower() for name in columns.names]
+    if two := alike(columns):
+        raise JobError(f"of the columns {not_told_apart(*two)}")
     for field in columns:
         if field.name.lower() == DATE:
             raise JobError(
                 f"the column {field.name!r} is in the way: a Delta table has its nights by a column {DATE!r}"
-            )
-        if names.count(field.name.lower()) > 1:
-            raise JobError(
-                f"the column {field.name!r} differs from another only in case, which Delta Lake does not see"
             )
         if not _is_kept(field.type):
             raise JobError(

@@ -1,0 +1,2 @@
+def score(batch):
+    return batch["id"] * 1.0
