@@ -18,7 +18,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.engine.blocks import AUDIT_BLOCKS, AUDIT_SHARDS
+from nightjar.inference.engine.auditing import AUDIT_BLOCKS, AUDIT_SHARDS
 from nightjar.inference.metrics.profile import Described, Profile
 from nightjar.inference.validation.audit import Audited
 

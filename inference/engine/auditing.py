@@ -5,6 +5,7 @@ Reading and checksums leave Python's lock, so threads do them at the same time.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -19,12 +20,25 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.engine.blocks import audit_blocks
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.errors import Transient
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited, audit_block
+
+AUDIT_BLOCKS = 256
+AUDIT_SHARDS = 32
+"""The least number of blocks of an audit, and the most shards per block, because every block has the same time
+limit."""
+
+
+def audit_blocks(outcomes: pa.Table) -> Iterator[pa.Table]:
+    """Cut into blocks. They depend only on the shards, because the order of merging must not vary."""
+    count = max(1, min(outcomes.num_rows, max(AUDIT_BLOCKS, -(-outcomes.num_rows // AUDIT_SHARDS))))
+    edges = [outcomes.num_rows * index // count for index in range(count + 1)]
+    for low, high in itertools.pairwise(edges):
+        yield outcomes.slice(low, high - low).combine_chunks()
+
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -7,23 +7,126 @@ Errors pass through unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, raised, traced
+from nightjar.inference.errors import JobError, OutputInvalid, raised, traced
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
 from nightjar.inference.predictors.adapter import Adapter, Predictor, TakesCode, WithoutDevices, adapter_of
-from nightjar.inference.predictors.asynchronous import Synchronous
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.rayprocessor import renamed
-from nightjar.inference.predictors.torchinference import Managed, is_torch_inference
+
+# A subclass says how a batch becomes tensors (`collate`), what the model does with them on its device
+# (`process_on_device`), and how tensors become outputs (`finalize`). As in Ray Data, the tensors are moved in between.
+# Unlike there, the device may be the CPU.
+_BASE = ("ray.data.util.torch_inference", "TorchInference")
+
+
+def is_torch_inference(target: Any) -> bool:
+    """Whether this is such a subclass. Ray is not imported: whoever defines a subclass has done so."""
+    return isinstance(target, type) and _BASE in [(base.__module__, base.__qualname__) for base in target.__mro__]
+
+
+class Managed:
+    """An instance of such a subclass as a `Predictor`."""
+
+    def __init__(self, user: Any) -> None:
+        import torch
+
+        self._torch = torch
+        self._user = user
+        self._device = torch.device(user.get_device())
+        self.device = str(self._device)
+
+    def prepare(self, batch: Any) -> Any:
+        """Collate the batch. Returns it, its tensors on the CPU, and the rest of what `collate` returned."""
+        # `collate` may replace columns of the batch, which the later steps get, too.
+        given = dict(batch) if isinstance(batch, Mapping) else batch
+        with self._torch.no_grad():
+            tensors, other = _with_other(self._user.collate(batch))
+        return given, tensors, other
+
+    def predict(self, prepared: Any) -> Any:
+        """Compute on the device, and make the outputs on the CPU."""
+        given, tensors, other = prepared
+        with self._torch.no_grad():
+            moved = self._moved(tensors, "collate", join=True)
+            computed, more = _with_other(self._user.process_on_device(given, moved, other))
+            return self._user.finalize(given, self._moved(computed, "process_on_device", join=False), more)
+
+    def _moved(self, held: Any, method: str, *, join: bool) -> Any:
+        """Tensors, also in sequences and mappings, on the device; or on the CPU without `join`.
+
+        join: tensors in a sequence that is itself in a sequence or a mapping are parts of one, and are joined.
+        """
+        device = self._device if join else self._torch.device("cpu")
+
+        def move(value: Any, depth: int) -> Any:
+            if isinstance(value, self._torch.Tensor):
+                return value.to(device)
+            if isinstance(value, Mapping):
+                return {name: move(each, depth + 1) for name, each in value.items()}
+            if isinstance(value, (list, tuple)):
+                if join and depth and all(isinstance(each, self._torch.Tensor) for each in value):
+                    return self._torch.cat([each.to(device) for each in value])
+                return type(value)(move(each, depth + 1) for each in value)
+            raise OutputInvalid(
+                f"{type(self._user).__name__}.{method} returned a {type(value).__name__}; return a tensor, or tensors "
+                "in a list, a tuple or a dict, or a pair of these and anything else"
+            )
+
+        return move(held, 0)
+
+
+def _with_other(returned: Any) -> tuple[Any, Any]:
+    """What a method returned: a pair is tensors and anything else, as in Ray Data."""
+    return returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
+
+
+class Synchronous:
+    """A callable that waits for what it calls: for a coroutine, and for each piece of an async generator.
+
+    All run in one event loop, which has a thread of its own, as in Ray Data's actors: what the user's code started in
+    it, as an engine that schedules requests, goes on between two batches.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, batch: Any) -> Any:
+        raw = self._function(batch)
+        if inspect.isasyncgen(raw):
+            return self._pieces(raw)
+        return self._result(raw) if inspect.iscoroutine(raw) else raw
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
+        return loop
+
+    def _result(self, running: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(running, self._loop).result()
+
+    def _pieces(self, pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
+        end = object()
+
+        async def following() -> Any:
+            return await anext(pieces, end)
+
+        while (piece := self._result(following())) is not end:
+            yield piece
+
 
 BatchFunction = Callable[[Any], Any]
 

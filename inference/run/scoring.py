@@ -14,6 +14,7 @@ from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import (
     Held,
     JobError,
+    Missing,
 )
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
@@ -22,15 +23,14 @@ from nightjar.inference.input.sources.reading import doubts
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.output import publications, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import targets
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
 from nightjar.inference.run import outside
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
-from nightjar.inference.run.ceilings import ceilings
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication, mend_places
@@ -60,6 +60,30 @@ from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
+
+
+def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:
+    """For each model the most rows of a micro-batch for `batch_size: auto`, as this run or the latest published night
+    has found out.
+
+    0, or nothing for all, if none had too little memory, or if that night was scored under another fingerprint: another
+    model or code needs other memory. `--fresh` finds out again.
+    """
+    if all(not each.model.finds_size for each in request.job.each) or request.fresh:
+        return ()
+    models = len(request.job.each)
+    if progress.backoffs.rows:
+        return progress.ceilings or (progress.backoffs.rows,) * models
+    runs = publications.newest(request.storage, request.output).runs
+    if not runs:
+        return ()
+    latest = max(runs, key=lambda run: (runs[run].date, run == runs[run].date, run))
+    try:
+        manifest = read_manifest(request.storage, request.output, runs[latest])
+    except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
+        return ()
+    totals = manifest.totals
+    return totals.ceilings or (totals.batch_rows,) * models if manifest.fingerprint == fingerprint else ()
 
 
 def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:

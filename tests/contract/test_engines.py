@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.engine import ENGINES, LOCAL, RAY, auditing, opened
-from nightjar.inference.engine.blocks import audit_blocks
+from nightjar.inference.engine.auditing import audit_blocks
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import ClusterError, JobError, RunFailed

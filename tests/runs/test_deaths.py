@@ -142,9 +142,9 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from nightjar.inference.run import journal
+from nightjar.inference.run import campaign
 from support import Lake
-journal.FLUSH_S = 0.0
+campaign.FLUSH_S = 0.0
 Lake(Path({folder!r})).run(engine="local")
 """
 

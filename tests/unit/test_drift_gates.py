@@ -11,7 +11,7 @@ import pytest
 
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.run.drifted import beside
+from nightjar.inference.run.reporting import beside
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,

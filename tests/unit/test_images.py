@@ -22,8 +22,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import PACKED_FILES
-from nightjar.inference.input.sources.image import SOURCE
-from nightjar.inference.input.sources.imagesize import dimensions
+from nightjar.inference.input.sources.image import SOURCE, dimensions
 from nightjar.inference.input.sources.pixels import normalised
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead

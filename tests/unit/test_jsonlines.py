@@ -265,9 +265,9 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from nightjar.inference.input.sources import lines
-from nightjar.inference.run import journal
+from nightjar.inference.run import campaign
 from support import Lake
-journal.FLUSH_S = 0.0
+campaign.FLUSH_S = 0.0
 for name, size in {bounds}.items():
     setattr(lines, name, size)
 Lake(Path({folder!r})).run(engine="local")

@@ -17,7 +17,7 @@ import pytest
 from nightjar.inference.errors import BatchesBroken, GateFailed, JobError, OverBudget, ProcessSpoilt, QuarantineFull
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
 from nightjar.inference.run import steps as run
-from nightjar.inference.run.deaths import Underway
+from nightjar.inference.run.campaign import Underway
 from nightjar.inference.run.replay import replay_row
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.scoring.ahead import Preparer, PreparingThread

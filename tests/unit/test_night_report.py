@@ -35,9 +35,16 @@ from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.approving import answer
-from nightjar.inference.run.drifted import MAX_COLUMNS, MAX_GROUPED, beside
 from nightjar.inference.run.report import Incident
-from nightjar.inference.run.reporting import INCIDENTS_SHOWN, SHARDS_SHOWN, Report, collect
+from nightjar.inference.run.reporting import (
+    INCIDENTS_SHOWN,
+    MAX_COLUMNS,
+    MAX_GROUPED,
+    SHARDS_SHOWN,
+    Report,
+    beside,
+    collect,
+)
 from nightjar.inference.run.shardtimes import MAX_BARS, MAX_WORKERS, SlowShard, shard_times
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage

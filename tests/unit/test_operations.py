@@ -33,7 +33,7 @@ from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import journal
+from nightjar.inference.run import campaign
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
@@ -330,7 +330,7 @@ def opened(hook: None) -> Callable[[str], int]:
 
 @pytest.fixture
 def counted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Steps:
-    monkeypatch.setattr(journal, "FLUSH_S", 1e9)
+    monkeypatch.setattr(campaign, "FLUSH_S", 1e9)
     return Steps(lake.ready())
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import ray
 
-from nightjar.flows.cli.doctor import diagnose
-from nightjar.flows.cli.listening import Listener, listeners, told
+from nightjar.flows.cli.doctor import Listener, diagnose, listeners, told
 from nightjar.flows.cluster import connection, local
 from nightjar.flows.cluster.token import keep_token_private, readers_of_token
 from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
@@ -213,7 +212,7 @@ def test_a_token_that_others_could_read_is_closed_to_them(home: Path) -> None:
     assert readers_of_token() == ""
 
 
-REACHES = "from nightjar.flows.cluster.reaching import reach; reach('127.0.0.1:9')"
+REACHES = "from nightjar.flows.cluster.connection import reach; reach('127.0.0.1:9')"
 
 
 def test_a_token_file_that_holds_none_is_one_sentence(tmp_path: Path) -> None:

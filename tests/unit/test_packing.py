@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.predictors.packing import Packer
+from nightjar.inference.predictors.textmodel import Packer
 from nightjar.inference.predictors.tokens import Tokens
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.cli.main import app
-from nightjar.flows.pages import tables
+from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied, StorageError
@@ -168,8 +168,8 @@ def test_the_table_of_retries_in_prefect_says_how_many_of_all_it_has(
 ) -> None:
     """A part is a request, so that not all are read for a page that a night waits for."""
     sent: dict[str, str] = {}
-    monkeypatch.setattr(tables, "create_table_artifact", lambda _, key, description: sent.update({key: description}))
-    tables.shard_tables(with_sixty_bad_parts(lake).request(), 1)["lake-retries"]()
+    monkeypatch.setattr(artifacts, "create_table_artifact", lambda _, key, description: sent.update({key: description}))
+    artifacts.shard_tables(with_sixty_bad_parts(lake).request(), 1)["lake-retries"]()
     assert sent["lake-retries"].startswith("Failed attempts and quarantined rows of 2026-11-19 (50 of 60); ")
 
 

@@ -10,9 +10,9 @@ from test_report import BAD_ROW, plan_in, scored, writing
 
 from nightjar.flows.pages import finished
 from nightjar.flows.pages.advice import typed
+from nightjar.flows.pages.artifacts import _COMMANDS, _bounded, _headed
 from nightjar.flows.pages.failure import after_failure, as_page, failure
 from nightjar.flows.pages.report.writing import write
-from nightjar.flows.pages.tables import _COMMANDS, _bounded, _headed
 from nightjar.flows.pages.wording import left_out, money
 from nightjar.inference.errors import GateFailed, Interrupted, JobError, NightjarError, QuarantineFull, ShardsFailed
 from nightjar.inference.ledger.progress import Progress

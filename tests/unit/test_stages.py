@@ -24,8 +24,8 @@ from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
+from nightjar.inference.run.campaign import Underway
 from nightjar.inference.run.checking import check
-from nightjar.inference.run.deaths import Underway
 from nightjar.inference.run.scoring import too_heavy
 from nightjar.inference.scoring import preparing, timing
 from nightjar.inference.scoring.accepting import AcceptingWorker

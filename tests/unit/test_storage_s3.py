@@ -26,7 +26,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.storage.bucketfaults import fault_of
+from nightjar.inference.storage.bucket import fault_of
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
 from nightjar.inference.storage.protocol import Entry, join

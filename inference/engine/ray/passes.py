@@ -15,14 +15,16 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
-from nightjar.inference.engine.protocol import NO_EVENT
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import Demand, free_workers
 from nightjar.inference.engine.ray.gathering import gather
@@ -34,7 +36,6 @@ from nightjar.inference.engine.ray.internals import (
     mapped_by_tasks,
 )
 from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, score_as_task, task_key
-from nightjar.inference.engine.stream import streamed
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip
@@ -45,6 +46,55 @@ from nightjar.inference.records import (
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.suspects import Attempt
+
+T = TypeVar("T")
+
+_AHEAD = 256
+"""The most items that may wait to be taken."""
+
+_CLOSING_S = 5.0
+"""Seconds to wait for a thread that was told to stop."""
+
+
+def streamed(make: Callable[[], Iterable[T]], *, ahead: int = _AHEAD) -> Generator[T | None, None, None]:
+    """Yield the items of `make()`, which runs in a thread of its own, and None on a tick. Closing it ends the thread.
+
+    Raises:
+        Exception: The error that `make()` raised, after the items before it.
+    """
+    arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=ahead)
+    closed = threading.Event()
+
+    def consume() -> None:
+        try:
+            for item in make():
+                arrived.put((item,))
+                if closed.is_set():
+                    return
+            arrived.put(None)
+        except Exception as error:  # noqa: BLE001 (raised again where the items are wanted)
+            arrived.put(error)
+
+    thread = threading.Thread(target=consume, daemon=True, name="nightjar-events")
+    thread.start()
+    try:
+        while True:
+            try:
+                item = arrived.get(timeout=TICK_S)
+            except queue.Empty:
+                yield None
+                continue
+            if item is None:
+                return
+            if isinstance(item, Exception):
+                raise item
+            yield item[0]
+    finally:
+        closed.set()
+        while not arrived.empty():
+            arrived.get_nowait()
+        thread.join(_CLOSING_S)
+
 
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024

@@ -12,14 +12,45 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.json as pj
 
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources.digits import DigitsLost, has_large, is_rounded
 from nightjar.inference.input.sources.fitting import is_declared, told
-from nightjar.inference.input.sources.jsonkeys import KeyUnknown, has_struct, unknown_key
 from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip
+
+
+class KeyUnknown(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """An object inside a record has a key that its column's type lacks. key: as `meta.size`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"no record of those that told the type has the key {key!r}: declare the column's type in input.schema, "
+            "where keys that it does not name are left out"
+        )
+
+
+def has_struct(kind: pa.DataType) -> bool:
+    """Whether values of this type are objects, or lists of them."""
+    return pa.types.is_struct(kind) or (is_list(kind) and has_struct(kind.value_type))
+
+
+def unknown_key(value: object, kind: pa.DataType, name: str) -> str:
+    """The first key with a value that the type lacks; '' if it lacks none. name: of the value itself."""
+    if isinstance(value, list) and is_list(kind):
+        return next(filter(None, (unknown_key(each, kind.value_type, name) for each in value)), "")
+    if not isinstance(value, dict) or not pa.types.is_struct(kind):
+        return ""
+    for key, held in value.items():
+        if kind.get_field_index(key) >= 0:
+            if found := unknown_key(held, kind.field(key).type, f"{name}.{key}"):
+                return found
+        elif held is not None:
+            return f"{name}.{key}"
+    return ""
+
 
 _KINDS = 20
 """The most types of one column that are compared with each other; no real column has so many."""
