@@ -217,7 +217,8 @@ def test_something_else_at_the_address() -> None:
 @pytest.mark.parametrize(("key", "problem"), [("the-key", ""), ("another", "does not let this command in")])
 def test_prefect_cloud_is_asked_for_what_takes_its_key(key: str, problem: str) -> None:
     """It has no version to be asked for."""
-    with door() as url, temporary_settings({PREFECT_CLOUD_API_URL: url, PREFECT_API_KEY: key}):
+    cloud = {PREFECT_API_KEY: key, PREFECT_API_AUTH_STRING: None}  # a password would go before the key
+    with door() as url, temporary_settings({PREFECT_CLOUD_API_URL: url, **cloud}):
         assert problem in (answer := ask_api(url)).problem
         assert bool(answer.problem) == bool(problem)
 
