@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import grpc
 import psutil
 import ray
+import ray.exceptions
 from prefect.exceptions import TerminationSignal
 from prefect_ray.task_runners import PrefectRayFuture
 from ray.exceptions import RayError
@@ -321,3 +322,16 @@ def _join(address: str, options: dict[str, Any]) -> None:
         if not is_rays(error):
             raise
         raise unusable(address, essence(error)) from error
+
+
+def how_lost(cause: object, message: str) -> str:
+    """What became of a task's process. cause: Ray's error. message: Prefect's, of any other cause."""
+    if isinstance(cause, ray.exceptions.OutOfMemoryError):
+        why = "Ray ended it, because its node ran short of memory"
+    elif isinstance(cause, ray.exceptions.NodeDiedError):
+        why = "its node was lost"
+    elif isinstance(cause, ray.exceptions.WorkerCrashedError):
+        why = "from outside, by a signal, or by the system because memory ran short; Ray does not say which"
+    else:
+        why = message.splitlines()[0]
+    return f"the process that drives the run was ended: {why}. The same command goes on with what is missing"

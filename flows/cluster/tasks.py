@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import ray.exceptions
 from prefect import Task
 from prefect_ray.context import remote_options
 
-from nightjar.flows.cluster.connection import LOST, cluster, driving, ended, lifelines
+from nightjar.flows.cluster.connection import LOST, cluster, driving, ended, how_lost, lifelines
 from nightjar.flows.cluster.importing import wait_for_imports
 from nightjar.inference.errors import ClusterLost
 from nightjar.inference.ledger.holders import has_ended
@@ -69,16 +68,3 @@ def _wait(future: Any, succession: Succession) -> None:
     if future.state.is_crashed():
         raise ClusterLost(how_lost(future.state.data, str(future.state.message)))
     future.result()
-
-
-def how_lost(cause: object, message: str) -> str:
-    """What became of a task's process. cause: Ray's error. message: Prefect's, of any other cause."""
-    if isinstance(cause, ray.exceptions.OutOfMemoryError):
-        why = "Ray ended it, because its node ran short of memory"
-    elif isinstance(cause, ray.exceptions.NodeDiedError):
-        why = "its node was lost"
-    elif isinstance(cause, ray.exceptions.WorkerCrashedError):
-        why = "from outside, by a signal, or by the system because memory ran short; Ray does not say which"
-    else:
-        why = message.splitlines()[0]
-    return f"the process that drives the run was ended: {why}. The same command goes on with what is missing"

@@ -52,7 +52,8 @@ def test_the_example_of_the_docs_reads_what_numpy_reads(lake: Lake) -> None:
     assert lake.published()["id"].tolist() == [*range(40, 120)]
 
 
-def test_the_local_engine_loads_the_model_once_for_preflight_and_all_passes(lake: Lake) -> None:
+def test_the_local_engine_loads_the_model_once_for_preflight_and_once_for_all_passes(lake: Lake) -> None:
+    """The process of preflight has ended when this one loads."""
     lake.write_model(
         "from pathlib import Path\n"
         "class Model:\n"
@@ -64,7 +65,7 @@ def test_the_local_engine_loads_the_model_once_for_preflight_and_all_passes(lake
     )
     lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"], model__uses="model:Model")
     lake.run()
-    assert (lake.folder / "loads").read_text() == "x"
+    assert (lake.folder / "loads").read_text() == "xx"
 
 
 def test_its_code_is_part_of_the_identity(lake: Lake) -> None:
