@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module, metadata
+from importlib import metadata
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.seams import FRAMEWORKS
@@ -28,7 +28,7 @@ def versions(uses: str, alternatives: Sequence[str]) -> dict[str, str]:
 
 def missing(uses: str, needs: Sequence[str]) -> JobError:
     """The error for a framework that is not installed. needs: the distributions of the adapter's extra."""
-    adapter: Adapter = import_module(FRAMEWORKS[uses].module).ADAPTER
+    adapter: Adapter = FRAMEWORKS[uses].adapter()
     return JobError(
         f"model.uses: the {uses} adapter needs {' and '.join(needs)}; install {'it' if len(needs) == 1 else 'them'}: "
         f"pip install 'nightjar-batch[{adapter.extra}]'"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.engine import blocks as cuts
+from nightjar.inference.engine import auditing as cuts
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
