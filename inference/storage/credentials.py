@@ -107,13 +107,16 @@ _METADATA = "http://169.254.169.254"
 """Where the machines of a cloud get the credentials of their role."""
 
 _CLOUDS = {
-    "gs": ("GOOGLE_", "Metadata-Flavor", "Google", "/", "GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud"),
+    "gs": (
+        *(("GOOGLE_", "GCE_METADATA_"), "Metadata-Flavor", "Google", "/"),
+        "GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud",
+    ),
     "az": (
-        *("AZURE_", "Metadata", "true", "/metadata/instance?api-version=2021-02-01"),
+        *(("AZURE_", "IDENTITY_ENDPOINT"), "Metadata", "true", "/metadata/instance?api-version=2021-02-01"),
         "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     ),
 }
-"""The prefix of variables with credentials, a header and a path that the server at `_METADATA` knows, what to set."""
+"""Prefixes of the variables that lead to credentials, a header and a path for `_METADATA`, and what to set."""
 
 _SIGNED_IN = ".config/gcloud/application_default_credentials.json"
 """In the home folder, what `gcloud auth application-default login` leaves."""
@@ -129,8 +132,8 @@ def check_credentials(root: str) -> None:
         Denied: It has none.
     """
     scheme = root.partition("://")[0]
-    prefix, name, value, path, how = _CLOUDS[scheme]
-    named = any(each.startswith(prefix) and not each.endswith("ACCOUNT_NAME") for each in os.environ)
+    prefixes, name, value, path, how = _CLOUDS[scheme]
+    named = any(each.startswith(prefixes) and not each.endswith(("ACCOUNT_NAME", "_PROJECT")) for each in os.environ)
     if named or (scheme == "gs" and (Path.home() / _SIGNED_IN).exists()):
         return
     import httpx

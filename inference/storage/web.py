@@ -214,7 +214,7 @@ def _is_inner(address: str) -> bool:
     """Whether an address is of this machine, or of its link, where clouds hand out credentials."""
     found = ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
-    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast or found.is_reserved
+    return found.is_loopback or found.is_link_local or found.is_unspecified
 
 
 def _whole(answer: httpx.Response) -> int | None:

@@ -71,8 +71,9 @@ class Reading:
             )
         if self._decoder is not None:
             found = self._decoder.decode(new, not new).encode(errors="surrogateescape")
-            if new and not found:
-                return self.read(size)  # a part of a character
+            if new and not found:  # a part of a character
+                self._held = data
+                return self.read(size)
             new, self._held = found[: size - len(data)], found[size - len(data) :]
         return data + new if data else new
 

@@ -27,6 +27,8 @@ Their failures are kept in memory, and finding a value of another type takes som
 _FREELY = 1 << 30
 """Rows of so many bytes are held whatever memory is left."""
 
+_CGROUP = Path("/sys/fs/cgroup")
+
 RAW_CHARS = 2048
 """The longest text of an unreadable row that is kept, in characters."""
 
@@ -190,9 +192,11 @@ class Unreadable:
 def free_bytes() -> int:
     """The free memory of this machine, or of its container if that has a limit (cgroup v2)."""
     free = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError):
-        limit, used = (int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current"))
-        free = min(free, limit - used)
+    with suppress(OSError, ValueError, KeyError):
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        # `used` includes the file cache, which the kernel gives back when memory is asked for.
+        free = min(free, limit - used + int(stat["inactive_file"]) + int(stat["active_file"]))
     return free
 
 
