@@ -37,6 +37,7 @@ from nightjar.inference.input.everydate import EveryDate, EveryList, beside, tel
 from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
+from nightjar.inference.privatefiles import OTHERS
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
 _NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}
@@ -53,9 +54,6 @@ MOST_FILES = 20_000
 
 MOST_BYTES = 8 << 30
 """The most bytes that may score, because reading them takes many seconds each time."""
-
-_OTHERS = 0o077
-"""The permissions of all but a file's owner."""
 
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
@@ -187,7 +185,7 @@ class _Walk:
                 jobs.append(Path(found[1]))
             elif self._chosen is None or self._chosen.match_file(found[0]):
                 others.append(found)
-        shared = any(_mode(str(each)) & _OTHERS for each in jobs)
+        shared = any(_mode(str(each)) & OTHERS for each in jobs)
         neighbours = Neighbours(self.folder, jobs, with_models=self._chosen is None)
         # Files of other nights are many, so files that are left out for other reasons come first.
         for name, path, ignored in sorted(others, key=lambda found: found[2] in {_INPUT, _OUTPUT}):
@@ -197,7 +195,7 @@ class _Walk:
                 yield name, path, ignored
             elif theirs := neighbours.owner(path):
                 yield self._relative(theirs.place), theirs.place, theirs.job
-            elif KEYS.match_file(name) or (shared and not name.endswith((".py", "/")) and not _mode(path) & _OTHERS):
+            elif KEYS.match_file(name) or (shared and not name.endswith((".py", "/")) and not _mode(path) & OTHERS):
                 yield name, path, _SECRET
             else:
                 yield name, path, "" if self._chosen is not None else ignored

@@ -19,47 +19,13 @@ from nightjar.inference.identity.aliases import upward
 from nightjar.inference.predictors.adapter import frameworks
 
 _SYSTEM = (
-    "/proc/",
-    "/sys/",
-    "/dev/",
-    "/lib/",
-    "/lib64/",
-    "/bin/",
-    "/sbin/",
-    "/usr/lib/",
-    "/usr/lib64/",
-    "/usr/libexec/",
-    "/usr/bin/",
-    "/usr/sbin/",
-    "/usr/include/",
-    "/usr/local/cuda",
-    "/usr/local/nvidia/",
-    "/usr/lib/wsl/",
-    "/opt/nvidia/",
-    "/opt/rocm",
-    "/usr/share/zoneinfo/",
-    "/usr/share/locale/",
-    "/usr/share/i18n/",
-    "/usr/share/fonts/",
-    "/usr/share/ca-certificates/",
-    "/usr/share/mime/",
-    "/usr/share/terminfo/",
-    "/usr/share/hwdata/",
-    "/usr/share/libdrm/",
-    "/usr/share/nvidia/",
-    "/var/cache/fontconfig/",
-    "/run/systemd/",
-    "/run/nvidia",
-    "/etc/ssl/",
-    "/etc/pki/",
-    "/etc/ca-certificates",
-    "/etc/fonts/",
-    "/etc/alternatives/",
-    "/etc/ld.so.",
-    "/etc/terminfo/",
-    "/etc/nvidia",
-    "/etc/OpenCL/",
-    "/etc/libibverbs.d/",
+    *("/proc/", "/sys/", "/dev/", "/lib/", "/lib64/", "/bin/", "/sbin/", "/usr/lib/", "/usr/lib64/", "/usr/libexec/"),
+    *("/usr/bin/", "/usr/sbin/", "/usr/include/", "/usr/local/cuda", "/usr/local/nvidia/", "/usr/lib/wsl/"),
+    *("/opt/nvidia/", "/opt/rocm", "/usr/share/zoneinfo/", "/usr/share/locale/", "/usr/share/i18n/"),
+    *("/usr/share/fonts/", "/usr/share/ca-certificates/", "/usr/share/mime/", "/usr/share/terminfo/"),
+    *("/usr/share/hwdata/", "/usr/share/libdrm/", "/usr/share/nvidia/", "/var/cache/fontconfig/", "/run/systemd/"),
+    *("/run/nvidia", "/etc/ssl/", "/etc/pki/", "/etc/ca-certificates", "/etc/fonts/", "/etc/alternatives/"),
+    *("/etc/ld.so.", "/etc/terminfo/", "/etc/nvidia", "/etc/OpenCL/", "/etc/libibverbs.d/"),
 )
 """Beginnings of paths: the operating system's own files, its devices and drivers."""
 
@@ -70,14 +36,8 @@ _ETC = re.compile(
 """Files of /etc that are the system's own; other files there may be somebody's configuration."""
 
 _HOME = (
-    ".cache/fontconfig/",
-    ".cache/matplotlib/",
-    ".cache/mesa_shader_cache",
-    ".nv/",
-    ".triton/",
-    ".aws/",
-    ".netrc",
-    ".config/matplotlib/",
+    *(".cache/fontconfig/", ".cache/matplotlib/", ".cache/mesa_shader_cache", ".nv/", ".triton/", ".aws/", ".netrc"),
+    *(".config/matplotlib/"),
 )
 """Below the home folder: credentials, and caches that libraries compute again. The Hub's cache has weights, and
 counts."""
