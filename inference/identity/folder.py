@@ -108,9 +108,7 @@ def list_checks(job: Job) -> Listing:
 
 
 def needs_folder(job: Job) -> bool:
-    """Whether the job's own checks and accumulators are given the whole folder, because the code that scores is not the
-    whole of it.
-    """
+    """Whether the job's own checks and accumulators get the whole folder, because the scoring code is only a part."""
     return not job.modules() or job.code is not None
 
 
@@ -312,9 +310,7 @@ class _Walk:
 
     @cached_property
     def _written(self) -> set[str]:
-        """Where tonight's run writes: the output, or the parts of an output that has the job's folder in it, and
-        tables.
-        """
+        """Where tonight's run writes: tables, and the output, or its parts if it contains the job's folder."""
         parts = {os.path.normpath(f"{self.job.output.uri}/{name}") for name in _RESULTS}
         return parts - self._aliases.above(str(self.folder)) | (self._targets & self._own)
 
@@ -340,9 +336,7 @@ class _Walk:
         return self._own_places - self._aliases.above(str(self.folder))
 
     def _above(self) -> tuple[Rules, ...]:
-        """The rules of the folders above, up to the repository's; none if these rules leave out the job's folder
-        itself.
-        """
+        """The rules of the folders above, up to the repository's; none if they leave out the job's folder itself."""
         tops = [self.folder, *self.folder.parents]
         top = next((index for index, each in enumerate(tops) if (each / ".git").exists()), 0)
         rules = []

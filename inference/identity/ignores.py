@@ -12,9 +12,7 @@ from nightjar.inference.storage.local import storage_error
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of one ignore file. prefix: prefix of the names below it. inner: the path from it to the job's
-    folder.
-    """
+    """The rules of one ignore file. prefix: of the names below it. inner: the path from it to the job's folder."""
 
     path: str
     spec: GitIgnoreSpec

@@ -104,9 +104,7 @@ def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> b
 def _place(
     key: str, snapshot: Snapshot, cache: Path, name: str, storage: Storage | None = None
 ) -> tuple[str, tuple[Linked, ...]]:
-    """Fill a folder that no process shares: what a predictor writes there must reach no other process and no later
-    run.
-    """
+    """Fill a folder that no process shares: no other process and no later run sees what a predictor writes there."""
     own = cache / "processes"
     with _room_in(cache, key):
         if own not in _tidied:

@@ -59,9 +59,7 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
 
 
 class Tally:
-    """What lies at each place of an input. taken: the number of files that are input. left: of the others, the numbers
-    by the end of their names.
-    """
+    """Counts of files by place. taken: those that are input. left: the others, by the end of their names."""
 
     def __init__(self) -> None:
         self.taken = Counter[str]()
@@ -113,9 +111,7 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
 
 
 class _Told:
-    """Decides which files are input by their names alone. first: the first that is. all: whether files are that stand
-    back. stood_back: whether some did.
-    """
+    """Decides by name which files are input. first: the first one. all: take files that stand back, too."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._exact = job, listing.Places(job.input.uris).exact

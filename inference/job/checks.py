@@ -263,9 +263,7 @@ class DriftCheck(Asked):
 
 
 class CallCheck(Asked):
-    """A gate of the user's own. call: "module:name" of a function that is given the night's `NightEvidence`, and says
-    whether the night may be published.
-    """
+    """A gate of the user's own. call: "module:name" of a function of the night's `NightEvidence` that decides."""
 
     call: str
 

@@ -473,16 +473,12 @@ class Job(Section):
         return {key: spec.partition(":")[0] for key, spec in named.items()}
 
     def calls(self) -> dict[str, str]:
-        """The functions of the user's own that judge the night, as "module:name", by key: `checks[2].call`. None of
-        them scores.
-        """
+        """The user's functions that judge the night, "module:name" by key: `checks[2].call`. None of them scores."""
         checks = enumerate(self.checks if self.judged else ())
         return {f"checks[{index}].call": check.call for index, check in checks if isinstance(check, CallCheck)}
 
     def counting(self) -> dict[str, str]:
-        """The classes of the user's own that give figures of the rows, as "module:Name", by key: `accumulators.lift`.
-        None of them scores.
-        """
+        """The user's classes that give figures of the rows, by key: `accumulators.lift`. None of them scores."""
         return {f"accumulators.{name}": spec for name, spec in self.accumulators.items()}
 
     def beside(self) -> dict[str, str]:

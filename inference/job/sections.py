@@ -385,9 +385,7 @@ class Resources(Section):
 
     @property
     def prepares_ahead(self) -> bool:
-        """Whether an actor prepares the next batch in a thread: on a single core that would only take the model's
-        time.
-        """
+        """Whether an actor prepares the next batch in a thread: not on a single core, which the model needs."""
         return self.gpus > 0 or self.cores > 1
 
     @property

@@ -55,9 +55,7 @@ class Capture:
         fds: tuple[int, int] = (1, 2),
         secrets: Sequence[str] = (),
     ) -> None:
-        """ignored: beginnings of lines that are not the predictor's. fds: descriptors of standard output and error.
-        secrets: values to mask.
-        """
+        """ignored: beginnings of lines to leave out. fds: of standard output and error. secrets: values to mask."""
         self._storage, self._revision = storage, revision
         self._masks = Masks(storage, secrets=secrets)
         self._lock = threading.Lock()

@@ -61,9 +61,7 @@ class InProcess:
 
 
 class _Copied:
-    """A stream whose text is copied to a file. Everything else is the wrapped stream's; a notebook's has no
-    descriptor.
-    """
+    """A stream whose text is copied to a file, and otherwise the wrapped one; a notebook's has no descriptor."""
 
     def __init__(self, stream: Any, fd: int, others: WeakSet[threading.Thread]) -> None:
         self.stream, self._fd, self._others = stream, fd, others

@@ -121,9 +121,7 @@ class Reading:
         return False
 
     def _forget(self, newest: str) -> None:
-        """Let the next listing begin a little before the newest part, so that not all parts of a night are listed
-        again.
-        """
+        """Begin the next listing a little before the newest part, so that it does not list all parts of a night."""
         stamp = newest.rsplit("/", 1)[-1].partition("_")[0]
         moment = dt.datetime.strptime(stamp, "%Y%m%dT%H%M%S.%f").replace(tzinfo=dt.UTC)
         self._after = join(folder(self.revision), _stamp(moment - dt.timedelta(seconds=_APART_S)))

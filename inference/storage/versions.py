@@ -21,9 +21,7 @@ def local_version(found: os.stat_result) -> str:
 
 
 def of_table(stored: str, content: str, snapshot: str) -> str:
-    """The version of a file of a table. stored: of the object. content: of what else decides which rows it has, as its
-    deletions; "-" for nothing. snapshot: of the table; it does not count when versions are compared.
-    """
+    """The version of a table's file. stored: of the object. content: as `SnapshotFile`. snapshot: not compared."""
     return f"{stored} {content} {snapshot}"
 
 

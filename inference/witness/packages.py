@@ -75,9 +75,7 @@ def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
 
 
 def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
-    """The same packages as they are installed now, without loading them. Packages that are not installed are left
-    out.
-    """
+    """The same packages as they are installed now, without loading them, and without those no longer installed."""
     found: dict[str, Package] = {}
     for name, old in before.items():
         with suppress(PackageNotFoundError, *_DAMAGED):
@@ -264,9 +262,7 @@ class _Installed:
 
     @cached_property
     def folders(self) -> set[str]:
-        """Its top-level folders and files. The record of all files is long, so a shorter list is used if there is
-        one.
-        """
+        """Its top-level folders and files, from a shorter list than the record of all files if there is one."""
         return _made_of(self.distribution, "top_level.txt", _top_level) or self._recorded.folders
 
     def may_hold(self, tops: set[str]) -> bool:

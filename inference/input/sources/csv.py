@@ -200,9 +200,7 @@ class Csv(lines.TextSource):
         return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
 
     def _delimiters(self, uri: str, text: bytes) -> list[bytes]:
-        """What may separate the fields of a file that begins with this text. Only the job's names may leave open which,
-        or find that nothing does.
-        """
+        """The possible delimiters of a file with this beginning; one, unless the job names the columns."""
         if self.delimiter:
             return [self.delimiter.encode()]
         if uri.lower().endswith(packing.suffixes(".tsv")):

@@ -64,9 +64,7 @@ class Column:
 
 
 def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column | None]:
-    """For each field of a file the table's; None if the table has it no longer. If one of them has a number, those
-    without are none of the table's.
-    """
+    """The table's column for each field of a file, or None. If any field has a number, those without match none."""
     fields = list(own)
     numbers = {each.number: each for each in columns}
     if any(_NUMBER in (field.metadata or {}) for field in fields):

@@ -201,9 +201,7 @@ def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> N
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """The type in which Arrow reads values that are then cast. Dates and times are texts, where Arrow takes a number
-    for a date, and it reads no lists of a fixed length.
-    """
+    """The type as which Arrow reads values to cast: dates and times as text, lists of a fixed length as lists."""
     if pa.types.is_temporal(kind):
         return pa.string()
     return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind

@@ -280,9 +280,7 @@ _OPENED = _Opened()
 
 
 def _columns(table: LanceDataset) -> pa.Schema:
-    """The columns, normalised and bound to their numbers; those of blobs, which lie apart in the files, are read as
-    bytes.
-    """
+    """The columns, normalised and bound to their numbers; blobs are read as bytes."""
     schema, numbers = table.schema, {each.name(): _number(each) for each in table.lance_schema.fields()}
     for index, field in enumerate(schema):
         if getattr(field.type, "extension_name", "").startswith("lance.blob"):

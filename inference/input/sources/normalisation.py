@@ -44,9 +44,7 @@ def without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain_inside(kind: pa.DataType) -> pa.DataType:
-    """The type without view types in it, for which Arrow has no `take`, and with items and fields that may be null. A
-    view type itself stays: it can be cast.
-    """
+    """The type without view types inside, which Arrow cannot `take`, and with items and fields that may be null."""
 
     def plain(field: pa.Field) -> pa.Field:
         return field.with_type(without_views(field.type)).with_nullable(True)
@@ -64,9 +62,7 @@ def _plain_inside(kind: pa.DataType) -> pa.DataType:
 
 
 def values(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, the same for all ways to store them. Columns with the same one can be cast to each
-    other.
-    """
+    """The type of the values, however they are stored. Columns with the same one can be cast to each other."""
     is_ = pa.types
     if is_.is_dictionary(kind):
         return values(kind.value_type)

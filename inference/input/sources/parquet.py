@@ -105,9 +105,7 @@ class Parquet(FileSource):
                 yield replace(piece, first_row=low, rows=high - low, row_groups=(group, group + 1))
 
     def _read_group(self, file: pq.ParquetFile, piece: Piece, group: int, columns: list[str]) -> pa.Table:
-        """Read one row group, or take the one that was read last, if it was read with these columns at least. Threads
-        that ask at once get the same.
-        """
+        """Read one row group, or take the one read last if it has these columns. Threads that ask at once share it."""
         key = piece.uri, piece.size, piece.version, group
         with self._reading:
             kept = self._kept

@@ -87,9 +87,7 @@ class PostgresSession:
         return [int(key) if whole else key for key in found.column(0).to_pylist()]
 
     def content(self, source: str, key: str, rows: Range) -> tuple[int, str]:
-        """As `Session.content`. A table's rows say in which table they lie, as one may have several parts, and which
-        transaction wrote them; any others are hashed.
-        """
+        """As `Session.content`: a table's rows by table part and transaction, any others by a hash."""
         table = source.removesuffix(" AS nightjar")
         # With the star no column is meant, whatever the columns are called.
         state = "hashtextextended(ROW(whole.*)::text, 0)"

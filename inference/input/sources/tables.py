@@ -44,9 +44,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SnapshotFile(Protocol):
-    """A file of a snapshot. size: in bytes, as the table says. content: names what else decides which rows it has, as
-    its deletions; "-" for nothing.
-    """
+    """A file of a snapshot. size: in bytes. content: names its deleted rows and other filters; "-" for none."""
 
     @property
     def size(self) -> int: ...
@@ -227,9 +225,7 @@ class TableSource(SnapshotSource[TableFile]):
         return Description(snapshot.schema, file.counted(found.rows), found.sizes)
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
-        """As `Source.parts`: those of the Parquet file, if no row is deleted, and its columns have the names that they
-        have in the table.
-        """
+        """As `Source.parts`: the Parquet file's, if no row is deleted and its columns have the table's names."""
         snapshot, file = self.listed(storage, piece.uri, piece.version)
         if file.kept is None:
             own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
@@ -341,9 +337,7 @@ def _rows(
 def _cast(
     uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType, here: Callable[[pa.ChunkedArray], pa.ChunkedArray]
 ) -> pa.ChunkedArray:
-    """A file's column in the table's type; an earlier writer may have had a narrower one. here: gives the fields in it
-    their names in the table.
-    """
+    """Cast a file's column to the table's type, which may be wider. here: renames the fields in it."""
     try:
         return cast_exactly(here(column), kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

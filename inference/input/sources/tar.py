@@ -199,9 +199,7 @@ def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
 
 
 class _Kept:
-    """A file for `tarfile`, which keeps the last blocks that it gave: `tarfile` ends where a header is damaged or cut
-    off as if the archive ended there.
-    """
+    """A file for `tarfile` that keeps the last blocks: at a damaged header `tarfile` itself would just end."""
 
     def __init__(self, file: Reading) -> None:
         self._file = file

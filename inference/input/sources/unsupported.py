@@ -42,9 +42,7 @@ def advice(name: str) -> str:
 
 
 def found_there(kinds: Counter[str]) -> str:
-    """Say which files lie at a place, none of which is input, and what to do about their format. kinds: the number of
-    files of each suffix.
-    """
+    """Name the files at a place without input, and advise about their format. kinds: the number of files by suffix."""
     if not kinds:
         return ""
     shown = (_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
