@@ -293,9 +293,7 @@ class _Walk:
         return _INPUT if any(each.takes(path) for each in self._dated for path in paths) else ""
 
     def _results(self, paths: tuple[str, ...]) -> str:
-        """The same for what a link leads to in the output or in a table, and for the parts of an output that is the
-        job's folder itself or above it.
-        """
+        """As `_data`, for links into the output or a table, and for parts of an output that contains the folder."""
         return _OUTPUT if any(above in self._written for path in paths for above in upward(path)) else ""
 
     @cached_property

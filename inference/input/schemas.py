@@ -41,9 +41,7 @@ class UsualSchema:
             self._seen.append(_Alike(schema, columns))
 
     def schema(self) -> pa.Schema | None:
-        """The schema of most files, in the order that most of these have, as the first of those stores it. A column
-        excludes nulls only if it does in each file.
-        """
+        """The schema of most files, as the first of them stores it. A column excludes nulls if it does in each file."""
         if not self._seen:
             return None
         files = [each.files + sum(other.files for other in self._seen if each.takes_in(other)) for each in self._seen]

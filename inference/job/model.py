@@ -428,9 +428,7 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """What is written beside each data part: its exports, its profile, the slices of its labels, and the states of
-        the user's own accumulators.
-        """
+        """The files beside each data part: exports, profile, slices of labels, states of the user's accumulators."""
         states = {"profile": self.profiling, "slices": self.compares_beside, "accumulators": self.accumulators}
         return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
 
@@ -454,9 +452,7 @@ class Job(Section):
         )
 
     def objects(self) -> dict[str, str]:
-        """The objects of the user's own code that the job names as "module:name", by key; for several models each
-        key begins with `models.<name>.`.
-        """
+        """The user's objects that the job names, "module:name" by key; of several models below `models.<name>.`."""
         if self.models:
             return {
                 f"models.{job.model.called}.{key}": spec for job in self.each for key, spec in job.objects().items()

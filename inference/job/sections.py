@@ -320,9 +320,7 @@ class RuntimeEnv(Section):
         return {name: value.get_secret_value() for name, value in self.env_vars.items() if not self.secret(name)}
 
     def identity(self) -> dict[str, Any]:
-        """What of it can change an output. Values that are taken from an environment are secrets, or differ from place
-        to place; the others are in the job file, and count by their digest.
-        """
+        """The part that can change an output; values from an environment are secrets, or differ by place."""
         own = self.counted
         digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
         named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}

@@ -132,9 +132,7 @@ def _difference(name: str, old: Package, new: Package) -> str:
 
 
 def _changed(old: Package, new: Package) -> list[str]:
-    """Files that are edited on one side only, or differently on both. Files of an editable package may be not
-    loaded.
-    """
+    """Files that are edited on one side only, or differently on both; of an editable package loaded ones only."""
     edited = [file for file in old.edited.keys() | new.edited.keys() if old.edited.get(file) != new.edited.get(file)]
     own = [file for file in old.own.keys() & new.own.keys() if old.own[file] != new.own[file]]
     read = [file for file in old.read.keys() & new.read.keys() if old.read[file] != new.read[file]]

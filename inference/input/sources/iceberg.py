@@ -74,9 +74,7 @@ def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column
 
 
 def renamed(kind: pa.DataType, column: Column, *, whole: bool) -> pa.DataType:
-    """The type of a file's column, where the fields in it have the names that they have in the table. whole: with the
-    fields that the table has no longer, under names that it has not.
-    """
+    """A file column's type, its fields named as in the table. whole: keep fields that the table has dropped."""
     inner = column.fields
     if is_.is_struct(kind):
         fields = list(kind)

@@ -98,9 +98,7 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
 
 
 def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
-    """Parse a block of whole lines. where, line: of its first line, for messages. lost: gets the lines that cannot be
-    read; each is a row of nulls.
-    """
+    """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
     with suppress(pa.ArrowInvalid, UnicodeDecodeError):
         return _checked(block, schema, records_in(block))
     numbers, records = _numbered(line, block)

@@ -53,9 +53,7 @@ _FAULTS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Fragment:
-    """As `SnapshotFile`. number: of the fragment in the dataset. rows: without deleted ones. size: of its first data
-    file. others: its other files, each with its size, or 0 if the dataset does not say it.
-    """
+    """number: of the fragment. rows: without deleted ones. size: of its first file. others: name → size."""
 
     number: int
     rows: int

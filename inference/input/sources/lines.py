@@ -78,9 +78,7 @@ class TextSource(FileSource, ABC):
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """Parse a piece, about `size` bytes at once. All tables have the same columns. A row that cannot be read is a
-        row of nulls, and is added to `lost`.
-        """
+        """Parse a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
 
     @abstractmethod
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:

@@ -105,9 +105,7 @@ class PostgresSession:
         return self.names(source), None
 
     def names(self, source: str) -> pa.Schema:
-        """As `Session.names`. A table's columns have numbers, which no other column gets. Rows that are not a table's
-        are hashed; in these a column is known by its position.
-        """
+        """As `Session.names`: a table's columns by their numbers, those of hashed rows by position."""
         own = self._columns(source)
         numbers = (
             self._numbers(source) if self._is_plain(source) else {name: str(at) for at, name in enumerate(own.names)}
