@@ -69,10 +69,7 @@ _NO_CODE = (_PRINTED, _WRITTEN, _INPUT, _OUTPUT)
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a job's folder.
-
-    files: path of each file that scores, by relative name. sizes: their bytes. left_out: the reason for each file that
-    is left out: an ignore file, another job's file, or a text."""
+    """The files of a job's folder. files: name → path of those that score. sizes: in bytes. left_out: name → reason."""
 
     files: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)

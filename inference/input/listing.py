@@ -68,10 +68,7 @@ def leaves_hidden(storage: Storage, uri: str) -> bool:
 
 
 class _Links:
-    """The names of files that are listed under several, because links lead to their folder, below the base or outside.
-
-    Only folders are kept, and of these only the ones that a link leads to.
-    """
+    """The several names of files in folders that links lead to. Only such folders are kept."""
 
     def __init__(self, base: str) -> None:
         self._base = base

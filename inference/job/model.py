@@ -347,8 +347,7 @@ class Job(Section):
     def carried(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that are copied to the output, each once. names: all columns of the input, in order.
 
-        An entry of `carry` is the column of this name. If the input has no such column, the entry is a pattern, and
-        stands for the columns that match it, in the order of the input.
+        An entry of `carry` that is no column's name is a pattern for the columns that match it.
         """
         found: dict[str, None] = {}
         for entry in self.carry:

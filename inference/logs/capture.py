@@ -178,10 +178,9 @@ class _Note:
 
 
 def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> int:
-    """Keep what this revision's processes on this machine printed and did not keep. Returns the number of processes.
+    """Keep what this revision's ended processes on this machine printed and did not keep. Returns their number.
 
-    Call it when they have ended or are about to. What cannot be kept now is left for the next call. secrets: values to
-    mask.
+    What cannot be kept now is left for the next call. secrets: values to mask.
     """
     masks, found, place = Masks(storage, secrets=secrets), 0, _place(revision)
     if isinstance(storage, LakeStorage):

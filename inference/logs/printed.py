@@ -173,10 +173,7 @@ def tail(storage: Storage, revision: str, count: int = LAST) -> list[str]:
 def last_lines(
     storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]], count: int = LAST
 ) -> dict[str, list[str]]:
-    """The last printed lines of these shards' last attempts; shards that printed nothing are left out.
-
-    Bounded: only the first shards, and the newest parts of the workers on which they failed.
-    """
+    """The last printed lines of these shards' last attempts: of the first shards, and their workers' newest parts."""
     looked = {shard: said[-1] for shard, said in list(failures.items())[:_SHARDS] if said}
     if not looked:
         return {}

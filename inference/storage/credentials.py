@@ -92,10 +92,7 @@ def _names_an_endpoint(files: Mapping[str, Any]) -> bool:
 
 
 def _configured_endpoint(session: boto3.Session) -> str | None:
-    """The S3 endpoint that the environment or the profile names; None for AWS's own endpoint.
-
-    It takes a quarter of a second, because botocore reads its whole description of S3 for it.
-    """
+    """The endpoint of the environment or the profile; None for AWS's. Takes 0.25 s: botocore reads all about S3."""
     from botocore.config import Config
 
     stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it

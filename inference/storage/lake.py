@@ -28,10 +28,7 @@ _BULK = 1000
 
 @dataclass(frozen=True)
 class LakeStorage:
-    """Local files, S3, GCS and Azure, by the scheme of each URI. It is cheap to make, to pickle and to share.
-
-    With default settings it reaches S3 as boto3 would from this machine.
-    """
+    """Local files, S3, GCS and Azure, by each URI's scheme; by default as boto3 would. Cheap to make, pickle, share."""
 
     settings: StorageSettings = field(default_factory=StorageSettings)
     _backends: dict[str, Storage] = field(default_factory=dict, init=False, repr=False, compare=False)

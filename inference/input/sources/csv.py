@@ -220,10 +220,7 @@ def _told(delimiter: bytes) -> str:
 
 
 def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
-    """The byte at which the first line begins in a file from the byte `low` on. quoted: whether `low` is inside quotes.
-
-    None if none does, or only after more bytes than a record may have.
-    """
+    """The byte at which the first line from byte `low` on begins; None for none within the longest record."""
     file.seek(low - 1)
     before, held = file.read(1), b""
     while data := file.read(max(_HEADER_BYTES, len(held))):

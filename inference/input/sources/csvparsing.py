@@ -28,10 +28,7 @@ _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 @dataclass(frozen=True)
 class Header:
-    """The columns' names, and how their values are written. end, lines: the bytes and lines up to the first record.
-
-    told: what has the names, for messages.
-    """
+    """How a file's values are named and written. end, lines: of the header. told: what has the names, for messages."""
 
     names: list[str]
     delimiter: bytes
@@ -149,9 +146,9 @@ def inferred_together(block: bytes, header: Header) -> pa.Table:
 
 
 def few_texts(column: pa.ChunkedArray, decimal: str) -> tuple[str, pa.BooleanArray, int] | None:
-    """The one type that most values of a column of text have, which rows have others, and how many values there are.
+    """The type that most values of a column of text have, which rows have others, and the number of values.
 
-    None if more than one of `_FEW` is other.
+    None if more than one value of `_FEW` is other.
     """
     values, point = column.combine_chunks(), re.escape(decimal)
     there = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(values, pa.array(_NULLS))))

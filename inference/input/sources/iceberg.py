@@ -45,10 +45,9 @@ _NUMBER = b"PARQUET:field_id"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, or a field in one; also the element of a list, and the key and the value of a map.
+    """A column of a table, a field in one, the element of a list, or the key or the value of a map.
 
-    names: those that it has in files that were added to the table without being written for it; they have no numbers.
-    default: of rows that are older than the column. fields: those in it, in order.
+    names: in files without column numbers. default: of rows older than the column. fields: in order.
     """
 
     name: str

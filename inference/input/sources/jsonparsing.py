@@ -246,10 +246,7 @@ def _loses(value: object, kind: pa.DataType) -> bool:
 
 
 def _usual_type(name: str, found: list[tuple[int, pa.Schema]]) -> pa.DataType:
-    """The type of a column, from parts of a file: the number of records and the columns of each.
-
-    It is the type that most records can be read as.
-    """
+    """The type as which most records can be read. Given: the number of records and the columns of each part."""
     counts = Counter[pa.DataType]()
     for records, schema in found:
         if name in schema.names:

@@ -51,8 +51,7 @@ ENCODING = choice(
 
 
 class TextSource(FileSource, ABC):
-    """Base of the formats whose files are text. A small or a compressed file is one unit, and one that must be decoded;
-    a large one has several.
+    """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
 
     unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
     """

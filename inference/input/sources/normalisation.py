@@ -24,9 +24,8 @@ PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values,
-    with plain types in place of view types inside other types, and with Ray's tensor columns in types that keep their
-    shapes.
+    """The schema with 32-bit indices in dictionaries, plain types in place of inner view types, and tensors of Ray's
+    columns in types with their shapes.
     """
     schema = tensors.recognised(schema)
     for index, field in enumerate(schema):

@@ -145,10 +145,7 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
 
 
 def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
-    """Estimate the bytes of a row group in memory. width: of a row.
-
-    Repeated values take almost no space in a file, so the size in its footer says little.
-    """
+    """Estimate the bytes of a row group in memory; repeated values hide in the file's. width: of a row."""
     return max(int(group.total_byte_size), int(group.num_rows * width))
 
 
@@ -158,10 +155,7 @@ def _rows_of(file: pq.ParquetFile, low: int, high: int) -> int:
 
 
 def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip: int, rows: int) -> pa.Table:
-    """Read `rows` rows of these row groups after the first `skip`, or fewer if there are no more.
-
-    They are read in parts if their lists and structs have more text than one array can hold, 2 GiB.
-    """
+    """Read `rows` rows, or fewer, after the first `skip`; in parts where one array cannot hold all text, 2 GiB."""
     size = max(1, rows, (skip + rows) // _BATCHES)
     while True:
         try:

@@ -213,10 +213,9 @@ def _shifted(failures: Mapping[int, RowFailure], by: int) -> dict[int, RowFailur
 
 
 def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Select rows of a table. rows: their indices, ascending.
+    """Select rows of a table by ascending indices.
 
-    Of many rows this filters by a mask, because `take` joins a column's chunks first, and no array can hold more than
-    2 GiB of text.
+    Many are taken by a mask: `take` would join a column's chunks, and no array holds more than 2 GiB of text.
     """
     cast = any(column.type in PLAIN for column in table.columns)
     if not cast and len(rows) * _SPARSE < table.num_rows:

@@ -61,10 +61,7 @@ File = TypeVar("File", bound=SnapshotFile)
 
 @dataclass(frozen=True)
 class Snapshot(Generic[File]):
-    """A snapshot of a table. number: its name in the table, and behind a space what is needed to open it.
-
-    schema: normalised. files: by uri.
-    """
+    """A table's snapshot. number: its name, and behind a space what opens it. schema: normalised. files: by uri."""
 
     number: str
     schema: pa.Schema
@@ -269,10 +266,7 @@ class TableSource(SnapshotSource[TableFile]):
 
 
 def ruled_out(wanted: pc.Expression, known: Mapping[str, tuple[pa.Scalar, pa.Scalar]], schema: pa.Schema) -> bool:
-    """Whether no row matches whose columns lie within these bounds. A null need not: it matches no comparison.
-
-    Arrow decides it, of a file that is never opened.
-    """
+    """Whether Arrow finds that no row within these bounds matches. A null need not: it matches no comparison."""
     within = [
         pc.and_kleene(pc.field(name) >= least, pc.field(name) <= greatest) for name, (least, greatest) in known.items()
     ]
