@@ -22,7 +22,10 @@ _SPARK = b"org.apache.spark."
 
 
 def legacy(metadata: pq.FileMetaData) -> tuple[bool, bool]:
-    """Whether plain dates and times, and whether INT96 times, may be in the old calendar, by Spark's own rule."""
+    """Whether plain dates and times, and whether INT96 times, may be in the old calendar.
+
+    As Spark decides it, in `DataSourceUtils.datetimeRebaseSpec` and `int96RebaseSpec`.
+    """
     marks = metadata.metadata or {}
     # A file of Spark before 2.4.6 has no version.
     by_spark = any(name.startswith(_SPARK) for name in marks)

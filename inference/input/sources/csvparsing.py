@@ -148,7 +148,7 @@ def inferred_together(block: bytes, header: Header) -> pa.Table:
 def few_texts(column: pa.ChunkedArray, decimal: str) -> tuple[str, pa.BooleanArray, int] | None:
     """The type that most values of a column of text have, which rows have others, and the number of values.
 
-    None if more than one value of `_FEW` is other.
+    None if more than one value in `_FEW` has another type.
     """
     values, point = column.combine_chunks(), re.escape(decimal)
     there = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(values, pa.array(_NULLS))))

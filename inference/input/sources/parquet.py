@@ -145,7 +145,7 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
 
 
 def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
-    """Estimate the bytes of a row group in memory; repeated values hide in the file's. width: of a row."""
+    """Estimate a row group's bytes in memory: its size in the file is without repeated values. width: of a row."""
     return max(int(group.total_byte_size), int(group.num_rows * width))
 
 
