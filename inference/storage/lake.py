@@ -37,8 +37,7 @@ class LakeStorage:
     def from_environment(cls, *uris: str, anonymous: Iterable[str] = (), web: Iterable[str] = ()) -> LakeStorage:
         """The driver's storage. If any of these URIs is on S3, it carries this machine's settings to the workers.
 
-        anonymous: URIs in buckets that are read without credentials. web: of these places those of web servers are the
-        ones that may be asked.
+        anonymous: URIs in buckets read without credentials. web: places, of which the web servers may be asked.
         """
         remote = any(uri.startswith("s3://") for uri in uris)
         found = StorageSettings.from_environment() if remote else StorageSettings()

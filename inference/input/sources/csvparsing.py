@@ -65,10 +65,7 @@ def header_names(header: bytes, delimiter: bytes) -> list[str]:
 def read_columns(
     block: bytes, header: Header, kinds: dict[str, pa.DataType | None], *, lenient: bool = False
 ) -> pa.Table:
-    """Parse some columns of a block. kinds: their types; None to infer one.
-
-    lenient: a missing value may be written as any of `_NULLS`, and in quotes; else only as an empty field.
-    """
+    """Parse columns of a block. kinds: types, None to infer one. lenient: take `_NULLS`, in quotes too, as missing."""
     return pv.read_csv(
         pa.BufferReader(block),
         pv.ReadOptions(column_names=header.names, block_size=len(block) + 1),

@@ -43,9 +43,8 @@ RowFault = InputCorrupt | SchemaMismatch
 class RowsRead:
     """Rows of a file, in its order.
 
-    failures: index in the table → why this row could not be read. Such a row is there as nulls, so a source with such
-    rows describes no column as one without nulls. kept: if rows between were left out (`input.where`), of each row of
-    the table the index that it has among all rows that were read, ascending. left_out: the number of rows left out.
+    failures: index in the table → why this row, of nulls, could not be read. kept: if `input.where` left rows out, the
+    index of each row among all that were read, ascending. left_out: the number of rows left out.
     """
 
     table: pa.Table

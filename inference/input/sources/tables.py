@@ -145,9 +145,8 @@ def _unknown(column: str) -> None:
 class TableFile:
     """A Parquet file, as a snapshot has it.
 
-    size: in bytes, as the table says. values: of the columns that are the same in all its rows, by their names. kept:
-    which of its rows the snapshot has; rows behind its end are kept, and None keeps all. bounds: gives of a column the
-    least and the greatest value that it may have in the file, nulls and NaN aside; None if they are not known.
+    size: in bytes. values: of columns with one value. kept: which rows are not deleted; None for all. bounds: the least
+    and greatest value that a column may have, without nulls and NaN; None if they are not known.
     """
 
     size: int
