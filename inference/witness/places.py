@@ -37,7 +37,7 @@ _ETC = re.compile(
 
 _HOME = (
     *(".cache/fontconfig/", ".cache/matplotlib/", ".cache/mesa_shader_cache", ".nv/", ".triton/", ".aws/", ".netrc"),
-    *(".config/matplotlib/"),
+    ".config/matplotlib/",
 )
 """Below the home folder: credentials, and caches that libraries compute again. The Hub's cache has weights, and
 counts."""
