@@ -37,6 +37,7 @@ from nightjar.inference.input.everydate import EveryDate, EveryList, beside, tel
 from nightjar.inference.input.listing import Places, hidden
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
+from nightjar.inference.privatefiles import OTHERS
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints"}
 _NEVER |= {".venv", "venv", "node_modules", ".idea", ".vscode", ".DS_Store"}
@@ -54,9 +55,6 @@ MOST_FILES = 20_000
 MOST_BYTES = 8 << 30
 """The most bytes that may score, because reading them takes many seconds each time."""
 
-_OTHERS = 0o077
-"""The permissions of all but a file's owner."""
-
 _PATTERN = re.compile(r"[*?\[\\]|^[!#]|/$|(^|/)\.\.?(/|$)")
 """Finds the entries of `model.code` that are patterns, not whole paths of files in the folder."""
 
@@ -71,10 +69,7 @@ _NO_CODE = (_PRINTED, _WRITTEN, _INPUT, _OUTPUT)
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a job's folder.
-
-    files: path of each file that scores, by relative name. sizes: their bytes. left_out: the reason for each file that
-    is left out: an ignore file, another job's file, or a text."""
+    """The files of a job's folder. files: name → path of those that score. sizes: in bytes. left_out: name → reason."""
 
     files: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -110,9 +105,7 @@ def list_checks(job: Job) -> Listing:
 
 
 def needs_folder(job: Job) -> bool:
-    """Whether the job's own checks and accumulators are given the whole folder, because the code that scores is not the
-    whole of it.
-    """
+    """Whether the job's own checks and accumulators get the whole folder, because the scoring code is only a part."""
     return not job.modules() or job.code is not None
 
 
@@ -187,7 +180,7 @@ class _Walk:
                 jobs.append(Path(found[1]))
             elif self._chosen is None or self._chosen.match_file(found[0]):
                 others.append(found)
-        shared = any(_mode(str(each)) & _OTHERS for each in jobs)
+        shared = any(_mode(str(each)) & OTHERS for each in jobs)
         neighbours = Neighbours(self.folder, jobs, with_models=self._chosen is None)
         # Files of other nights are many, so files that are left out for other reasons come first.
         for name, path, ignored in sorted(others, key=lambda found: found[2] in {_INPUT, _OUTPUT}):
@@ -197,7 +190,7 @@ class _Walk:
                 yield name, path, ignored
             elif theirs := neighbours.owner(path):
                 yield self._relative(theirs.place), theirs.place, theirs.job
-            elif KEYS.match_file(name) or (shared and not name.endswith((".py", "/")) and not _mode(path) & _OTHERS):
+            elif KEYS.match_file(name) or (shared and not name.endswith((".py", "/")) and not _mode(path) & OTHERS):
                 yield name, path, _SECRET
             else:
                 yield name, path, "" if self._chosen is not None else ignored
@@ -297,9 +290,7 @@ class _Walk:
         return _INPUT if any(each.takes(path) for each in self._dated for path in paths) else ""
 
     def _results(self, paths: tuple[str, ...]) -> str:
-        """The same for what a link leads to in the output or in a table, and for the parts of an output that is the
-        job's folder itself or above it.
-        """
+        """As `_data`, for links into the output or a table, and for parts of an output that contains the folder."""
         return _OUTPUT if any(above in self._written for path in paths for above in upward(path)) else ""
 
     @cached_property
@@ -314,9 +305,7 @@ class _Walk:
 
     @cached_property
     def _written(self) -> set[str]:
-        """Where tonight's run writes: the output, or the parts of an output that has the job's folder in it, and
-        tables.
-        """
+        """Where tonight's run writes: tables, and the output, or its parts if it contains the job's folder."""
         parts = {os.path.normpath(f"{self.job.output.uri}/{name}") for name in _RESULTS}
         return parts - self._aliases.above(str(self.folder)) | (self._targets & self._own)
 
@@ -342,9 +331,7 @@ class _Walk:
         return self._own_places - self._aliases.above(str(self.folder))
 
     def _above(self) -> tuple[Rules, ...]:
-        """The rules of the folders above, up to the repository's; none if these rules leave out the job's folder
-        itself.
-        """
+        """The rules of the folders above, up to the repository's; none if they leave out the job's folder itself."""
         tops = [self.folder, *self.folder.parents]
         top = next((index for index, each in enumerate(tops) if (each / ".git").exists()), 0)
         rules = []

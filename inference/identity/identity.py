@@ -146,9 +146,7 @@ def _fix_checks(storage: Storage, job: Job, scoring: Listing) -> Snapshot:
 
 
 def _counting(job: Job, checks: Snapshot) -> str:
-    """A digest of what the job's accumulators consist of, beside the code that scores: files and installed packages.
-    checks: as of a `ScoringSet`.
-    """
+    """A digest of the files and installed packages of the job's accumulators. checks: as of a `ScoringSet`."""
     own, places = names(checks.files), importable_places(job.folder)
     files = {name: content for name, content in own.items() if not is_of(name, job.only_called, places)}
     tops = dict.fromkeys(spec.partition(":")[0].partition(".")[0] for spec in job.accumulators.values())
@@ -301,9 +299,7 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
 
 
 def _columns(job: Job, schema: pa.Schema, types: dict[str, list[str]]) -> list[Any]:
-    """The columns that the model sees, with their types, and what they are bound to; for several models those of each,
-    with its name.
-    """
+    """The columns that each model sees, with their types and what they are bound to."""
     if job.models:
         return [[each.model.called, _columns(each, schema, types)] for each in job.each]
     return [[name, types[name]] for name in input_columns(job, schema)]

@@ -12,9 +12,7 @@ from nightjar.inference.storage.local import storage_error
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of one ignore file. prefix: prefix of the names below it. inner: the path from it to the job's
-    folder.
-    """
+    """The rules of one ignore file. prefix: of the names below it. inner: the path from it to the job's folder."""
 
     path: str
     spec: GitIgnoreSpec
@@ -43,19 +41,9 @@ _PROGRAMS = (
 
 KEYS = GitIgnoreSpec.from_lines(
     (
-        *(
-            ".env",
-            ".env.*",
-            "!.env.example",
-            "!.env.sample",
-            "!.env.template",
-            ".envrc",
-            ".netrc",
-            ".pgpass",
-            ".pypirc",
-        ),
+        *(".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".envrc", ".netrc", ".pgpass", ".npmrc"),
         *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "id_rsa", "id_ecdsa", "id_ed25519"),
-        *(".git-credentials", ".npmrc", "application_default_credentials.json"),
+        *(".pypirc", ".git-credentials", "application_default_credentials.json"),
     )
 )
 """Usual names of files that hold keys or passwords. No ignore file includes them: `model.code` must name each."""

@@ -32,10 +32,7 @@ class Owned:
 
 
 class Neighbours:
-    """The other jobs in a folder.
-
-    with_models: whether their models belong to them alone. Their data and results always do.
-    """
+    """The other jobs in a folder. with_models: whether models, as data and results always, belong to one job alone."""
 
     def __init__(self, folder: Path, jobs: Iterable[Path], with_models: bool) -> None:
         self._folder = str(folder)

@@ -189,9 +189,7 @@ def editable_in(text: str) -> str:
 
 
 def _linked_folders(distribution: metadata.Distribution) -> list[Path]:
-    """Folders that a distribution adds to the path. Many editable installations do so, and have no modules of their
-    own.
-    """
+    """Folders that a distribution adds to the path, as many editable installations do."""
     found = []
     for file in distribution.files or ():
         if file.suffix == ".pth":
@@ -304,9 +302,7 @@ def _installations() -> frozenset[str]:
 
 
 def importable_places(folder: str) -> list[str]:
-    """Folders in the job's folder where modules are found: the folder itself, and others on the path, such as
-    `src/`.
-    """
+    """Folders in the job's folder where modules are found: itself, and others on the path, as `src/`."""
     places = [""]
     for entry in sys.path:
         below = os.path.relpath(entry or ".", folder)

@@ -15,7 +15,7 @@ import os
 import socket
 import zipfile
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -182,19 +182,14 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
         return  # its name says what it holds, and most nights have the model of the night before
     packed = io.BytesIO(snapshot.archive)
     with zipfile.ZipFile(packed, "a") as kept:
+        # The permissions that all copied files have.
+        mode = reduce(operator.and_, (each.external_attr >> 16 for each in kept.infolist()), ANYBODY) | 0o600
         kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([asdict(file) for file in snapshot.files], indent=1))
     with suppress(AlreadyExists):
-        if is_local(uri) and (mode := _strictest(snapshot)) != ANYBODY:
+        if is_local(uri):
             LocalStorage().create(uri, packed.getvalue(), mode)
         else:
             storage.create(uri, packed.getvalue())
-
-
-def _strictest(snapshot: Snapshot) -> int:
-    """The permissions that all copied files have. In a bucket they mean nothing: whoever may read it reads all."""
-    with zipfile.ZipFile(io.BytesIO(snapshot.archive)) if snapshot.archive else nullcontext() as packed:
-        modes = [entry.external_attr >> 16 for entry in packed.infolist()] if packed else []
-    return reduce(operator.and_, modes, ANYBODY) | 0o600
 
 
 def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:

@@ -33,10 +33,7 @@ Stamp = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A file that is not copied for this process, but read where it is. Its content was right when the stamp was taken.
-
-    stamp: the part of a `Stamp` that is compared.
-    """
+    """A file read where it is, with the right content when its stamp was taken. stamp: the part to compare."""
 
     source: str
     stamp: Stamp
@@ -104,9 +101,7 @@ def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> b
 def _place(
     key: str, snapshot: Snapshot, cache: Path, name: str, storage: Storage | None = None
 ) -> tuple[str, tuple[Linked, ...]]:
-    """Fill a folder that no process shares: what a predictor writes there must reach no other process and no later
-    run.
-    """
+    """Fill a folder that no process shares: no other process and no later run sees what a predictor writes there."""
     own = cache / "processes"
     with _room_in(cache, key):
         if own not in _tidied:
@@ -194,10 +189,7 @@ def _unpack(packed: zipfile.ZipFile, file: File, path: Path) -> None:
 
 
 def _link(key: str, file: File, cache: Path, storage: Storage | None) -> Linked:
-    """The path on this node of a file with verified content: a local file where it is, a remote file fetched once.
-
-    storage: where a remote file is fetched from; None if all files are local.
-    """
+    """A verified file on this node: local where it is, remote fetched once from `storage`."""
     local = is_local(file.source)
     path = Path(file.source) if local else cache.absolute() / "models" / file.sha256 / file.source.rsplit("/", 1)[-1]
     if local and not os.access(path, os.R_OK):

@@ -19,10 +19,7 @@ from nightjar.inference.storage.protocol import Entry, Storage
 
 
 class Beginning:
-    """The input, listed once and looked into as far as it is asked for, in the order of its files.
-
-    A file that cannot be read, or was deleted after it had been listed, is left to discovery.
-    """
+    """The input, listed once and read as far as asked. Unreadable and deleted files are left to discovery."""
 
     def __init__(self, storage: Storage, job: Job) -> None:
         self._job = job

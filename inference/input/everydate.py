@@ -44,9 +44,7 @@ def _dates(spec: str) -> str:
 
 
 def tells_input(file: str, kinds: Collection[str]) -> bool:
-    """Whether a file's name tells that it is input. kinds: the formats that the job tells; without any, those that do
-    not stand back.
-    """
+    """Whether a file is input by its name. kinds: the job's formats; without any, those that do not stand back."""
     told = format_of(file)
     if told is None:
         return False

@@ -50,15 +50,16 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
                 raise JobError(_nothing_at(uri, at, job.input, there))
     if not found:
         others = sum(tally.left.values(), Counter[str]())
-        there = _instead(job.input, others) or _hidden(storage, job, job.input.uris) or _bracket(job.input)
+        hint = unsupported.found_there if job.input.format else unsupported.found_instead
+        there = (hint(others) if others else "") or _hidden(storage, job, job.input.uris)
+        if not there and "[" in job.input.uri:
+            there = "; in a pattern, write [[] for the bracket ["
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
 class Tally:
-    """What lies at each place of an input. taken: the number of files that are input. left: of the others, the numbers
-    by the end of their names.
-    """
+    """Counts of files by place. taken: those that are input. left: the others, by the end of their names."""
 
     def __init__(self) -> None:
         self.taken = Counter[str]()
@@ -89,33 +90,28 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
     """
     job, tally = with_list(storage, job), tally or Tally()
     wanted = job.input.format
+    # The user's own source, and a database that the job names, say themselves where rows are.
+    limited = wanted is None or (wanted in SOURCES and wanted != "sql")
+    taken = partial(_taken, tally, job.input, Reach(own_places(job.input)) if limited else None)
     if wanted is not None:
         source = source_of(job, job.input.uri)
         if source.mark and (job.input.others or job.input.list_):
             raise JobError(f"{job.input.key}: a list of {source.name} tables is not read; write one job for each table")
         files = partial(source.files if wanted in SOURCES else partial(_own_files, source, wanted), storage)
-        # The user's own source, and a database that the job names, say themselves where rows are.
-        reach = Reach(own_places(job.input)) if wanted in SOURCES and wanted != "sql" else None
-        yield from _taken(_merged(job, files), partial(_is_of_format, source, wanted), tally, job, reach)
+        yield from taken(_merged(job, files), partial(_is_of_format, source, wanted))
         return
-    told, reach = _Told(job), Reach(own_places(job.input))
-    yield from _taken(
-        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))),
-        told.is_input,
-        tally,
-        job,
-        reach,
+    told = _Told(job)
+    yield from taken(
+        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), told.is_input
     )
     if told.first is None and told.stood_back:
         tally.left.clear()
         told.all = True
-        yield from _taken(_merged(job, partial(listing.matching, storage)), told.is_input, tally, job, reach)
+        yield from taken(_merged(job, partial(listing.matching, storage)), told.is_input)
 
 
 class _Told:
-    """Decides which files are input by their names alone. first: the first that is. all: whether files are that stand
-    back. stood_back: whether some did.
-    """
+    """Decides by name which files are input. first: the first one. all: take files that stand back, too."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._exact = job, listing.Places(job.input.uris).exact
@@ -137,22 +133,20 @@ class _Told:
 
 
 def _taken(
+    tally: Tally,
+    given: Input,
+    reach: Reach | None,
     found: Iterator[tuple[str, Entry]],
     is_input: Callable[[str, Entry], bool],
-    tally: Tally,
-    job: Job,
-    reach: Reach | None,
 ) -> Iterator[Entry]:
-    """Those of the files that are input, each once: a list may name a folder, and a file in it. reach: where they may
-    lie; None if there is no limit.
-    """
+    """The input files among these, each once: a list may name a folder and a file in it. reach: None for no limit."""
     last = ""
     for place, entry in found:
         if not is_input(place, entry):
             tally.leave(place, entry)
             continue
         if reach:
-            check_within(reach, job.input, entry.uri, job.input.key)
+            check_within(reach, given, entry.uri, given.key)
         tally.taken[place] += 1
         if entry.uri != last:
             yield entry
@@ -245,13 +239,6 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
     )
 
 
-def _instead(given: Input, others: Counter[str]) -> str:
-    """A hint at the files that are no input. others: as in `Tally`."""
-    if not others:
-        return ""
-    return unsupported.found_there(others) if given.format else unsupported.found_instead(others)
-
-
 def _hidden(storage: Storage, job: Job, uris: Sequence[str]) -> str:
     """A hint at hidden files in these places, which have no others."""
     wanted = job.input.format
@@ -264,10 +251,6 @@ def _hidden(storage: Storage, job: Job, uris: Sequence[str]) -> str:
 def _vacant(uri: str) -> str:
     """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
     place = Path(listing.input_folder(uri))
-    if not is_local(uri) or not place.exists():
-        return f": {place} does not exist" if is_local(uri) else ""
-    return ": the folder is empty" if place.is_dir() and not any(place.iterdir()) else ""
-
-
-def _bracket(given: Input) -> str:
-    return "; in a pattern, write [[] for the bracket [" if "[" in given.uri else ""
+    if is_local(uri) and not place.exists():
+        return f": {place} does not exist"
+    return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""

@@ -53,9 +53,7 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
 
 
 def hidden(name: str) -> bool:
-    """Whether a name below the input is hidden: the file's name, or that of a folder, begins with `.` or `_`. A folder
-    `_key=value` is not hidden, as it is not to Spark.
-    """
+    """Whether its file or a folder has a name that begins with `.` or `_`; but, as in Spark, no folder `_key=value`."""
     *folders, file = name.split("/")
     return file.startswith((".", "_")) or any(
         each.startswith(".") or (each.startswith("_") and "=" not in each) for each in folders
@@ -70,10 +68,7 @@ def leaves_hidden(storage: Storage, uri: str) -> bool:
 
 
 class _Links:
-    """The names of files that are listed under several, because links lead to their folder, below the base or outside.
-
-    Only folders are kept, and of these only the ones that a link leads to.
-    """
+    """The several names of files in folders that links lead to. Only such folders are kept."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -82,9 +77,7 @@ class _Links:
         self._met: dict[str, list[str]] = {}
 
     def other_names(self, name: str) -> list[str]:
-        """The file's own name, if it lies below the base, and its names by the links that were met before; without the
-        name as given. Names must come sorted.
-        """
+        """The file's other names below the base: its own, and those by links met before. Names must come sorted."""
         folder, _, file = name.rpartition("/")
         if not self._real or not folder:
             return []

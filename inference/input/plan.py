@@ -124,10 +124,7 @@ class Plan:
         return cls(_sorted(pa.Table.from_batches(batches)))
 
     def limited(self, rows: int) -> Plan:
-        """The first shards that together have at least `rows` rows, as far as is known.
-
-        The plan ends after a shard with an unknown number of rows, because this shard may have enough of them.
-        """
+        """The first shards with at least `rows` rows together. One with an unknown number of rows is the last."""
         held = 0
         for index, count in enumerate(self.table["rows"].to_pylist()):
             held += max(count, 0)
@@ -136,10 +133,7 @@ class Plan:
         return self
 
     def with_splits(self, packed: Iterable[str], fingerprint: str) -> tuple[Plan, dict[str, tuple[Shard, ...]]]:
-        """Replace each of these packed shards by one shard per file.
-
-        Returns the new plan, and the new shards by the id of the shard that they replace.
-        """
+        """One shard per file in place of these packed shards. Returns the plan, and the new shards by replaced id."""
         chosen = pc.is_in(self.table["shard"], value_set=pa.array(list(packed), pa.string()))
         parts = {shard.id: split(shard, fingerprint) for shard in Plan(self.table.filter(chosen)).shards()}
         if not parts:
@@ -216,10 +210,7 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
 
 
 def _is_within(edges: tuple[int, ...], piece: Piece) -> bool:
-    """Whether a piece is made of units that its file has: read in another format, the same file has others.
-
-    edges: the file's rows before each of its units, and all of its rows.
-    """
+    """Whether a piece consists of its file's units. edges: the rows before each unit, and all rows."""
     low, high = piece.row_groups
     if high >= len(edges):
         return False

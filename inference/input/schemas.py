@@ -41,9 +41,7 @@ class UsualSchema:
             self._seen.append(_Alike(schema, columns))
 
     def schema(self) -> pa.Schema | None:
-        """The schema of most files, in the order that most of these have, as the first of those stores it. A column
-        excludes nulls only if it does in each file.
-        """
+        """The schema of most files, as the first of them stores it. A column excludes nulls if it does in each file."""
         if not self._seen:
             return None
         files = [each.files + sum(other.files for other in self._seen if each.takes_in(other)) for each in self._seen]
@@ -76,8 +74,7 @@ class _Counted:
 class _Alike(_Counted):
     """Files with the same columns, in whatever order, and however each writer stored and declared them.
 
-    Those in which a column has the type null, because no row has a value, are apart. Among them a column has the type
-    that any of them gives it, and they count for the files whose columns have all types.
+    Files with a column of the type null are apart. They count for files whose columns have all types.
     """
 
     def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
@@ -166,10 +163,9 @@ class _Inferred(_Counted):
 
 
 def usual_type(counts: Counter[pa.DataType]) -> pa.DataType:
-    """The type of a column, from the types that were inferred in several files, and how many files had each.
+    """The type of a column, from the types inferred in several files, and the number of files of each.
 
-    A column without values fits any type. Types of which one can hold the other's values count together; then those of
-    most files win, and the wider type is taken if enough of these files have it.
+    Types that can be widened to each other count together; the widest that enough files have is taken.
     """
     families: list[Counter[pa.DataType]] = []
     for kind, files in counts.items():

@@ -248,9 +248,7 @@ class DriftCheck(Asked):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Figure → the largest that is allowed. Without any, the population stability index may be 0.2, from which on
-        it is commonly called a large change.
-        """
+        """Figure → the largest allowed; without any, a population stability index of 0.2, commonly a large change."""
         asked = {name: getattr(self, name) for name in ("psi", "js", "ks", "nulls")}
         return {name: limit for name, limit in asked.items() if limit is not None} or {"psi": 0.2}
 
@@ -263,9 +261,7 @@ class DriftCheck(Asked):
 
 
 class CallCheck(Asked):
-    """A gate of the user's own. call: "module:name" of a function that is given the night's `NightEvidence`, and says
-    whether the night may be published.
-    """
+    """A gate of the user's own. call: "module:name" of a function of the night's `NightEvidence` that decides."""
 
     call: str
 

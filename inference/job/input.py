@@ -16,7 +16,6 @@ from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.sections import Section, as_tuple, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
-from nightjar.inference.storage.reach import host_of
 from nightjar.inference.storage.signatures import location
 
 
@@ -118,11 +117,6 @@ class Input(Section):
         """With changed locations of the list, if there is one, and of `within`."""
         listed = change(self.list_) if self.list_ else None
         return self.model_copy(update={"list_": listed, "within": tuple(map(change, self.within))})
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The places that the job itself names: none of them is a line of a list. Of a web server it names all."""
-        return (*map(host_of, [self.list_] if self.list_ else self.uris), *self.within)
 
     def listing(self, found: Mapping[str, int]) -> Self:
         """With the inputs that the list has. found: each, and its line."""

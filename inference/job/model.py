@@ -347,8 +347,7 @@ class Job(Section):
     def carried(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that are copied to the output, each once. names: all columns of the input, in order.
 
-        An entry of `carry` is the column of this name. If the input has no such column, the entry is a pattern, and
-        stands for the columns that match it, in the order of the input.
+        An entry of `carry` that is no column's name is a pattern for the columns that match it.
         """
         found: dict[str, None] = {}
         for entry in self.carry:
@@ -428,9 +427,7 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """What is written beside each data part: its exports, its profile, the slices of its labels, and the states of
-        the user's own accumulators.
-        """
+        """The files beside each data part: exports, profile, slices of labels, states of the user's accumulators."""
         states = {"profile": self.profiling, "slices": self.compares_beside, "accumulators": self.accumulators}
         return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
 
@@ -454,9 +451,7 @@ class Job(Section):
         )
 
     def objects(self) -> dict[str, str]:
-        """The objects of the user's own code that the job names as "module:name", by key; for several models each
-        key begins with `models.<name>.`.
-        """
+        """The user's objects that the job names, "module:name" by key; of several models below `models.<name>.`."""
         if self.models:
             return {
                 f"models.{job.model.called}.{key}": spec for job in self.each for key, spec in job.objects().items()
@@ -473,16 +468,12 @@ class Job(Section):
         return {key: spec.partition(":")[0] for key, spec in named.items()}
 
     def calls(self) -> dict[str, str]:
-        """The functions of the user's own that judge the night, as "module:name", by key: `checks[2].call`. None of
-        them scores.
-        """
+        """The user's functions that judge the night, "module:name" by key: `checks[2].call`. None of them scores."""
         checks = enumerate(self.checks if self.judged else ())
         return {f"checks[{index}].call": check.call for index, check in checks if isinstance(check, CallCheck)}
 
     def counting(self) -> dict[str, str]:
-        """The classes of the user's own that give figures of the rows, as "module:Name", by key: `accumulators.lift`.
-        None of them scores.
-        """
+        """The user's classes that give figures of the rows, by key: `accumulators.lift`. None of them scores."""
         return {f"accumulators.{name}": spec for name, spec in self.accumulators.items()}
 
     def beside(self) -> dict[str, str]:

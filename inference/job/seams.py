@@ -11,18 +11,13 @@ from typing import Any
 class Framework:
     """A framework.
 
-    module: its `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several.
-
-    model: what `model.path` names, for messages; '' if the
-    model is elsewhere. packs: its predictors sort the rows of a micro-batch, and pack them into calls of the model
-    themselves; so `batch_size: auto` is thousands of rows, whatever their size. code: options that name objects of the
-    user's own code, as "module:name"; its adapter is an `adapter.TakesCode`. rows: of `batch_size: auto`, on the CPU
-    and on a GPU, where every row weighs the same for the model. streams: it is asked for one row at a time; so several
-    shards are scored at once. Where they are not, a micro-batch is a few times the rows that are underway at once, so
-    that it is answered within `retry.stall_s`, however large its shard is. own_keys: its options are keys of `model`
-    itself. documents: options that may be the name of a JSON or YAML file, in place of its content. aside: options that
-    change no output. inexact: neighbours change how a row is rounded, as they decide how far a text is padded, how
-    texts are packed, or the steps of dynamic quantisation.
+    module: its `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several. model: what
+    `model.path` names, for messages; '' for none. packs: its predictors sort and pack the rows of a micro-batch
+    themselves, so `batch_size: auto` is thousands of rows. code: options that name the user's objects, as
+    "module:name"; its adapter is an `adapter.TakesCode`. rows: of `batch_size: auto`, on the CPU and on a GPU, where
+    all rows weigh the same. streams: it is asked row by row, so several shards are scored at once. own_keys: its
+    options are keys of `model`. documents: options that may name a JSON or YAML file. aside: options that change no
+    output. inexact: a row's neighbours change its rounding, by padding, packing or dynamic quantisation.
     """
 
     module: str

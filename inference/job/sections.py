@@ -169,10 +169,7 @@ class Model(Section):
 
 
 class TableTarget(Section):
-    """A table that shows what is published, written as one key: `{delta: s3://lake/predictions}`.
-
-    kind: a key of `TARGETS`. uri: the table's own place.
-    """
+    """A table of what is published: `{delta: s3://lake/predictions}`. kind: of `TARGETS`. uri: its own place."""
 
     kind: str = Field(exclude=True)
     uri: str = Field(exclude=True)
@@ -245,10 +242,9 @@ class ActorRange(Section):
 
 
 class RuntimeEnv(Section):
-    """What the processes that score have besides what is installed on their nodes.
+    """What the scoring processes have besides what their nodes have installed.
 
-    pip, uv: requirements that Ray installs for them. env_vars: environment variables; `${NAME}` is the value that the
-    variable NAME has where the run is begun.
+    pip, uv: requirements for Ray to install. env_vars: `${NAME}` is the variable's value where the run is begun.
     """
 
     pip: tuple[str, ...] = ()
@@ -320,9 +316,7 @@ class RuntimeEnv(Section):
         return {name: value.get_secret_value() for name, value in self.env_vars.items() if not self.secret(name)}
 
     def identity(self) -> dict[str, Any]:
-        """What of it can change an output. Values that are taken from an environment are secrets, or differ from place
-        to place; the others are in the job file, and count by their digest.
-        """
+        """The part that can change an output; values from an environment are secrets, or differ by place."""
         own = self.counted
         digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
         named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}
@@ -385,9 +379,7 @@ class Resources(Section):
 
     @property
     def prepares_ahead(self) -> bool:
-        """Whether an actor prepares the next batch in a thread: on a single core that would only take the model's
-        time.
-        """
+        """Whether an actor prepares the next batch in a thread: not on a single core, which the model needs."""
         return self.gpus > 0 or self.cores > 1
 
     @property
@@ -402,10 +394,7 @@ class Resources(Section):
 
 
 def budget_rows(share: float, rows: int) -> int:
-    """The number of rows in a share of `rows`, rounded down.
-
-    0.001 × 1000 is 1: the exact decimal that the user wrote counts, not the nearest binary fraction.
-    """
+    """The number of rows in a share of `rows`, rounded down, by the decimal as written: 0.001 × 1000 is 1."""
     return int(Fraction(repr(float(share))) * rows)
 
 

@@ -89,8 +89,7 @@ def _models(kind: Any) -> list[type[BaseModel]]:
 def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any]:
     """The first fault of each of the user's keys.
 
-    If a key takes several forms, pydantic reports a fault for each: `{min: 3, max: 1}` is also "no whole number". The
-    fault of the intended form is deeper, or comes from that form's own validator.
+    Where a key takes several forms, the deepest fault, or that of a form's own validator, is of the intended form.
     """
     named = [(_where(fault["loc"], choices), fault) for fault in error.errors()]
     meant = {above for where, fault in named for above in _chosen(where, choices) if above != where or _is_own(fault)}

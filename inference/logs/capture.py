@@ -55,9 +55,7 @@ class Capture:
         fds: tuple[int, int] = (1, 2),
         secrets: Sequence[str] = (),
     ) -> None:
-        """ignored: beginnings of lines that are not the predictor's. fds: descriptors of standard output and error.
-        secrets: values to mask.
-        """
+        """ignored: beginnings of lines to leave out. fds: of standard output and error. secrets: values to mask."""
         self._storage, self._revision = storage, revision
         self._masks = Masks(storage, secrets=secrets)
         self._lock = threading.Lock()
@@ -180,10 +178,9 @@ class _Note:
 
 
 def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> int:
-    """Keep what this revision's processes on this machine printed and did not keep. Returns the number of processes.
+    """Keep what this revision's ended processes on this machine printed and did not keep. Returns their number.
 
-    Call it when they have ended or are about to. What cannot be kept now is left for the next call. secrets: values to
-    mask.
+    What cannot be kept now is left for the next call. secrets: values to mask.
     """
     masks, found, place = Masks(storage, secrets=secrets), 0, _place(revision)
     if isinstance(storage, LakeStorage):

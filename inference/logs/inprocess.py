@@ -24,10 +24,7 @@ _STREAMS = ("stdout", "stderr")
 
 
 class InProcess:
-    """Keeps what this process prints from now on until `close`, except from threads that exist already.
-
-    Those threads print for others: the display of progress, a notebook's kernel, Prefect.
-    """
+    """Keeps what this process prints until `close`; not older threads, as of the progress, a notebook or Prefect."""
 
     def __init__(self, storage: Storage, revision: str, epoch: int, secrets: Sequence[str] = ()) -> None:
         keep_rest(storage, revision, secrets)  # of a command that was killed
@@ -61,9 +58,7 @@ class InProcess:
 
 
 class _Copied:
-    """A stream whose text is copied to a file. Everything else is the wrapped stream's; a notebook's has no
-    descriptor.
-    """
+    """A stream whose text is copied to a file, and otherwise the wrapped one; a notebook's has no descriptor."""
 
     def __init__(self, stream: Any, fd: int, others: WeakSet[threading.Thread]) -> None:
         self.stream, self._fd, self._others = stream, fd, others

@@ -150,9 +150,7 @@ def _spans(marks: Sequence[Mark], stream: int, first: int, last: int) -> Iterato
 
 
 def _pieces(file: BinaryIO, first: int, last: int) -> Iterator[tuple[int, bytes | int]]:
-    """Lines of a file with their offsets. Of many bytes only the first and last lines, with the number left out
-    between.
-    """
+    """Lines of a file with their offsets; of many bytes the first and last lines, and the number left out between."""
     half = SPAN_BYTES // 2
     if last - first <= SPAN_BYTES:
         yield from _split(_read(file, first, last), first)

@@ -16,8 +16,6 @@ from nightjar.inference.messages import HIDDEN, SHORTEST
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.signatures import without_password
 
-MASK = HIDDEN
-
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|PWD|CREDENTIAL|PRIVATE|AUTH|API_?KEY|ACCESS_KEY|SIGNATURE|_KEY$", re.I)
 _NO_SECRET = re.compile(r"(_FILE|_PATH|_DIR|_SOCK|_MODE|_ID|_URL|_URI|^PWD|^OLDPWD)$", re.I)
 """Names of variables whose values tell where a secret is, or of which kind, but are not secret."""
@@ -39,7 +37,7 @@ class Masks:
     def __call__(self, text: str) -> str:
         """The text with its secrets masked."""
         if self._values is not None:
-            text = self._values.sub(MASK, text)
+            text = self._values.sub(HIDDEN, text)
         return without_password(text) if "://" in text else text
 
 

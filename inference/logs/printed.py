@@ -121,9 +121,7 @@ class Reading:
         return False
 
     def _forget(self, newest: str) -> None:
-        """Let the next listing begin a little before the newest part, so that not all parts of a night are listed
-        again.
-        """
+        """Begin the next listing a little before the newest part, so that it does not list all parts of a night."""
         stamp = newest.rsplit("/", 1)[-1].partition("_")[0]
         moment = dt.datetime.strptime(stamp, "%Y%m%dT%H%M%S.%f").replace(tzinfo=dt.UTC)
         self._after = join(folder(self.revision), _stamp(moment - dt.timedelta(seconds=_APART_S)))
@@ -175,10 +173,7 @@ def tail(storage: Storage, revision: str, count: int = LAST) -> list[str]:
 def last_lines(
     storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]], count: int = LAST
 ) -> dict[str, list[str]]:
-    """The last printed lines of these shards' last attempts; shards that printed nothing are left out.
-
-    Bounded: only the first shards, and the newest parts of the workers on which they failed.
-    """
+    """The last printed lines of these shards' last attempts: of the first shards, and their workers' newest parts."""
     looked = {shard: said[-1] for shard, said in list(failures.items())[:_SHARDS] if said}
     if not looked:
         return {}

@@ -19,7 +19,7 @@ from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
 from nightjar.inference.identity.ownstate import CACHE
-from nightjar.inference.input.lists import with_list_if_there
+from nightjar.inference.input.lists import own_places, with_list_if_there
 from nightjar.inference.job.checks import BASELINE, RUN_ID
 from nightjar.inference.job.file import for_training, load_job
 from nightjar.inference.job.locations import fill, is_dated
@@ -178,8 +178,9 @@ def storage_of(job: Job) -> LakeStorage:
     """The storage for a job's places."""
     inputs = (*job.input.uris, *([job.input.list_] if job.input.list_ else []))
     anonymous = inputs if job.input.anonymous else ()
-    web = (*job.input.named, *(job.late_labels.input.named if job.late_labels and job.late_labels.input else ()))
-    return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous, web=web)
+    labels = job.late_labels.input if job.late_labels else None
+    places = (*own_places(job.input), *(own_places(labels) if labels else ()))
+    return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous, web=places)
 
 
 def date_named(run_id: str) -> dt.date | None:

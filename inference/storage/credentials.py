@@ -92,10 +92,7 @@ def _names_an_endpoint(files: Mapping[str, Any]) -> bool:
 
 
 def _configured_endpoint(session: boto3.Session) -> str | None:
-    """The S3 endpoint that the environment or the profile names; None for AWS's own endpoint.
-
-    It takes a quarter of a second, because botocore reads its whole description of S3 for it.
-    """
+    """The endpoint of the environment or the profile; None for AWS's. Takes 0.25 s: botocore reads all about S3."""
     from botocore.config import Config
 
     stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it
@@ -107,13 +104,16 @@ _METADATA = "http://169.254.169.254"
 """Where the machines of a cloud get the credentials of their role."""
 
 _CLOUDS = {
-    "gs": ("GOOGLE_", "Metadata-Flavor", "Google", "/", "GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud"),
+    "gs": (
+        *(("GOOGLE_", "GCE_METADATA_"), "Metadata-Flavor", "Google", "/"),
+        "GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud",
+    ),
     "az": (
-        *("AZURE_", "Metadata", "true", "/metadata/instance?api-version=2021-02-01"),
+        *(("AZURE_", "IDENTITY_ENDPOINT"), "Metadata", "true", "/metadata/instance?api-version=2021-02-01"),
         "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     ),
 }
-"""The prefix of variables with credentials, a header and a path that the server at `_METADATA` knows, what to set."""
+"""Prefixes of the variables that lead to credentials, a header and a path for `_METADATA`, and what to set."""
 
 _SIGNED_IN = ".config/gcloud/application_default_credentials.json"
 """In the home folder, what `gcloud auth application-default login` leaves."""
@@ -129,8 +129,8 @@ def check_credentials(root: str) -> None:
         Denied: It has none.
     """
     scheme = root.partition("://")[0]
-    prefix, name, value, path, how = _CLOUDS[scheme]
-    named = any(each.startswith(prefix) and not each.endswith("ACCOUNT_NAME") for each in os.environ)
+    prefixes, name, value, path, how = _CLOUDS[scheme]
+    named = any(each.startswith(prefixes) and not each.endswith(("ACCOUNT_NAME", "_PROJECT")) for each in os.environ)
     if named or (scheme == "gs" and (Path.home() / _SIGNED_IN).exists()):
         return
     import httpx

@@ -28,10 +28,7 @@ _BULK = 1000
 
 @dataclass(frozen=True)
 class LakeStorage:
-    """Local files, S3, GCS and Azure, by the scheme of each URI. It is cheap to make, to pickle and to share.
-
-    With default settings it reaches S3 as boto3 would from this machine.
-    """
+    """Local files, S3, GCS and Azure, by each URI's scheme; by default as boto3 would. Cheap to make, pickle, share."""
 
     settings: StorageSettings = field(default_factory=StorageSettings)
     _backends: dict[str, Storage] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -40,8 +37,7 @@ class LakeStorage:
     def from_environment(cls, *uris: str, anonymous: Iterable[str] = (), web: Iterable[str] = ()) -> LakeStorage:
         """The driver's storage. If any of these URIs is on S3, it carries this machine's settings to the workers.
 
-        anonymous: URIs in buckets that are read without credentials. web: of these places those of web servers are the
-        ones that may be asked.
+        anonymous: URIs in buckets read without credentials. web: places, of which the web servers may be asked.
         """
         remote = any(uri.startswith("s3://") for uri in uris)
         found = StorageSettings.from_environment() if remote else StorageSettings()

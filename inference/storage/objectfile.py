@@ -14,11 +14,7 @@ _AHEAD = 1 << 20
 
 
 class ObjectFile(io.RawIOBase):
-    """An object of `size` bytes as a read-only file. Small reads fetch ahead; large ones are fetched in parts, in
-    parallel.
-
-    fetch: returns the bytes from one offset to another; it is called from several threads.
-    """
+    """A read-only file. Small reads fetch ahead, large ones in parallel. fetch: from offset to offset, in threads."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
         self._fetch_part, self._size = fetch, size

@@ -36,9 +36,7 @@ _on_retry: ContextVar[OnRetry | None] = ContextVar("on_retry", default=None)
 
 
 def current_on_retry() -> OnRetry:
-    """The `on_retry` of the `RetryingStorage` whose call is running in this thread; the wrapped storage calls it,
-    too.
-    """
+    """The `on_retry` of the `RetryingStorage` whose call runs in this thread; the wrapped storage calls it, too."""
     return _on_retry.get() or (lambda _: None)
 
 

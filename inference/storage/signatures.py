@@ -31,8 +31,7 @@ _queries: dict[str, str] = {}
 def location(uri: str) -> str:
     """The location of a file, which may be shown and stored; the query of a web server's URL is remembered here.
 
-    A signature leaves nothing in it, so a file that is signed again is the same file. Other parameters may name another
-    file. They leave a digest, because nobody knows which of them is a secret.
+    A file that is signed again is the same. Other parameters, which may be secret, leave a digest.
     """
     place, _, query = uri.partition("?")
     if "://" not in place or not query or _DIGEST.fullmatch(query):

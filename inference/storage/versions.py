@@ -21,9 +21,7 @@ def local_version(found: os.stat_result) -> str:
 
 
 def of_table(stored: str, content: str, snapshot: str) -> str:
-    """The version of a file of a table. stored: of the object. content: of what else decides which rows it has, as its
-    deletions; "-" for nothing. snapshot: of the table; it does not count when versions are compared.
-    """
+    """The version of a table's file. stored: of the object. content: as `SnapshotFile`. snapshot: not compared."""
     return f"{stored} {content} {snapshot}"
 
 
@@ -35,8 +33,7 @@ def snapshot_of(version: str) -> str:
 def same_version(now: str, then: str) -> bool:
     """Whether an object still has the version that an earlier command saw.
 
-    For local files the known times decide; old ledgers have only the modification time. The inode does not count,
-    because a mounted file system may have other inodes after it is mounted again.
+    For local files the times decide, in old ledgers the modification time; a new mount may have other inodes.
     """
     known = _fields(then)[:2]
     return _fields(now)[: len(known)] == known and _content(now) == _content(then)

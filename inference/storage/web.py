@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
@@ -54,7 +54,8 @@ class WebStorage(ReadOnly):
         self.root = root
         self._policy = RetryPolicy(settings.retry_s)
         timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
-        self._reach = Reach(_named(settings.web))
+        # A place that the job names as http is reached by https, too.
+        self._reach = Reach((*settings.web, *(uri.replace("http://", "https://", 1) for uri in settings.web)))
         self._hosts = {urlsplit(each).hostname for each in settings.web}
         hooks = {"request": [self._check_request]}
         self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN, event_hooks=hooks)
@@ -136,9 +137,8 @@ class WebStorage(ReadOnly):
     def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """Convert errors of httpx to ours."""
         try:
-            with self._client.stream(
-                method, signed(uri), headers=headers, extensions={"trace": self._trace()}
-            ) as answer:
+            extensions = {"trace": self._trace()}
+            with self._client.stream(method, signed(uri), headers=headers, extensions=extensions) as answer:
                 yield answer
         except httpx.TransportError as error:
             raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
@@ -196,13 +196,6 @@ class WebStorage(ReadOnly):
         return self._policy.call(call, current_on_retry())
 
 
-def _named(web: Iterable[str]) -> Iterator[str]:
-    """The places that may be asked. A place that is named as http is reached by https, too."""
-    for uri in web:
-        yield uri
-        yield uri.replace("http://", "https://", 1)
-
-
 def _is_literal(host: str) -> bool:
     """Whether a host's name says itself to which address it leads."""
     with suppress(ValueError):
@@ -214,7 +207,7 @@ def _is_inner(address: str) -> bool:
     """Whether an address is of this machine, or of its link, where clouds hand out credentials."""
     found = ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
-    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast or found.is_reserved
+    return found.is_loopback or found.is_link_local or found.is_unspecified
 
 
 def _whole(answer: httpx.Response) -> int | None:

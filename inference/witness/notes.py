@@ -33,8 +33,7 @@ _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 class Notes:
     """Takes notes for one predictor. It is thread-safe.
 
-    home: the folder of the user's code, whose lines are named. covered: files and folders that the identity covers (the
-    model, installed packages that count). live: the job's folder, which a run must not read.
+    home: the folder of the user's code. covered: files and folders of the identity. live: the job's own folder.
     """
 
     def __init__(self, home: str, covered: Iterable[str], live: str) -> None:
@@ -113,8 +112,7 @@ class Notes:
         return f"{file[len(max((home for home in self._homes if file.startswith(home)), key=len)) :]}:{frame.f_lineno}"
 
     def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
-        """The user's line that led to this frame, and whether the predictor did; None if Nightjar or Ray did, or if
-        Python reads lines for a stack's text, as some libraries ask for: also those of the script that calls Nightjar.
+        """The user's line that led to this frame, and whether the predictor did; None for Nightjar, Ray or `linecache`.
 
         A library's own thread has neither the user's nor Nightjar's code on its stack: the result is ("", False).
         """

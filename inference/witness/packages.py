@@ -56,11 +56,7 @@ class Package:
 
 
 def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
-    """The packages that are loaded in this process now, by distribution. Takes half a second with the largest
-    libraries; less when it is asked again, because records and files that did not change are not read again.
-
-    data: files that the process has read, wherever they are.
-    """
+    """The packages loaded in this process, by distribution, in half a second at first. data: files that it has read."""
     files, data = _Loaded(), sorted(map(os.path.normpath, data))
     tops = {name.partition(".")[0] for name in sys.modules.copy()}
     found: dict[str, Package] = {}
@@ -75,9 +71,7 @@ def loaded_packages(data: Iterable[str] = ()) -> dict[str, Package]:
 
 
 def installed_packages(before: Mapping[str, Package]) -> dict[str, Package]:
-    """The same packages as they are installed now, without loading them. Packages that are not installed are left
-    out.
-    """
+    """The same packages as they are installed now, without loading them, and without those no longer installed."""
     found: dict[str, Package] = {}
     for name, old in before.items():
         with suppress(PackageNotFoundError, *_DAMAGED):
@@ -134,9 +128,7 @@ def _difference(name: str, old: Package, new: Package) -> str:
 
 
 def _changed(old: Package, new: Package) -> list[str]:
-    """Files that are edited on one side only, or differently on both. Files of an editable package may be not
-    loaded.
-    """
+    """Files that are edited on one side only, or differently on both; of an editable package loaded ones only."""
     edited = [file for file in old.edited.keys() | new.edited.keys() if old.edited.get(file) != new.edited.get(file)]
     own = [file for file in old.own.keys() & new.own.keys() if old.own[file] != new.own[file]]
     read = [file for file in old.read.keys() & new.read.keys() if old.read[file] != new.read[file]]
@@ -264,9 +256,7 @@ class _Installed:
 
     @cached_property
     def folders(self) -> set[str]:
-        """Its top-level folders and files. The record of all files is long, so a shorter list is used if there is
-        one.
-        """
+        """Its top-level folders and files, from a shorter list than the record of all files if there is one."""
         return _made_of(self.distribution, "top_level.txt", _top_level) or self._recorded.folders
 
     def may_hold(self, tops: set[str]) -> bool:

@@ -7,7 +7,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -15,50 +15,17 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 
+from nightjar.inference.identity.aliases import upward
 from nightjar.inference.predictors.adapter import frameworks
 
 _SYSTEM = (
-    "/proc/",
-    "/sys/",
-    "/dev/",
-    "/lib/",
-    "/lib64/",
-    "/bin/",
-    "/sbin/",
-    "/usr/lib/",
-    "/usr/lib64/",
-    "/usr/libexec/",
-    "/usr/bin/",
-    "/usr/sbin/",
-    "/usr/include/",
-    "/usr/local/cuda",
-    "/usr/local/nvidia/",
-    "/usr/lib/wsl/",
-    "/opt/nvidia/",
-    "/opt/rocm",
-    "/usr/share/zoneinfo/",
-    "/usr/share/locale/",
-    "/usr/share/i18n/",
-    "/usr/share/fonts/",
-    "/usr/share/ca-certificates/",
-    "/usr/share/mime/",
-    "/usr/share/terminfo/",
-    "/usr/share/hwdata/",
-    "/usr/share/libdrm/",
-    "/usr/share/nvidia/",
-    "/var/cache/fontconfig/",
-    "/run/systemd/",
-    "/run/nvidia",
-    "/etc/ssl/",
-    "/etc/pki/",
-    "/etc/ca-certificates",
-    "/etc/fonts/",
-    "/etc/alternatives/",
-    "/etc/ld.so.",
-    "/etc/terminfo/",
-    "/etc/nvidia",
-    "/etc/OpenCL/",
-    "/etc/libibverbs.d/",
+    *("/proc/", "/sys/", "/dev/", "/lib/", "/lib64/", "/bin/", "/sbin/", "/usr/lib/", "/usr/lib64/", "/usr/libexec/"),
+    *("/usr/bin/", "/usr/sbin/", "/usr/include/", "/usr/local/cuda", "/usr/local/nvidia/", "/usr/lib/wsl/"),
+    *("/opt/nvidia/", "/opt/rocm", "/usr/share/zoneinfo/", "/usr/share/locale/", "/usr/share/i18n/"),
+    *("/usr/share/fonts/", "/usr/share/ca-certificates/", "/usr/share/mime/", "/usr/share/terminfo/"),
+    *("/usr/share/hwdata/", "/usr/share/libdrm/", "/usr/share/nvidia/", "/var/cache/fontconfig/", "/run/systemd/"),
+    *("/run/nvidia", "/etc/ssl/", "/etc/pki/", "/etc/ca-certificates", "/etc/fonts/", "/etc/alternatives/"),
+    *("/etc/ld.so.", "/etc/terminfo/", "/etc/nvidia", "/etc/OpenCL/", "/etc/libibverbs.d/"),
 )
 """Beginnings of paths: the operating system's own files, its devices and drivers."""
 
@@ -69,13 +36,7 @@ _ETC = re.compile(
 """Files of /etc that are the system's own; other files there may be somebody's configuration."""
 
 _HOME = (
-    ".cache/fontconfig/",
-    ".cache/matplotlib/",
-    ".cache/mesa_shader_cache",
-    ".nv/",
-    ".triton/",
-    ".aws/",
-    ".netrc",
+    *(".cache/fontconfig/", ".cache/matplotlib/", ".cache/mesa_shader_cache", ".nv/", ".triton/", ".aws/", ".netrc"),
     ".config/matplotlib/",
 )
 """Below the home folder: credentials, and caches that libraries compute again. The Hub's cache has weights, and
@@ -133,9 +94,9 @@ class Places:
         return real if lexical.startswith(self.home) else lexical
 
     def _is_covered(self, real: str) -> bool:
-        if not self._given.isdisjoint(_upward(source_of(real))):
+        if not self._given.isdisjoint(upward(source_of(real))):
             return True
-        return bool(self._made) and any(path in self._made for path in _upward(real))
+        return bool(self._made) and any(path in self._made for path in upward(real))
 
     def _is_wide(self, folder: str) -> bool:
         """Whether a folder is so wide that it tells nothing, because covered files are in it, too."""
@@ -180,12 +141,6 @@ def source_of(path: str) -> str:
 def is_installed(path: object) -> bool:
     """Whether a path belongs to the interpreter or its packages. A fast check; also takes None and file descriptors."""
     return path.startswith(_interpreter()) if isinstance(path, str) else path is None or isinstance(path, int)
-
-
-def _upward(path: str) -> Iterator[str]:
-    while path and path != "/":
-        yield path
-        path = path.rpartition("/")[0]
 
 
 def _is_system(path: str) -> bool:

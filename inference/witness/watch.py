@@ -34,8 +34,7 @@ def watch(
 ) -> Notes:
     """Begin to watch all threads of this process; an earlier watch ends. See `Notes`.
 
-    packages: folders of the installed packages that are the predictor; their reads of the environment are reported like
-    those of the user's own code.
+    packages: folders of installed packages that are the predictor, whose reads of the environment are reported.
     """
     global _notes, _installed
     begun = Notes(os.fspath(home), covered, live)

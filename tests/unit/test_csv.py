@@ -26,6 +26,7 @@ from nightjar.inference.input.sources import digits
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE, Csv
 from nightjar.inference.input.sources.fitting import marked
+from nightjar.inference.input.sources.packing import opened
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.input.sources.records import Records
 from nightjar.inference.records import UNKNOWN, Piece
@@ -112,6 +113,13 @@ def test_a_file_in_another_encoding_is_read_as_if_it_were_utf8(
         assert found.rows == (UNKNOWN,)
         read = source.read(STORAGE, whole(tmp_path / name), found.schema)
         assert read.table.to_pylist() == [{"id": row, "größe": f"é;\n{row}"} for row in range(30)]
+
+
+def test_bytes_that_were_given_back_stay_when_the_next_ones_are_a_part_of_a_character(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("abcd".encode("utf-16-le"))
+    with opened(STORAGE, str(tmp_path / "a.csv"), "utf-16-le") as file:
+        file.unread(file.read(4))
+        assert file.read(3) + file.read(9) == b"abcd"
 
 
 def test_a_byte_that_its_encoding_lacks_costs_its_row(tmp_path: Path) -> None:

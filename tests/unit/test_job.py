@@ -485,6 +485,7 @@ CANNOT: dict[str, Any] = {
     "input.wait": {"for": "2h", "until": "_SUCCESS"},
     "model.path": "elsewhere.bin",
     "model.trusted": True,
+    "model.rows": "independent",
     "model.code": ["*.py"],
     "output.uri": "elsewhere/",
     "output.format": "parquet",
@@ -625,7 +626,20 @@ def test_every_key_of_the_job_is_known_to_these_tests() -> None:
     evaluation = {f"evaluation.{key}" for key in EVALUATED}
     assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | evaluation | {"models", "input.list", "profile.share"}
     # Where a model is placed counts only beside a GPU: see test_staged_models.
-    assert set(NamedModel.model_fields) == set(ONE_OF_SEVERAL) | {"name", "path", "trusted", "code", "placement"}
+    assert set(NamedModel.model_fields) == set(ONE_OF_SEVERAL) | {
+        "name",
+        "path",
+        "trusted",
+        "rows",
+        "code",
+        "placement",
+    }
+
+
+def test_that_rows_depend_on_each_other_is_no_identity(tmp_path: Path) -> None:
+    """Their batches are: the key needs a fixed size."""
+    fixed = load(tmp_path, model__batch_size=7)
+    assert scoring_keys(load(tmp_path, model__batch_size=7, model__rows="dependent")) == scoring_keys(fixed)
 
 
 ONE_OF_SEVERAL = {

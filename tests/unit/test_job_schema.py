@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jobschema
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job import options, schema
+from nightjar.inference.job import options
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 
@@ -66,7 +67,7 @@ def judged(job: dict[str, Any]) -> tuple[bool, bool]:
 @cache
 def validator() -> Draft202012Validator:
     """Made once: that takes longer than to judge a job."""
-    return Draft202012Validator(schema.job_schema())
+    return Draft202012Validator(jobschema.job_schema())
 
 
 def options_of(uses: str) -> tuple[options.Option, ...]:
@@ -87,9 +88,9 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_the_schema_in_the_docs_is_the_codes() -> None:
-    """If not: `python -m nightjar.inference.job.schema > docs/job.schema.json`."""
-    Draft202012Validator.check_schema(schema.job_schema())
-    assert (ROOT / "docs" / "job.schema.json").read_text() == schema.text()
+    """If not: `python tests/jobschema.py > docs/job.schema.json`."""
+    Draft202012Validator.check_schema(jobschema.job_schema())
+    assert (ROOT / "docs" / "job.schema.json").read_text() == jobschema.text()
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("deployments/**/*job*.yaml")], ids=str)

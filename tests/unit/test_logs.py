@@ -33,7 +33,7 @@ from nightjar.inference.logs.logbook import (
     Mark,
     keep,
 )
-from nightjar.inference.logs.masking import MASK, Masks
+from nightjar.inference.logs.masking import Masks
 from nightjar.inference.logs.printed import (
     NOTE,
     Line,
@@ -42,6 +42,7 @@ from nightjar.inference.logs.printed import (
     last_lines,
     write,
 )
+from nightjar.inference.messages import HIDDEN
 from nightjar.inference.records import Failed, Started
 from nightjar.inference.run.report import RunReport, printed_last
 from nightjar.inference.storage.credentials import StorageSettings
@@ -255,8 +256,8 @@ def test_a_secret_is_kept_by_no_means(revision: str, tmp_path: Path, monkeypatch
     text = "".join(path.read_text() for path in parts(revision))
     for form in ("plän-ted", "pl\\u00e4n", "ted%2Fsecret", "storage's-key", "hush-hush", encoded.decode()[8:-4]):
         assert form not in text
-    assert MASK in text
-    assert f"postgres://{MASK}@db/x and more" in text
+    assert HIDDEN in text
+    assert f"postgres://{HIDDEN}@db/x and more" in text
 
 
 def test_of_a_line_that_is_cut_no_half_of_a_secret_stays(tmp_path: Path, revision: str) -> None:

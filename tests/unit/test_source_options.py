@@ -6,13 +6,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jobschema
 import pytest
+import sourcespage
 from jsonschema import Draft202012Validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.sources import reference
 from nightjar.inference.input.sources.reading import source_named
-from nightjar.inference.job import schema
 from nightjar.inference.job.seams import SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,12 +20,12 @@ OPTIONS = [(name, option) for name in SOURCES for option in source_named(name).o
 
 
 def test_the_page_of_sources_is_the_codes() -> None:
-    """If not: `python -m nightjar.inference.input.sources.reference > docs/sources.md`."""
-    assert (ROOT / "docs" / "sources.md").read_text() == reference.page()
+    """If not: `python tests/sourcespage.py > docs/sources.md`."""
+    assert (ROOT / "docs" / "sources.md").read_text() == sourcespage.page()
 
 
 def test_every_source_is_on_the_page_with_each_of_its_options() -> None:
-    sections = reference.page().split("\n## ")[1:]
+    sections = sourcespage.page().split("\n## ")[1:]
     assert [section.partition("\n")[0] for section in sections] == list(SOURCES)
     for section, name in zip(sections, SOURCES, strict=True):
         for option in source_named(name).options:
@@ -52,7 +52,7 @@ def judged(name: str, options: dict[str, Any]) -> tuple[bool, bool]:
         taken = True
     except JobError:
         taken = False
-    return Draft202012Validator(schema.job_schema()).is_valid(job), taken
+    return Draft202012Validator(jobschema.job_schema()).is_valid(job), taken
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS, ids=[f"{name} {option.name}" for name, option in OPTIONS])

@@ -18,16 +18,21 @@ from nightjar.inference.storage.lake import LakeStorage
 
 
 @pytest.mark.parametrize(
-    ("root", "key"), [("gs://b", "GOOGLE_APPLICATION_CREDENTIALS"), ("az://b", "AZURE_STORAGE_ACCOUNT_KEY")]
+    ("root", "key", "role_key"),
+    [
+        ("gs://b", "GOOGLE_APPLICATION_CREDENTIALS", "GCE_METADATA_HOST"),
+        ("az://b", "AZURE_STORAGE_ACCOUNT_KEY", "IDENTITY_ENDPOINT"),
+    ],
 )
 def test_a_machine_without_credentials_is_found_before_anything_is_asked_for_a_minute(
-    root: str, key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    root: str, key: str, role_key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those of the environment, of the home folder, or of a machine's role will do."""
     for name in [name for name in os.environ if name.startswith(("GOOGLE_", "AZURE_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "named")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "named")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Role) as role:
         monkeypatch.setattr(credentials, "_METADATA", f"http://127.0.0.1:{role.server_port}")
         thread = Thread(target=role.serve_forever)
@@ -37,9 +42,10 @@ def test_a_machine_without_credentials_is_found_before_anything_is_asked_for_a_m
         thread.join()
     with pytest.raises(Denied, match=rf"{root}: no credentials found, and this is no machine that has a role; .*{key}"):
         list(LakeStorage().list(root + "/a/"))
-    with monkeypatch.context() as changed:
-        changed.setenv(key, "x")
-        credentials.check_credentials(root)
+    for name in (key, role_key):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "x")
+            credentials.check_credentials(root)
     (tmp_path / credentials._SIGNED_IN).parent.mkdir(parents=True)
     (tmp_path / credentials._SIGNED_IN).touch()
     credentials.check_credentials("gs://b")

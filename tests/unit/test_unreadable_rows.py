@@ -381,3 +381,14 @@ def test_a_file_that_is_read_as_a_whole_does_not_fill_the_memory(
         InputCorrupt, match=r"its first [1-9],?\d{0,3} rows take 0.0 GB, more than is left of the memory"
     ):
         source.read(STORAGE, piece, schema)
+
+
+def test_the_file_cache_of_a_container_is_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts it as used, and gives it back: a night that reads large files fills it."""
+    monkeypatch.setattr(limits, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("990\n")
+    (tmp_path / "memory.stat").write_text("anon 90\ninactive_file 600\nactive_file 300\n")
+    assert limits.free_bytes() == 910
+    (tmp_path / "memory.max").write_text("max\n")
+    assert limits.free_bytes() > 1000

@@ -309,7 +309,7 @@ def test_a_run_goes_on_with_urls_that_were_signed_anew(
     lake = Lake(tmp_path, LOCAL)
     lake.write_model()
     sign(plain, lake, SECRET)
-    lake.write_job(input={"list": "names.txt"}, rescore={"share": 1})
+    lake.write_job(input={"list": "names.txt", "within": [plain.root]}, rescore={"share": 1})
     lake.run(limit=100, run_id="2026-11-19")
     sign(plain, lake, AGAIN)
     assert lake.run(limit=150, run_id="2026-11-19").scored.progress.reused_rows == 100
@@ -329,7 +329,7 @@ def test_a_signature_that_has_expired_is_said(plain: Server, tmp_path: Path) -> 
     lake = Lake(tmp_path, LOCAL)
     lake.write_model()
     sign(plain, lake, SECRET)
-    lake.write_job(input={"list": "names.txt"}, retry__attempts=1)
+    lake.write_job(input={"list": "names.txt", "within": [plain.root]}, retry__attempts=1)
     plain.faults = [403] * 50
     request = lake.request()
     with pytest.raises(Denied, match=r"/part-0\.parquet: the server answers 403 .* may have expired: sign it again"):
@@ -341,7 +341,7 @@ def test_the_log_of_httpx_has_no_query(plain: Server, caplog: pytest.LogCaptureF
     path = f"/a?X-Amz-Signature={SECRET}"
     plain.files[path] = b"x"
     with caplog.at_level(logging.INFO):
-        assert LakeStorage(StorageSettings(retry_s=5)).read(location(f"{plain.root}{path}")) == b"x"
+        assert LakeStorage(StorageSettings(retry_s=5, web=(plain.root,))).read(location(f"{plain.root}{path}")) == b"x"
     logging.getLogger("httpx").warning("still heard")
     assert "still heard" in caplog.text
     assert SECRET not in caplog.text

@@ -37,9 +37,6 @@ def unbound(field: pa.Field) -> pa.Field:
 
 
 def rebound(found: pa.Schema, planned: pa.Schema) -> str:
-    """The first column that is bound to something else than it was planned; empty if there is none.
-
-    found: the columns as they are now. A column that is missing there is none of these.
-    """
+    """The first planned column that is now bound to something else; empty for none. found: the columns now."""
     there = {field.name: binding(field) for field in found}
     return next((each.name for each in planned if there.get(each.name, binding(each)) != binding(each)), "")

@@ -22,7 +22,7 @@ _SPARK = b"org.apache.spark."
 
 
 def legacy(metadata: pq.FileMetaData) -> tuple[bool, bool]:
-    """Whether a file's dates and times may be in the old calendar, and whether its times in INT96 may be.
+    """Whether plain dates and times, and whether INT96 times, may be in the old calendar.
 
     As Spark decides it, in `DataSourceUtils.datetimeRebaseSpec` and `int96RebaseSpec`.
     """

@@ -200,9 +200,7 @@ class Csv(lines.TextSource):
         return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
 
     def _delimiters(self, uri: str, text: bytes) -> list[bytes]:
-        """What may separate the fields of a file that begins with this text. Only the job's names may leave open which,
-        or find that nothing does.
-        """
+        """The possible delimiters of a file with this beginning; one, unless the job names the columns."""
         if self.delimiter:
             return [self.delimiter.encode()]
         if uri.lower().endswith(packing.suffixes(".tsv")):
@@ -222,10 +220,7 @@ def _told(delimiter: bytes) -> str:
 
 
 def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
-    """The byte at which the first line begins in a file from the byte `low` on. quoted: whether `low` is inside quotes.
-
-    None if none does, or only after more bytes than a record may have.
-    """
+    """The byte at which the first line from byte `low` on begins; None for none within the longest record."""
     file.seek(low - 1)
     before, held = file.read(1), b""
     while data := file.read(max(_HEADER_BYTES, len(held))):

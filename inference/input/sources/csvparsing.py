@@ -28,10 +28,7 @@ _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 @dataclass(frozen=True)
 class Header:
-    """The columns' names, and how their values are written. end, lines: the bytes and lines up to the first record.
-
-    told: what has the names, for messages.
-    """
+    """How a file's values are named and written. end, lines: of the header. told: what has the names, for messages."""
 
     names: list[str]
     delimiter: bytes
@@ -68,10 +65,7 @@ def header_names(header: bytes, delimiter: bytes) -> list[str]:
 def read_columns(
     block: bytes, header: Header, kinds: dict[str, pa.DataType | None], *, lenient: bool = False
 ) -> pa.Table:
-    """Parse some columns of a block. kinds: their types; None to infer one.
-
-    lenient: a missing value may be written as any of `_NULLS`, and in quotes; else only as an empty field.
-    """
+    """Parse columns of a block. kinds: types, None to infer one. lenient: take `_NULLS`, in quotes too, as missing."""
     return pv.read_csv(
         pa.BufferReader(block),
         pv.ReadOptions(column_names=header.names, block_size=len(block) + 1),
@@ -149,9 +143,9 @@ def inferred_together(block: bytes, header: Header) -> pa.Table:
 
 
 def few_texts(column: pa.ChunkedArray, decimal: str) -> tuple[str, pa.BooleanArray, int] | None:
-    """The one type that most values of a column of text have, which rows have others, and how many values there are.
+    """The type that most values of a column of text have, which rows have others, and the number of values.
 
-    None if more than one of `_FEW` is other.
+    None if more than one value in `_FEW` has another type.
     """
     values, point = column.combine_chunks(), re.escape(decimal)
     there = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(values, pa.array(_NULLS))))

@@ -46,17 +46,13 @@ class Session(Protocol):
         """The first key, and each that stands so many rows behind the one before."""
 
     def content(self, source: str, key: str, rows: Range) -> tuple[int, str]:
-        """The number of rows of a range, and a text without spaces that changes if one of its rows does. Which columns
-        the rows have is said by `names`.
-        """
+        """The number of rows of a range, and a text without spaces that changes with any of its rows."""
 
     def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
         """The columns, and as in `Description.unseen`."""
 
     def names(self, source: str) -> pa.Schema:
-        """The columns, in types as which `read` takes them, and bound to what `content` knows them by: a column that
-        has another name now has the same values in rows that have not changed.
-        """
+        """The columns, in types as which `read` takes them, bound to the names by which `content` knows them."""
 
     def read(self, uri: str, source: str, key: str, rows: Range, schema: pa.Schema, part: range) -> RowsRead:
         """These rows of a range, in the order of the key, with the columns of `schema`. uri: for messages."""

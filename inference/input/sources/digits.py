@@ -40,9 +40,7 @@ class DigitsLost(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
 
 
 def is_rounded(whole: int) -> bool:
-    """Whether a float64 loses digits of a whole number: it is another number, also as the shortest text that tells the
-    float64, which is what JavaScript writes of large floats.
-    """
+    """Whether a float64, or its shortest text, which JavaScript writes, is another number than this whole number."""
     try:
         near = float(whole)
     except OverflowError:
@@ -62,9 +60,7 @@ def has_large(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 def is_lost(values: pa.ChunkedArray, text: pa.ChunkedArray) -> bool:
-    """Whether digits of any number are lost that was read from these texts: zeros in front of it, a sign, or the last
-    ones of a whole number in a column of floats.
-    """
+    """Whether reading these texts lost a leading zero, a sign, or last digits of a whole number in a float column."""
     # Most texts are told by their first letters, which takes a tenth of the time.
     few = text.filter(pc.or_(pc.less(text, "."), pc.and_(pc.greater(text, "0/"), pc.less(text, "1"))))
     if pc.any(pc.match_substring_regex(few, _CODE)).as_py():
@@ -76,9 +72,7 @@ def is_lost(values: pa.ChunkedArray, text: pa.ChunkedArray) -> bool:
 
 
 def may_hold_codes(text: bytes, delimiter: bytes) -> bool:
-    """Whether a field of a CSV text may be a code, as 01234, +491234 and 0x1F are: a quick look at all of it, which
-    knows no columns.
-    """
+    """Whether a field of a CSV text may be a code, as 01234, +491234 or 0x1F: a quick look without columns."""
     codes, plus = np.frombuffer(text, np.uint8), b"+" in text
     before, after = _among(delimiter + b'\n"'), _among(delimiter + b'\r\n"')
     lead, rear = (np.frombuffer(each * _AROUND, np.uint8) for each in (delimiter, b"\n"))

@@ -45,10 +45,9 @@ _NUMBER = b"PARQUET:field_id"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, or a field in one; also the element of a list, and the key and the value of a map.
+    """A column of a table, a field in one, the element of a list, or the key or the value of a map.
 
-    names: those that it has in files that were added to the table without being written for it; they have no numbers.
-    default: of rows that are older than the column. fields: those in it, in order.
+    names: in files without column numbers. default: of rows older than the column. fields: in order.
     """
 
     name: str
@@ -64,9 +63,7 @@ class Column:
 
 
 def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column | None]:
-    """For each field of a file the table's; None if the table has it no longer. If one of them has a number, those
-    without are none of the table's.
-    """
+    """The table's column for each field of a file, or None. If any field has a number, those without match none."""
     fields = list(own)
     numbers = {each.number: each for each in columns}
     if any(_NUMBER in (field.metadata or {}) for field in fields):
@@ -76,9 +73,7 @@ def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column
 
 
 def renamed(kind: pa.DataType, column: Column, *, whole: bool) -> pa.DataType:
-    """The type of a file's column, where the fields in it have the names that they have in the table. whole: with the
-    fields that the table has no longer, under names that it has not.
-    """
+    """A file column's type, its fields named as in the table. whole: keep fields that the table has dropped."""
     inner = column.fields
     if is_.is_struct(kind):
         fields = list(kind)

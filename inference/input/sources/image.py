@@ -100,11 +100,10 @@ _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
 @dataclass(frozen=True)
 class Image(FileSource):
-    """The source of images. Beside other formats an image is more often a picture of the data than data.
+    """The source of images, which beside other formats are more often pictures of the data than data.
 
-    size: height and width that each image is scaled to. mode: Pillow's name of the channels. label: what the column
-    `label` has; None for no such column. max_pixels: of an image that is decoded. upright: whether images are turned as
-    their EXIF orientation says.
+    size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
+    max_pixels: of an image that is decoded. upright: turn images by their EXIF orientation.
     """
 
     size: tuple[int, int] | None = None

@@ -60,10 +60,7 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 def difference(
     path: str, found: pa.DataType, wanted: pa.DataType
 ) -> tuple[str, pa.DataType | None, pa.DataType | None]:
-    """The first place at which a type does not fit another one, and what each has there; None for a missing field.
-
-    path: of the column.
-    """
+    """The first place at which two types of the column `path` differ, and what each has there; None for nothing."""
     if is_.is_struct(found) and is_.is_struct(wanted):
         mine, theirs = ({field.name: field.type for field in kind} for kind in (found, wanted))
         for name in theirs | mine:

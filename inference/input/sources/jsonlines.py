@@ -49,9 +49,7 @@ class JsonLines(lines.TextSource):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `TextSource.read`. A column is missing if no record has it; in a file of several units, if no record in
-        its beginning has it.
-        """
+        """As `TextSource.read`. A column is missing if no record has it, of a large file none in its beginning."""
         schema = normalisation.admitting(schema, set())
         lost, absent = Unreadable(piece, most), set(schema.names)
 

@@ -98,9 +98,7 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
 
 
 def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
-    """Parse a block of whole lines. where, line: of its first line, for messages. lost: gets the lines that cannot be
-    read; each is a row of nulls.
-    """
+    """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
     with suppress(pa.ArrowInvalid, UnicodeDecodeError):
         return _checked(block, schema, records_in(block))
     numbers, records = _numbered(line, block)
@@ -201,9 +199,7 @@ def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> N
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """The type in which Arrow reads values that are then cast. Dates and times are texts, where Arrow takes a number
-    for a date, and it reads no lists of a fixed length.
-    """
+    """The type as which Arrow reads values to cast: dates and times as text, lists of a fixed length as lists."""
     if pa.types.is_temporal(kind):
         return pa.string()
     return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
@@ -250,10 +246,7 @@ def _loses(value: object, kind: pa.DataType) -> bool:
 
 
 def _usual_type(name: str, found: list[tuple[int, pa.Schema]]) -> pa.DataType:
-    """The type of a column, from parts of a file: the number of records and the columns of each.
-
-    It is the type that most records can be read as.
-    """
+    """The type as which most records can be read. Given: the number of records and the columns of each part."""
     counts = Counter[pa.DataType]()
     for records, schema in found:
         if name in schema.names:

@@ -53,9 +53,7 @@ _FAULTS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Fragment:
-    """As `SnapshotFile`. number: of the fragment in the dataset. rows: without deleted ones. size: of its first data
-    file. others: its other files, each with its size, or 0 if the dataset does not say it.
-    """
+    """number: of the fragment. rows: without deleted ones. size: of its first file. others: name → size."""
 
     number: int
     rows: int
@@ -280,9 +278,7 @@ _OPENED = _Opened()
 
 
 def _columns(table: LanceDataset) -> pa.Schema:
-    """The columns, normalised and bound to their numbers; those of blobs, which lie apart in the files, are read as
-    bytes.
-    """
+    """The columns, normalised and bound to their numbers; blobs are read as bytes."""
     schema, numbers = table.schema, {each.name(): _number(each) for each in table.lance_schema.fields()}
     for index, field in enumerate(schema):
         if getattr(field.type, "extension_name", "").startswith("lance.blob"):

@@ -22,10 +22,9 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 def in_parts(
     lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], T], known: Mapping[int, LineError] = {}
 ) -> Iterator[tuple[int, int, T | LineError]]:
-    """Parse lines, as many at once as can be, in order: yield (first, last + 1, what was parsed), or a line's error.
+    """Parse lines in order: yield (first, last + 1, what was parsed), or a line's error.
 
-    Lines that fail together are cut in two, again and again, down to the lines that fail alone. known: lines that are
-    known to fail: each is one less to be found so.
+    Lines that fail together are halved until they fail alone. known: lines that are known to fail.
     """
     edges = [-1, *sorted(known), len(lines)]
     todo = [(row, row + 1) for row in known] + [(low + 1, high) for low, high in itertools.pairwise(edges)]

@@ -51,8 +51,7 @@ ENCODING = choice(
 
 
 class TextSource(FileSource, ABC):
-    """Base of the formats whose files are text. A small or a compressed file is one unit, and one that must be decoded;
-    a large one has several.
+    """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
 
     unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
     """
@@ -78,9 +77,7 @@ class TextSource(FileSource, ABC):
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """Parse a piece, about `size` bytes at once. All tables have the same columns. A row that cannot be read is a
-        row of nulls, and is added to `lost`.
-        """
+        """Parse a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
 
     @abstractmethod
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
@@ -117,9 +114,7 @@ class TextSource(FileSource, ABC):
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[RowsRead, int]:
-        """The last rows cost reading the whole piece. If a file's rows are not counted, only `read` may find missing
-        columns.
-        """
+        """The last rows cost reading the whole piece. Without a count of rows only `read` finds missing columns."""
         if last:
             found = self.read(storage, piece, schema)
             before = max(0, found.table.num_rows - rows)
@@ -145,9 +140,7 @@ class TextSource(FileSource, ABC):
         return not self._is_one_unit(piece.uri) and piece.size > UNIT_BYTES
 
     def of_piece(self, storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
-        """The piece's lines in blocks: a text for where the lines are counted from, the block's first line, and the
-        block.
-        """
+        """The piece's lines in blocks, each with its first line and the place from which lines are counted."""
         low, high = (bound * UNIT_BYTES for bound in piece.row_groups) if self.in_units(piece) else (0, None)
         where, line = counted_from(piece.uri, low), 1
         with self.opened(storage, piece.uri) as file:

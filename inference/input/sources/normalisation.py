@@ -24,9 +24,8 @@ PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with 32-bit indices for every dictionary, because the next file or row group may have more values,
-    with plain types in place of view types inside other types, and with Ray's tensor columns in types that keep their
-    shapes.
+    """The schema with 32-bit indices in dictionaries, plain types in place of inner view types, and tensors of Ray's
+    columns in types with their shapes.
     """
     schema = tensors.recognised(schema)
     for index, field in enumerate(schema):
@@ -44,9 +43,7 @@ def without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain_inside(kind: pa.DataType) -> pa.DataType:
-    """The type without view types in it, for which Arrow has no `take`, and with items and fields that may be null. A
-    view type itself stays: it can be cast.
-    """
+    """The type without view types inside, which Arrow cannot `take`, and with items and fields that may be null."""
 
     def plain(field: pa.Field) -> pa.Field:
         return field.with_type(without_views(field.type)).with_nullable(True)
@@ -64,9 +61,7 @@ def _plain_inside(kind: pa.DataType) -> pa.DataType:
 
 
 def values(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, the same for all ways to store them. Columns with the same one can be cast to each
-    other.
-    """
+    """The type of the values, however they are stored. Columns with the same one can be cast to each other."""
     is_ = pa.types
     if is_.is_dictionary(kind):
         return values(kind.value_type)

@@ -43,9 +43,7 @@ codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", getattr(error, "end
 
 
 class Reading:
-    """An open file, decompressed while it is read. uri: for messages. taken: the number of bytes read. encoding: of its
-    text, which is then read as UTF-8; None for bytes as they are.
-    """
+    """An open file, decompressed and, with an encoding, recoded to UTF-8 while it is read. taken: the bytes read."""
 
     def __init__(self, uri: str, file: pa.NativeFile, unpacked: pa.NativeFile | None, encoding: str | None) -> None:
         self.uri, self.taken = uri, 0
@@ -71,8 +69,9 @@ class Reading:
             )
         if self._decoder is not None:
             found = self._decoder.decode(new, not new).encode(errors="surrogateescape")
-            if new and not found:
-                return self.read(size)  # a part of a character
+            if new and not found:  # a part of a character
+                self._held = data
+                return self.read(size)
             new, self._held = found[: size - len(data)], found[size - len(data) :]
         return data + new if data else new
 

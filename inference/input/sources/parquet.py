@@ -105,9 +105,7 @@ class Parquet(FileSource):
                 yield replace(piece, first_row=low, rows=high - low, row_groups=(group, group + 1))
 
     def _read_group(self, file: pq.ParquetFile, piece: Piece, group: int, columns: list[str]) -> pa.Table:
-        """Read one row group, or take the one that was read last, if it was read with these columns at least. Threads
-        that ask at once get the same.
-        """
+        """Read one row group, or take the one read last if it has these columns. Threads that ask at once share it."""
         key = piece.uri, piece.size, piece.version, group
         with self._reading:
             kept = self._kept
@@ -147,10 +145,7 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
 
 
 def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
-    """Estimate the bytes of a row group in memory. width: of a row.
-
-    Repeated values take almost no space in a file, so the size in its footer says little.
-    """
+    """Estimate a row group's bytes in memory: its size in the file is without repeated values. width: of a row."""
     return max(int(group.total_byte_size), int(group.num_rows * width))
 
 
@@ -160,10 +155,7 @@ def _rows_of(file: pq.ParquetFile, low: int, high: int) -> int:
 
 
 def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip: int, rows: int) -> pa.Table:
-    """Read `rows` rows of these row groups after the first `skip`, or fewer if there are no more.
-
-    They are read in parts if their lists and structs have more text than one array can hold, 2 GiB.
-    """
+    """Read `rows` rows, or fewer, after the first `skip`; in parts where one array cannot hold all text, 2 GiB."""
     size = max(1, rows, (skip + rows) // _BATCHES)
     while True:
         try:

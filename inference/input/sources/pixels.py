@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 def normalised(image: Image, *, upright: bool = True) -> Image:
     """The image with the higher 8 of 16 bits, turned as its EXIF orientation says unless `upright` is false.
 
-    Pillow itself keeps the higher 8 bits of colours, and other decoders do so with grey, too. But where Pillow converts
-    grey of 16 bits, every value above 255 becomes 255.
+    Pillow keeps the higher bits of colours only; its conversion of grey makes every value above 255 a 255.
     """
     from PIL import Image as Pillow
     from PIL import ImageOps

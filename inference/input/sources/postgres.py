@@ -87,9 +87,7 @@ class PostgresSession:
         return [int(key) if whole else key for key in found.column(0).to_pylist()]
 
     def content(self, source: str, key: str, rows: Range) -> tuple[int, str]:
-        """As `Session.content`. A table's rows say in which table they lie, as one may have several parts, and which
-        transaction wrote them; any others are hashed.
-        """
+        """As `Session.content`: a table's rows by table part and transaction, any others by a hash."""
         table = source.removesuffix(" AS nightjar")
         # With the star no column is meant, whatever the columns are called.
         state = "hashtextextended(ROW(whole.*)::text, 0)"
@@ -107,9 +105,7 @@ class PostgresSession:
         return self.names(source), None
 
     def names(self, source: str) -> pa.Schema:
-        """As `Session.names`. A table's columns have numbers, which no other column gets. Rows that are not a table's
-        are hashed; in these a column is known by its position.
-        """
+        """As `Session.names`: a table's columns by their numbers, those of hashed rows by position."""
         own = self._columns(source)
         numbers = (
             self._numbers(source) if self._is_plain(source) else {name: str(at) for at, name in enumerate(own.names)}

@@ -290,9 +290,7 @@ def read_sample(
 
 
 def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:
-    """Check that a source of the user's own gives the columns that it is asked for; the others check the file first.
-    And that the rows that could not be read are rows of the table.
-    """
+    """Check that the user's own source gives the columns asked for, and failures only of rows that it gives."""
     if not job.input.own:
         return
     check_columns(piece.uri, found.table.schema, wanted)

@@ -79,10 +79,9 @@ def _outside(offsets: Offsets, quotes: Offsets) -> Offsets:
 
 
 def start_after(text: bytes, before: bytes, quoted: bool, delimiter: bytes) -> int | None:
-    """The offset of the first line that begins in a text; None if none does.
+    """The offset of the first line that begins in a text; None for none.
 
-    before: the byte before the text. quoted: whether the text begins inside quotes. If it begins between two quotes,
-    the answer may be wrong, because these two bytes do not tell which of them is one of a pair.
+    before: the byte before. quoted: whether the text begins inside quotes; between two quotes the answer may be wrong.
     """
     if not quoted and before == b"\n":
         return 0

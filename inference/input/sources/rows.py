@@ -27,6 +27,8 @@ Their failures are kept in memory, and finding a value of another type takes som
 _FREELY = 1 << 30
 """Rows of so many bytes are held whatever memory is left."""
 
+_CGROUP = Path("/sys/fs/cgroup")
+
 RAW_CHARS = 2048
 """The longest text of an unreadable row that is kept, in characters."""
 
@@ -41,9 +43,8 @@ RowFault = InputCorrupt | SchemaMismatch
 class RowsRead:
     """Rows of a file, in its order.
 
-    failures: index in the table → why this row could not be read. Such a row is there as nulls, so a source with such
-    rows describes no column as one without nulls. kept: if rows between were left out (`input.where`), of each row of
-    the table the index that it has among all rows that were read, ascending. left_out: the number of rows left out.
+    failures: index in the table → why this row, of nulls, could not be read. kept: if `input.where` left rows out, the
+    index of each row among all that were read, ascending. left_out: the number of rows left out.
     """
 
     table: pa.Table
@@ -190,9 +191,11 @@ class Unreadable:
 def free_bytes() -> int:
     """The free memory of this machine, or of its container if that has a limit (cgroup v2)."""
     free = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError):
-        limit, used = (int(Path("/sys/fs/cgroup", name).read_text()) for name in ("memory.max", "memory.current"))
-        free = min(free, limit - used)
+    with suppress(OSError, ValueError, KeyError):
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        # `used` includes the file cache, which the kernel gives back when memory is asked for.
+        free = min(free, limit - used + int(stat["inactive_file"]) + int(stat["active_file"]))
     return free
 
 
@@ -209,10 +212,9 @@ def _shifted(failures: Mapping[int, RowFailure], by: int) -> dict[int, RowFailur
 
 
 def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Select rows of a table. rows: their indices, ascending.
+    """Select rows of a table by ascending indices.
 
-    Of many rows this filters by a mask, because `take` joins a column's chunks first, and no array can hold more than
-    2 GiB of text.
+    Many are taken by a mask: `take` would join a column's chunks, and no array holds more than 2 GiB of text.
     """
     cast = any(column.type in PLAIN for column in table.columns)
     if not cast and len(rows) * _SPARSE < table.num_rows:

@@ -216,9 +216,7 @@ def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tup
 
 
 def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
-    """The values as an array; a text in a column of numbers is an error, and so is a number in a column of texts.
-    exact: so is a whole number that a float would round.
-    """
+    """The values as an array; one of another type is an error. exact: so is an integer that a float would round."""
     is_ = pa.types
     if is_.is_nested(kind):
         raise pa.ArrowNotImplementedError("no type of SQLite")

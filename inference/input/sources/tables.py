@@ -44,9 +44,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SnapshotFile(Protocol):
-    """A file of a snapshot. size: in bytes, as the table says. content: names what else decides which rows it has, as
-    its deletions; "-" for nothing.
-    """
+    """A file of a snapshot. size: in bytes. content: names its deleted rows and other filters; "-" for none."""
 
     @property
     def size(self) -> int: ...
@@ -63,10 +61,7 @@ File = TypeVar("File", bound=SnapshotFile)
 
 @dataclass(frozen=True)
 class Snapshot(Generic[File]):
-    """A snapshot of a table. number: its name in the table, and behind a space what is needed to open it.
-
-    schema: normalised. files: by uri.
-    """
+    """A table's snapshot. number: its name, and behind a space what opens it. schema: normalised. files: by uri."""
 
     number: str
     schema: pa.Schema
@@ -150,9 +145,8 @@ def _unknown(column: str) -> None:
 class TableFile:
     """A Parquet file, as a snapshot has it.
 
-    size: in bytes, as the table says. values: of the columns that are the same in all its rows, by their names. kept:
-    which of its rows the snapshot has; rows behind its end are kept, and None keeps all. bounds: gives of a column the
-    least and the greatest value that it may have in the file, nulls and NaN aside; None if they are not known.
+    size: in bytes. values: of columns with one value. kept: which rows are not deleted; None for all. bounds: the least
+    and greatest value that a column may have, without nulls and NaN; None if they are not known.
     """
 
     size: int
@@ -227,9 +221,7 @@ class TableSource(SnapshotSource[TableFile]):
         return Description(snapshot.schema, file.counted(found.rows), found.sizes)
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
-        """As `Source.parts`: those of the Parquet file, if no row is deleted, and its columns have the names that they
-        have in the table.
-        """
+        """As `Source.parts`: the Parquet file's, if no row is deleted and its columns have the table's names."""
         snapshot, file = self.listed(storage, piece.uri, piece.version)
         if file.kept is None:
             own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
@@ -273,10 +265,7 @@ class TableSource(SnapshotSource[TableFile]):
 
 
 def ruled_out(wanted: pc.Expression, known: Mapping[str, tuple[pa.Scalar, pa.Scalar]], schema: pa.Schema) -> bool:
-    """Whether no row matches whose columns lie within these bounds. A null need not: it matches no comparison.
-
-    Arrow decides it, of a file that is never opened.
-    """
+    """Whether Arrow finds that no row within these bounds matches. A null need not: it matches no comparison."""
     within = [
         pc.and_kleene(pc.field(name) >= least, pc.field(name) <= greatest) for name, (least, greatest) in known.items()
     ]
@@ -341,9 +330,7 @@ def _rows(
 def _cast(
     uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType, here: Callable[[pa.ChunkedArray], pa.ChunkedArray]
 ) -> pa.ChunkedArray:
-    """A file's column in the table's type; an earlier writer may have had a narrower one. here: gives the fields in it
-    their names in the table.
-    """
+    """Cast a file's column to the table's type, which may be wider. here: renames the fields in it."""
     try:
         return cast_exactly(here(column), kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -199,9 +199,7 @@ def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
 
 
 class _Kept:
-    """A file for `tarfile`, which keeps the last blocks that it gave: `tarfile` ends where a header is damaged or cut
-    off as if the archive ended there.
-    """
+    """A file for `tarfile` that keeps the last blocks: at a damaged header `tarfile` itself would just end."""
 
     def __init__(self, file: Reading) -> None:
         self._file = file
@@ -214,10 +212,7 @@ class _Kept:
         return data
 
     def ends(self, offset: int) -> str:
-        """What is wrong with the end of the archive, which `tarfile` takes to be at this offset; empty if it is right.
-
-        Reads the rest: else nobody would know that bytes are missing, or that another archive follows.
-        """
+        """What is wrong with the archive behind the end that `tarfile` found at this offset; empty if nothing is."""
         low = offset - self._at + len(self._last)
         first, more = self._last[max(0, low) : max(0, low + _BLOCK)], any(self._last[max(0, low + _BLOCK) :])
         while data := self.read(1 << 20):

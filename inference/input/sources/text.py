@@ -66,9 +66,7 @@ SOURCE = Text()
 
 
 def _parsed(where: str, line: int, block: bytes, lost: Unreadable) -> pa.Table:
-    """A block's lines, without their ends. where, line: of its first line, for messages. lost: gets the lines that are
-    not UTF-8 text.
-    """
+    """A block's lines, without their ends. where, line: of the first. lost: gets lines that are not UTF-8."""
     if not block:
         return _SCHEMA.empty_table()
     text = block.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")

@@ -12,13 +12,7 @@ from nightjar.inference.input.sources.reading import format_of, source_named
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.messages import listed
 
-_FORMATS = {
-    ".avro": "Avro",
-    ".json": "JSON",
-    ".orc": "ORC",
-    ".xls": "Excel",
-    ".xlsx": "Excel",
-}
+_FORMATS = {".avro": "Avro", ".json": "JSON", ".orc": "ORC", ".xls": "Excel", ".xlsx": "Excel"}
 _SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,7})(\.(?:gz|bz2|zst|zstd|xz|lz4|snappy))?$")
 _SHOWN = 3
 
@@ -37,7 +31,8 @@ def advice(name: str) -> str:
     if format_of(kind):
         return ""
     if known := _FORMATS.get(kind, ""):
-        return f"{known} is not supported yet: Nightjar reads {_readable('and')}, so convert the files first"
+        readable = listed((source_named(name).name for name in SOURCES), "and")
+        return f"{known} is not supported yet: Nightjar reads {readable}, so convert the files first"
     inner, _, packed = kind.rpartition(".")
     return (
         f"{source_named(told).name} files are not read from .{packed}: unpack them"
@@ -47,9 +42,7 @@ def advice(name: str) -> str:
 
 
 def found_there(kinds: Counter[str]) -> str:
-    """Say which files lie at a place, none of which is input, and what to do about their format. kinds: the number of
-    files of each suffix.
-    """
+    """Name the files at a place without input, and advise about their format. kinds: the number of files by suffix."""
     if not kinds:
         return ""
     shown = (_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
@@ -65,10 +58,6 @@ def found_instead(kinds: Counter[str]) -> str:
     formats = [name for name in SOURCES if source_named(name).of_files]
     held = listed((source_named(name).name for name in formats), "or")
     return f"{found}; if they hold {held}, set input.format to {listed(formats, 'or')}"
-
-
-def _readable(last: str) -> str:
-    return listed((source_named(name).name for name in SOURCES), last)
 
 
 def _files(kind: str, count: int) -> str:

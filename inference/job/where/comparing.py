@@ -53,10 +53,9 @@ def with_value(operator: str, value: Value, kind: pa.DataType) -> Callable[[Any]
 
 
 def _without_fraction(operator: str, fraction: Decimal, kind: pa.DataType) -> tuple[str, pa.Scalar]:
-    """The comparison with an integer of the type that says the same of its integers: `> 0.5` is `>= 1`.
+    """The comparison with an integer that says the same of integers: `> 0.5` is `>= 1`. A null gives a null.
 
-    What is true of no integer, as `= 0.5`, is "less than the least"; what is true of all is "at least the least". As in
-    any comparison, a null gives a null.
+    What is true of no integer is "less than the least"; what is true of all is "at least the least".
     """
     limits = np.iinfo(kind.to_pandas_dtype())
     least, greatest = int(limits.min), int(limits.max)

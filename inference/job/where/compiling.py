@@ -87,9 +87,7 @@ class Compiler:
         return refused(self._text, node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
 
     def _casts(self, node: exp.Expr) -> bool:
-        """Whether it compares columns of two types. Arrow may fail to cast their statistics, and would then rule out no
-        part of a file, whatever the other conditions say.
-        """
+        """Whether it compares columns of two types: Arrow may fail to cast their statistics, and then use none."""
         from sqlglot import exp
 
         for each in node.find_all(exp.Binary):

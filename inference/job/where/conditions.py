@@ -40,9 +40,7 @@ class Condition:
         return found
 
     def expression(self, names: Collection[str]) -> pc.Expression | None:
-        """A necessary condition on columns of these names, in a form in which the statistics of a file can rule it out;
-        None if there is none.
-        """
+        """A necessary condition on these columns by which statistics can rule out a file; None if there is none."""
         pushed = [part.build(pc.field) for part in self._parts if part.pushed and part.names <= set(names)]
         return reduce(pc.and_kleene, pushed) if pushed else None
 

@@ -20,9 +20,7 @@ _BEYOND = 2**64
 
 
 def scalar(written: Any, quoted: bool, own: pa.DataType) -> Value | None:
-    """A written value as a column's values have it, which are of the type `own`, in the type in which these are
-    compared; None if their type has no such value.
-    """
+    """A written value in the type that a column of type `own` is compared in; None if the type has no such value."""
     kind = compared_as(own)
     if isinstance(written, bool):
         return pa.scalar(written, kind) if is_.is_boolean(kind) else None

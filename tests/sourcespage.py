@@ -1,4 +1,4 @@
-"""The page of the docs with every source and its options: `python -m nightjar.inference.input.sources.reference`."""
+"""The page of the docs with every source and its options: `python tests/sourcespage.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = """\
 
 Every value of `input.format` besides your own `"module:Name"`, with the keys that `input.options` may have. An option
 that is not in a format's table is an error, and so is a value of another type; options are part of the identity. This
-page is made from the code: `python -m nightjar.inference.input.sources.reference > docs/sources.md`. How files are
+page is made from the code: `python tests/sourcespage.py > docs/sources.md`. How files are
 found, cut into shards and read is told in [the job file](job-file.md#formats).
 """
 
