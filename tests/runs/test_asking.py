@@ -40,7 +40,7 @@ def stands_at(lake: Lake) -> Standing:
     newest = revs.newest_revision(request.storage, request.run_uri)
     assert newest is not None
     shown = lake.snapshot().runs.get(request.run_id)
-    return stands(request.storage, request.run_uri, newest, shown.revision if shown else 0, "lake")
+    return stands(request.storage, request.output, request.run_id, newest, shown, "lake")
 
 
 def yes(lake: Lake, **more: object) -> Answered:
