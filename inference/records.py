@@ -199,8 +199,7 @@ class Usage:
     them. cached_tokens: of the prompts' those that the model had computed before. cut: answers that ended at the most
     tokens that they may have. failed: rows without an answer, or without outputs in it. stopped: answers that the model
     ended. ended_otherwise: answers with any other reason, or none. longest_prompt: in tokens. answering_ms: for all
-    answers together, from sending a request until its whole answer was there. Earlier versions did not count the last
-    four.
+    answers together, from sending a request until its whole answer was there.
     """
 
     requests: int = 0
@@ -271,7 +270,7 @@ class Spent:
 
 
 NOTHING_SPENT = Spent()
-"""Of a worker that asks for the rows of several shards at once, and so for none alone; and of earlier versions."""
+"""Of a worker that asks for the rows of several shards at once, and so for none alone."""
 
 
 @dataclass(frozen=True, slots=True)

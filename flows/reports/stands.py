@@ -29,7 +29,7 @@ class Explained:
     """How a run stands, why, and what to do about it.
 
     state: published, rolled back (also by `unpublish`), publishing, running, waiting, silent, failed, rejected,
-    stopped, asks, limited, validated, killed, unfinished, unreadable or unknown. standing: the state with the gate or
+    stopped, asks, limited, validated, killed, unreadable or unknown. standing: the state with the gate or
     step. cause: why it stands so, a sentence. ended: how it ended without a publication. tried_again: how the last try
     ended that could not begin. commands: what to do, each under a word for it.
     """

@@ -9,14 +9,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from nightjar.inference.errors import (
-    GateFailed,
-    Held,
-    Interrupted,
-    JobError,
-    Terminated,
-    Unanswered,
-)
+from nightjar.inference.errors import GateFailed, Held, Interrupted, JobError, Terminated, Unanswered
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import clip
 

@@ -13,13 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Fenced,
-    Held,
-    NightjarError,
-    StorageError,
-)
+from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import Holder, is_dead
 from nightjar.inference.ledger.ledger import Ledger, replay

@@ -21,7 +21,7 @@ RETIRE = "retire"
 class Holder:
     """The holder of an epoch: enough to name it to people, and to check whether its process is alive.
 
-    engine: where its command scores; empty if it does not, or in earlier versions. fresh: whether its command was told
+    engine: where its command scores; empty if it does not. fresh: whether its command was told
     to score everything again.
     """
 

@@ -42,11 +42,11 @@ class Planned:
     """A plan is valid from here on. file: its name. fingerprint: of what scores its shards.
 
     shards, rows: of the plan. uncounted: the number of shards whose rows are not known. done_shards, rows_out,
-    rows_quarantined, rows_partial, cuts: of the shards that are committed already; earlier versions did not count cuts
-    (None). rows_left_out: of the same, as in `Receipt`. identity: the file that says what scores the shards; empty in
-    earlier versions. adopts: the revision from which results are taken over, else 0. again: why shards with a result
-    are scored again. snapshot: of the table that is the input; empty if it is none. described: the share of the rows
-    whose columns are described, the same for all shards of a run. limit: `--limit`; 0 without, and in earlier versions.
+    rows_quarantined, rows_partial, cuts: of the shards that are committed already. rows_left_out: of the same, as in
+    `Receipt`. identity: the file that says what scores the shards. adopts: the revision from which results are taken
+    over, else 0. again: why shards with a result are scored again. snapshot: of the table that is the input; empty if
+    it is none. described: the share of the rows whose columns are described, the same for all shards of a run. limit:
+    `--limit`; 0 without.
     """
 
     file: str
@@ -58,7 +58,7 @@ class Planned:
     rows_out: int = 0
     rows_quarantined: int = 0
     rows_partial: int = field(default=0, metadata=SELDOM)
-    cuts: int | None = None
+    cuts: int = 0
     uncounted: int = field(default=0, metadata=SELDOM)
     rows_left_out: int = field(default=0, metadata=SELDOM)
     identity: str = ""

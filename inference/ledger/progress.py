@@ -125,12 +125,8 @@ class Progress:
         """The plan says how much there is and is done. Failures under an earlier plan count, too."""
         self.shards, self.rows, self.uncounted = line.shards, line.rows, line.uncounted
         self.done_shards, self.rows_left_out = line.done_shards, line.rows_left_out
-        self.rows_out, self.rows_quarantined, self.rows_partial = (
-            line.rows_out,
-            line.rows_quarantined,
-            line.rows_partial,
-        )
-        self.cuts = self.cuts if line.cuts is None else line.cuts
+        self.rows_out, self.rows_quarantined = line.rows_out, line.rows_quarantined
+        self.rows_partial, self.cuts = line.rows_partial, line.cuts
         self._count()
         self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
         self.retries, self.first_start, self.last_end = 0, 0.0, 0.0

@@ -31,7 +31,7 @@ class ColumnState:
     kind: number, date, timestamp, timestamp_utc, time, duration, list (of floats) or other; "" if only nulls were seen,
     mixed if files disagree. low, high: the smallest and greatest finite values; None unless the kind is a number or a
     time; times are in nanoseconds, exact in any unit. plus_inf, minus_inf: the numbers of +inf and -inf among
-    `nonfinite`; states of earlier versions have 0, so that all of these count as NaN.
+    `nonfinite`.
     """
 
     kind: str = ""

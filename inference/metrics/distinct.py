@@ -43,11 +43,9 @@ _NOTED = 1 << 14
 
 @dataclass(slots=True)
 class DistinctState:
-    """registers: of each, one more than the longest run of leading zeros, 0 without a value; None if some of the values
-    were counted by an earlier version, which had no registers: then the number of distinct values is unknown.
-    """
+    """registers: of each, one more than the longest run of leading zeros; 0 without a value."""
 
-    registers: np.ndarray | None = field(default_factory=lambda: np.zeros(_REGISTERS, np.uint8))
+    registers: np.ndarray = field(default_factory=lambda: np.zeros(_REGISTERS, np.uint8))
 
     def update(
         self,
@@ -60,8 +58,6 @@ class DistinctState:
         spread: shape (SPREAD,): the rows in each group of values by their hashes, to which these are added. counts: of
         each value its rows, by default one.
         """
-        if self.registers is None:
-            return
         waiting: list[Hashes] = []
         limit = _limit(self.registers)
         for first in range(0, len(values), _BLOCK):
@@ -80,33 +76,26 @@ class DistinctState:
 
     def merge(self, other: DistinctState) -> None:
         """Add another's values to these."""
-        if self.registers is None or other.registers is None:
-            self.registers = None
-        else:
-            np.maximum(self.registers, other.registers, out=self.registers)
+        np.maximum(self.registers, other.registers, out=self.registers)
 
-    def values(self) -> str | None:
+    def values(self) -> str:
         """The registers as text, for JSON."""
-        return None if self.registers is None else base64.b64encode(_deflated(self.registers)).decode("ascii")
+        return base64.b64encode(_deflated(self.registers)).decode("ascii")
 
     @classmethod
-    def of_values(cls, values: str | None) -> DistinctState:
+    def of_values(cls, values: str) -> DistinctState:
         """The inverse of `values`.
 
         Raises:
             ValueError: There are not as many registers, or they are not registers.
         """
-        if values is None:
-            return cls(None)
         found = np.frombuffer(bytearray(zlib.decompress(base64.b64decode(values, validate=True))), np.uint8)
         if len(found) != _REGISTERS or found.max() > _RANKS + 1:
             raise ValueError(f"not {_REGISTERS} registers")
         return cls(found)
 
-    def count(self) -> int | None:
-        """About how many distinct values there are, within `ERROR`; None if that is unknown."""
-        if self.registers is None:
-            return None
+    def count(self) -> int:
+        """About how many distinct values there are, within `ERROR`."""
         return round(_estimate(np.bincount(self.registers, minlength=_RANKS + 2).tolist()))
 
 

@@ -178,11 +178,8 @@ def _missing(before: ColumnProfile, now: ColumnProfile) -> Group:
 
 
 def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    """Texts in groups by their hashes; none if an earlier version described one of the nights."""
-    old, new = before.by_hash(), now.by_hash()
-    if old is None or new is None:
-        return []
-    counts = zip(old.tolist(), new.tolist(), strict=True)
+    """Texts in groups by their hashes."""
+    counts = zip(before.by_hash().tolist(), now.by_hash().tolist(), strict=True)
     return [Group(f"texts {number} of {SPREAD} by their hashes", *each) for number, each in enumerate(counts, 1)]
 
 

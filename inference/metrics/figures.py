@@ -183,7 +183,7 @@ class Evaluation:
 
     excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
     largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
-    scores that all lie in [0, 1]. predictions: at the threshold 0.5. Manifests of earlier versions lack these.
+    scores that all lie in [0, 1]. predictions: at the threshold 0.5.
     """
 
     label: str
@@ -301,9 +301,8 @@ class Frequent:
 class ProfileFigures:
     """What the values of a column look like. kind: number, text, bool, other, mixed, or "" if only nulls were seen.
 
-    numbers: of text, its lengths in characters. distinct, distinct_error: as `Distinct`; None if it is unknown, as of
-    other types and where the profile is of an earlier version. frequent: the most frequent values; empty if there are
-    too many to count each.
+    numbers: of text, its lengths in characters. distinct, distinct_error: as `Distinct`; None for other types.
+    frequent: the most frequent values; empty if there are too many to count each.
     """
 
     kind: str
@@ -333,7 +332,7 @@ class AccumulatorFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All metrics. columns: checked column → figures. outputs: float output → figures; empty in earlier versions.
+    """All metrics. columns: checked column → figures. outputs: float output → figures.
 
     evaluation: only if the job has a label. profile: column → figures, of those that the job profiles. slices: column →
     its slices, of those by which the job divides the rows. accumulators: those of the user's own, by name.

@@ -12,9 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from nightjar.inference.metrics.exactsums import BLOCK, SMALLEST, exact_sum, narrow_sums, sum_of_few
 from nightjar.inference.metrics.figures import NumberFigures
 from nightjar.inference.metrics.packing import pack, unpack
+
+SMALLEST = 1126
+"""Sums are in units of 2^-1126: the last bit of the mantissa of the smallest float, as `numpy.frexp` gives it."""
+
+BLOCK = 1 << 17
+"""The most rows that are added at once."""
 
 _BITS = 6
 """A power of two has 2^6 bins, so that a value is at most 1/128 of itself from the middle of its bin."""
@@ -22,11 +27,6 @@ _BITS = 6
 _SHIFT = 52 - _BITS
 _SIGN = 1 << (63 - _SHIFT)
 """What the leading bits of a float are less by, read as an integer, if it is negative."""
-
-_SINGLE_SHIFT = 23 - _BITS
-_SINGLE_SIGN = 1 << (31 - _SINGLE_SHIFT)
-_SINGLE_BIAS = (1023 - 127) << _BITS
-"""The same of a float32, and what the leading bits of the same number as a float64 are more by."""
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -61,32 +61,23 @@ class NumberState:
         return self.minus_inf + self.count + self.plus_inf
 
     def update(self, values: np.ndarray) -> None:
-        """Add values of shape (rows,). The same numbers as float32 or integers take less time than as float64; integers
-        that are no float64 are rounded to one.
-        """
+        """Add values of shape (rows,). Integers that are no float64 are rounded to one."""
         for first in range(0, len(values), BLOCK):
             block = values[first : first + BLOCK]
             if block.dtype.kind == "f" and not (np.isfinite(block.min()) and np.isfinite(block.max())):
                 self._count_apart(block, np.ones(len(block), np.int64))
                 block = block[np.isfinite(block)]
             if len(block):
-                self._take(block)
+                self._take(block.astype(np.float64, copy=False))
 
     def _take(self, block: np.ndarray) -> None:
-        """Add finite values."""
-        low, high = self._ends(block)
-        if block.dtype != np.float64 and (sums := narrow_sums(block, max(-low, high))) is not None:
-            total, squares = sums
-        else:
-            block = block.astype(np.float64, copy=False)
-            products, small = _squares(block)
-            if not small.all():
-                self.huge += len(block) - int(small.sum())
-                products = products[small]
-            total, squares = exact_sum(block), exact_sum(products)
-        self.total += total
-        self.squares += squares
-        self._add_bins(*(_binned_single(block) if block.dtype == np.float32 else _binned(block.astype(np.float64))))
+        """Add finite float64 values."""
+        self._ends(block)
+        squares, small = _squares(block)
+        self.huge += len(block) - int(small.sum())
+        self.total += exact_sum(block)
+        self.squares += exact_sum(squares[small])
+        self._add_bins(*_binned(block))
 
     def update_few(self, values: np.ndarray, counts: np.ndarray) -> None:
         """Add each of these float64 values as often as `counts` says: faster, where there are few."""
@@ -108,12 +99,11 @@ class NumberState:
         self.plus_inf += int(counts[values == np.inf].sum())
         self.minus_inf += int(counts[values == -np.inf].sum())
 
-    def _ends(self, values: np.ndarray) -> tuple[float, float]:
-        """The smallest and the largest of these finite values, which are noted."""
+    def _ends(self, values: np.ndarray) -> None:
+        """Note the smallest and the largest of these finite values."""
         low, high = float(values.min()) + 0.0, float(values.max()) + 0.0
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-        return low, high
 
     def _add_bins(self, keys: np.ndarray, counts: np.ndarray) -> None:
         self.keys, self.counts = added((self.keys, self.counts), (keys, counts))
@@ -223,24 +213,30 @@ def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return keys, counts
 
 
-def _binned_single(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `_binned`, of float32."""
-    bits = (values.view(np.uint32) >> np.uint32(_SINGLE_SHIFT)).astype(np.int64)
-    first = int(bits.min())
-    bits -= first
-    counts = np.bincount(bits)
-    filled = np.flatnonzero(counts > 0)
-    counts, leading = counts[filled], filled + first
-    magnitude = leading & (_SINGLE_SIGN - 1)
-    normal = magnitude >> _BITS > 0
-    keys = magnitude[normal] + _SINGLE_BIAS + 1
-    np.negative(keys, out=keys, where=leading[normal] >= _SINGLE_SIGN)
-    order = np.argsort(keys, kind="stable")
-    keys, counts = keys[order], counts[normal][order]
-    if normal.all():
-        return keys, counts
-    tiny = values[np.abs(values) < np.finfo(np.float32).smallest_normal]  # zeros, for the most part
-    return added((keys, counts), _binned(tiny.astype(np.float64)))
+def exact_sum(values: np.ndarray) -> int:
+    """The sum of at most 2^26 finite float64 values in units of 2^-1126, without any rounding.
+
+    Each mantissa is cut into halves of 27 and 26 bits. A float holds the sum of the halves with one exponent.
+    """
+    if not len(values):
+        return 0
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, 27)
+    halves, least = np.trunc(whole), int(exponents.min())
+    exponents -= least
+    high, low = (np.bincount(exponents, each) for each in (halves, np.ldexp(whole - halves, 26)))
+    return sum(
+        ((int(high[place]) << 26) + int(low[place])) << (place + least - 53 + SMALLEST)
+        for place in np.flatnonzero((high != 0) | (low != 0)).tolist()
+    )
+
+
+def sum_of_few(values: np.ndarray, counts: np.ndarray) -> int:
+    """As `exact_sum`, of each value as often as `counts` says."""
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    each = zip(whole.tolist(), exponents.tolist(), counts.tolist(), strict=True)
+    return sum((mantissa * count) << (exponent - 53 + SMALLEST) for mantissa, exponent, count in each)
 
 
 def _squares(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

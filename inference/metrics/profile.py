@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,9 +23,6 @@ from nightjar.inference.metrics.numbers import NumberState
 from nightjar.inference.predictors import input_columns
 
 _VERSION = 3
-_READ = (1, 2, 3)
-"""The version that is written, and those that are read. The first one did not have the distinct values, the first two
-did not have the spread."""
 
 _COUNTED = ""
 """In place of the distinct values of a column each of whose values is counted."""
@@ -40,7 +38,7 @@ class ColumnProfile:
     """One column. kind: "" if only nulls were seen, mixed if files disagree; then, and for other types, only rows and
     nulls are counted. numbers: of numbers their values, of text its lengths in characters. categories: of text,
     integers and bools. distinct: of all values, if `categories` does not count them. spread: of text then, shape
-    (SPREAD,): the rows in each group of values by their hashes; None if an earlier version did not count them.
+    (SPREAD,): the rows in each group of values by their hashes.
     """
 
     kind: Kind = ""
@@ -49,7 +47,7 @@ class ColumnProfile:
     numbers: NumberState = field(default_factory=NumberState)
     categories: CategoryState = field(default_factory=CategoryState)
     distinct: DistinctState = field(default_factory=DistinctState)
-    spread: np.ndarray | None = field(default_factory=lambda: np.zeros(SPREAD, np.int64))
+    spread: np.ndarray = field(default_factory=lambda: np.zeros(SPREAD, np.int64))
 
     @property
     def missing(self) -> int:
@@ -98,14 +96,13 @@ class ColumnProfile:
             self.kind = "mixed"
         self.kind = self.kind or other.kind
         if self.kind == "mixed":
-            self.numbers, self.categories, self.distinct = NumberState(), CategoryState(cut=True), DistinctState(None)
-            self.spread = None
+            self.numbers, self.categories, self.distinct = NumberState(), CategoryState(cut=True), DistinctState()
             return
         self.numbers.merge(other.numbers)
         uncounted = self.categories.merge(other.categories)
         if self.categories.cut:
             self.distinct.merge(other.distinct)
-            self.spread = None if self.spread is None or other.spread is None else self.spread + other.spread
+            self.spread = self.spread + other.spread
             if uncounted:
                 self._note(uncounted)
 
@@ -121,25 +118,23 @@ class ColumnProfile:
     def values(self) -> tuple[Any, ...]:
         """The fields' values for JSON."""
         held = self.distinct.values() if self.categories.cut else _COUNTED
-        spread = self.spread.tolist() if self.categories.cut and self.kind == "text" and self.spread is not None else []
+        spread = self.spread.tolist() if self.categories.cut and self.kind == "text" else []
         return (self.kind, self.rows, self.nulls, self.numbers.values(), self.categories.values(), held, spread)
 
     @classmethod
     def of_values(cls, values: tuple[Any, ...]) -> ColumnProfile:
-        """The inverse of `values`; of earlier versions, too, which did not have the last of them."""
-        kind, rows, nulls, numbers, counted, *held = values
+        """The inverse of `values`."""
+        kind, rows, nulls, numbers, counted, held, spread = values
         categories = CategoryState.of_values(counted)
-        distinct = DistinctState() if not categories.cut else DistinctState.of_values(held[0] if held else None)
+        distinct = DistinctState.of_values(held) if categories.cut else DistinctState()
         found = cls(kind, rows, nulls, NumberState.of_values(numbers), categories, distinct)
-        if held[1:] and held[1]:
-            found.spread = np.array(held[1], np.int64)
+        if spread:
+            found.spread = np.array(spread, np.int64)
             if found.spread.shape != (SPREAD,):
                 raise ValueError(f"not {SPREAD} groups")
-        elif categories.cut and kind in ("text", "mixed"):
-            found.spread = None
         return found
 
-    def by_hash(self) -> np.ndarray | None:
+    def by_hash(self) -> np.ndarray:
         """The spread of texts, whether or not they are counted one by one."""
         if self.categories.cut:
             return self.spread
@@ -149,13 +144,12 @@ class ColumnProfile:
         return found
 
     def count_distinct(self) -> Distinct | None:
-        """How many distinct values there are; NaN is none. None if that is unknown, as of values of other types."""
+        """How many distinct values there are; NaN is none. None for types that are not counted."""
         if self.kind in ("other", "mixed"):
             return None
         if not self.categories.cut:
             return Distinct(len(self.categories.counts))
-        count = self.distinct.count()
-        return None if count is None else Distinct(min(count, self.rows - self.missing), ERROR)
+        return Distinct(min(self.distinct.count(), self.rows - self.missing), ERROR)
 
     def results(self) -> ProfileFigures:
         """The figures."""
@@ -219,7 +213,7 @@ class Profile:
         """
         try:
             found = json.loads(zlib.decompress(data))
-            if found["v"] not in _READ:
+            if found["v"] != _VERSION:
                 raise ValueError(f"a profile of version {found['v']}, not {_VERSION}")
             return cls({name: ColumnProfile.of_values(values) for name, values in found["columns"].items()})
         except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
@@ -228,6 +222,51 @@ class Profile:
     def results(self) -> dict[str, ProfileFigures]:
         """The figures of each column."""
         return {name: column.results() for name, column in self.columns.items()}
+
+
+def merged(nights: Iterable[tuple[Profile, int]]) -> Profile:
+    """Several nights taken together, each with its number of rows, of which a part may be described. A column that only
+    some of them have is that of these nights.
+
+    Each night has the weight of its rows: exactly where all are described, and else to the nearest row. The night of
+    which the smallest part is described keeps its counts, so that no more rows are claimed than were seen.
+    """
+    found = list(nights)
+    shares = [min(1.0, profile.rows / rows) if rows and profile.rows else 1.0 for profile, rows in found]
+    columns: dict[str, ColumnProfile] = {}
+    for (profile, _), share in zip(found, shares, strict=True):
+        for name, column in profile.columns.items():
+            columns.setdefault(name, ColumnProfile()).merge(_thinned(column, min(shares) / share))
+    return Profile(columns)
+
+
+def _thinned(column: ColumnProfile, share: float) -> ColumnProfile:
+    """The counts of this share of the rows, for `drift`; a value that was counted is still one that occurs. Sums,
+    extreme values and distinct values are those of all rows.
+    """
+    if share >= 1:
+        return column
+
+    def fewer(count: int) -> int:
+        return round(count * share)
+
+    old = column.numbers
+    numbers = replace(
+        old,
+        nan=fewer(old.nan),
+        plus_inf=fewer(old.plus_inf),
+        minus_inf=fewer(old.minus_inf),
+        counts=np.rint(old.counts * share).astype(np.int64),
+    )
+    counts = Counter({value: max(1, fewer(count)) for value, count in column.categories.counts.items()})
+    return replace(
+        column,
+        rows=fewer(column.rows),
+        nulls=fewer(column.nulls),
+        numbers=numbers,
+        categories=replace(column.categories, counts=counts),
+        spread=np.rint(column.spread * share).astype(np.int64),
+    )
 
 
 class Described:

@@ -13,11 +13,8 @@ from nightjar.inference.arrow_types import is_number
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.columns import floats
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
-from nightjar.inference.metrics.exactsums import SMALLEST, exact_sum
 from nightjar.inference.metrics.figures import Bounded, Evaluation, RegressionFigures
-
-_BLOCK = 1 << 17
-"""Rows at a time: the most that `exact_sum` takes."""
+from nightjar.inference.metrics.numbers import BLOCK, SMALLEST, exact_sum
 
 _SPLIT = 2.0**27 + 1
 """Veltkamp's constant: it cuts a float64 into two halves whose products are exact."""
@@ -79,8 +76,8 @@ class RegressionState(Evaluator):
         self.unlabelled += len(expected) - int(known.sum())
         self.unscored += int((known & ~given).sum())
         expected, found = expected[known & given], found[known & given]
-        for first in range(0, len(expected), _BLOCK):
-            self._add(expected[first : first + _BLOCK], found[first : first + _BLOCK])
+        for first in range(0, len(expected), BLOCK):
+            self._add(expected[first : first + BLOCK], found[first : first + BLOCK])
 
     def _add(self, expected: np.ndarray, found: np.ndarray) -> None:
         self.rows += len(expected)

@@ -32,12 +32,12 @@ _BINARY = "binary"
 class _Kept:
     """The states in a part's footer. To be short, each state is the tuple of its fields' values.
 
-    v: the version of this form. outputs: empty in parts of earlier versions. evaluation: as `BinaryState.values`.
+    v: the version of this form. evaluation: as `BinaryState.values`.
     """
 
     v: int
     columns: Mapping[str, tuple[Any, ...]]
-    outputs: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    outputs: Mapping[str, tuple[Any, ...]]
     evaluation: tuple[Any, ...] | None = field(default=None, metadata=SELDOM)
     task: str | None = field(default=None, metadata=SELDOM)
 
@@ -55,8 +55,8 @@ def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output"
 class Metrics:
     """All accumulators of one job.
 
-    columns: a state per checked column. outputs: one per float output, checked or not; parts of earlier versions have
-    none. evaluation: if the job has a label, and a task whose state is small enough for a footer; else `Slices` has it.
+    columns: a state per checked column. outputs: one per float output, checked or not. evaluation: if the job has a
+    label, and a task whose state is small enough for a footer; else `Slices` has it.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Metrics:
         for name, state in self.columns.items():
             state.merge(other.columns[name])
         for name, finite in other.outputs.items():
-            self.outputs.setdefault(name, FiniteState()).merge(finite)
+            self.outputs[name].merge(finite)
         if mine is not None and theirs is not None:
             mine.merge(theirs)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,18 +16,71 @@ from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors import batches, outputs
+from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.adapter import NamesColumns, Predictor, adapter_of, forced_tokens
+from nightjar.inference.predictors.alignment import aligned
 from nightjar.inference.predictors.answers import Answer
 from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.naming import naming
 from nightjar.inference.predictors.ownbatch import own_batch
-from nightjar.inference.predictors.panics import panics_are_errors
-from nightjar.inference.predictors.preprocessing import Preprocessor
+from nightjar.inference.predictors.private import Copier
 from nightjar.inference.predictors.requests import NOTHING, Answered, Known, Streaming
 from nightjar.inference.records import Usage
 
 __all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
+
+
+class Preprocessor:
+    """Arrow → batch → the user's preprocess → features. The user's code may write into its batch, which is a copy."""
+
+    def __init__(self, job: Job) -> None:
+        """Raises JobError: The user's code cannot be found or made. Names the key."""
+        self._form = batches.batch_format(job.model.options)
+        self._features = job.model.features
+        self._preprocess = user.load_preprocess(job)
+        self._copy = Copier()
+
+    @property
+    def own(self) -> bool:
+        """Whether there is code of the user's; else a batch is only converted."""
+        return self._preprocess is not None
+
+    def preprocess(self, table: pa.Table) -> Any:
+        """The batch for the predictor, with the rows of the table. The user's code has no memory of the table, and
+        holds none of the batch: it may be kept while the next batch is made.
+
+        Raises:
+            Unaligned: The user's code returned another number of rows, or an index that is not the batch's.
+            OutputInvalid: It returned no batch, or left out a feature.
+        """
+        given = self._copy(table)
+        batch = batches.to_batch(given.table, self._form, given.memory)
+        if self._preprocess is None:
+            return batch
+        batch = self._preprocess(batch)
+        if isinstance(batch, pa.RecordBatch):
+            batch = pa.Table.from_batches([batch])
+        batches.check_rows(batch, table.num_rows)
+        batch = batch if self._features is None else batches.select(batch, self._features)
+        return own_batch(aligned(batch, "preprocess"))
+
+
+class Panicked(Exception):
+    """A library that is written in Rust, as polars and tokenizers are, panicked; its own words."""
+
+
+@contextmanager
+def panics_are_errors() -> Iterator[None]:
+    """Raise Panicked where a library panics: for Python that is no `Exception`, and would not be taken for an error of
+    the rows.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # Each library has a class of its own, which has nothing but its name in common with the others'.
+        if (type(error).__module__, type(error).__name__) == ("pyo3_runtime", "PanicException"):
+            raise Panicked(str(error)) from error
+        raise
 
 
 class Scorer(Protocol):

@@ -20,21 +20,9 @@ from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
 from nightjar.inference.run import outside
-from nightjar.inference.run.request import (
-    RunRequest,
-    worker_spec,
-)
-from nightjar.inference.run.resume import (
-    probe_output,
-)
-from nightjar.inference.run.samples import (
-    Examined,
-    Sampled,
-    check_labels,
-    examine,
-    refuse_broken,
-    sample_notes,
-)
+from nightjar.inference.run.request import RunRequest, worker_spec
+from nightjar.inference.run.resume import probe_output
+from nightjar.inference.run.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
 from nightjar.inference.run.scoring import doubting, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema

@@ -6,15 +6,7 @@ import json
 import time
 from contextlib import suppress
 
-from nightjar.inference.errors import (
-    Held,
-    Interrupted,
-    JobError,
-    Missing,
-    NoSuchShard,
-    StorageError,
-    TakenBack,
-)
+from nightjar.inference.errors import Held, Interrupted, JobError, Missing, NoSuchShard, StorageError, TakenBack
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import Ended, of_error
 from nightjar.inference.ledger.epochs import open_epoch

@@ -126,7 +126,7 @@ class Report:
     words: the arguments for commands about it. line: how it stands, and its figures. uri: of the revision. newest: the
     number of the newest publication of the output. instead: as `standing.shown_instead`. late_tables: those of the job
     that do not show that one. remarks: (word, what a person should know of how it was scored, or can do about its
-    files). gates: all that were judged; of a run that was refused by an earlier version, or before anything was scored,
+    files). gates: all that were judged; of a run that was refused before anything was scored,
     only those that did not pass. decision: what a person answered who was asked. metrics: of the audit, with the
     evaluation of labels that came late, if any; of a night that its canary stopped, of the canary. labels_later:
     whether the job expects such. late: the newest such evaluation, of the revision that readers see, or else of this

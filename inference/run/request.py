@@ -257,7 +257,7 @@ def _date(text: str | None, strict: bool = True, option: str = "--date") -> dt.d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What a run began with, from `run.json`. limit: as in the request; unknown for earlier versions."""
+    """What a run began with, from `run.json`. limit: as in the request."""
 
     run_id: str = ""
     date: str

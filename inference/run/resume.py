@@ -190,12 +190,11 @@ def _described(job: Job, fingerprint: str, made: Plan, before: Planned | None) -
 
 
 def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:
-    """The identity of a revision's plan; None if an older version made the plan, or if there is none."""
-    name = state.planned.identity if state.planned else ""
-    if not name:
+    """The identity of a revision's plan; None without a plan."""
+    if state.planned is None or not state.planned.identity:
         return None
     remedy = "restore it, or score the run anew with --fresh; `nightjar replay … --live` does without it"
-    return read_control(storage, join(uri, name), read_identity, "what scored a run", remedy)
+    return read_control(storage, join(uri, state.planned.identity), read_identity, "what scored a run", remedy)
 
 
 def why_again(
@@ -214,10 +213,10 @@ def why_again(
     if planned == identity.fingerprint:
         return _changed_input(request, made, newest)
     before = identity_of_plan(request.storage, newest.uri, newest.state)
-    what = summed(differences(before, identity)) if before else "an older version did not keep what scored this run"
     old = len(set(made.ids()) - newest.state.committed - have)
-    remedy = cure(before, identity) if before else ""
-    return (_scored_again(what, old, len(made)) + remedy,) if old else ()
+    if before is None or not old:
+        return ()
+    return (_scored_again(summed(differences(before, identity)), old, len(made)) + cure(before, identity),)
 
 
 def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:

@@ -31,14 +31,7 @@ from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows, relayed
 from nightjar.inference.scoring.models import LoadedModel
-from nightjar.inference.scoring.preflight import (
-    SAMPLE_ROWS,
-    Loaded,
-    calls,
-    preflight_steps,
-    rows_at_once,
-    score_sample,
-)
+from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, calls, preflight_steps, rows_at_once, score_sample
 from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage

@@ -11,11 +11,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
-from nightjar.inference.errors import (
-    Held,
-    JobError,
-    Missing,
-)
+from nightjar.inference.errors import Held, JobError, Missing
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
@@ -34,11 +30,7 @@ from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication, mend_places
-from nightjar.inference.run.request import (
-    RunRequest,
-    identity_of,
-    worker_spec,
-)
+from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
     check_not_taken_back,
@@ -49,9 +41,7 @@ from nightjar.inference.run.resume import (
     plan_in,
     retire,
 )
-from nightjar.inference.run.samples import (
-    check_labels,
-)
+from nightjar.inference.run.samples import check_labels
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.scoring.preparing import PARCEL_BYTES

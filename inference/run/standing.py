@@ -35,9 +35,6 @@ SILENT = "silent"
 WAITING = "waiting"
 """The state of a run that has no ledger yet, because it waits for its input or for its turn."""
 
-UNFINISHED = "unfinished"
-"""The state of a run that ended by itself, and whose ledger does not say how, because an older release wrote it."""
-
 UNREADABLE = "unreadable"
 """The state of a run in a list if one of its files cannot be read: damaged, of a newer version, or refused."""
 
@@ -59,8 +56,8 @@ class Standing:
     """How a run stands.
 
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
-    limited, validated, killed, `WAITING`, `UNFINISHED` or `UNREADABLE`. ended: how it ended without a publication, if
-    that was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
+    limited, validated, killed, `WAITING` or `UNREADABLE`. ended: how it ended without a publication, if that was
+    kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
     cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
     nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
     asked then, or is asked. late: as of `told_late`, of what readers see.
@@ -110,7 +107,6 @@ class Standing:
 _CAUSES = {
     "killed": "its process ended without a word: it was killed, or the machine was lost",
     SILENT: "no sign of life from its writer: gone, hanging, or waiting between two steps (its page says)",
-    UNFINISHED: "it ended, and the release that wrote it did not keep why",
     "rolled back": "it was published; a person rolled it back or unpublished it since",
 }
 
@@ -358,7 +354,7 @@ def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float
         if lives or state.holder is not None:
             return SILENT if not lives else "publishing" if newest.sealed else "running"
     ended = _ended(state)
-    return ended.outcome if ended else UNFINISHED
+    return ended.outcome if ended else "killed"
 
 
 def _ended(state: State) -> Ended | None:

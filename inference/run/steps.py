@@ -19,10 +19,7 @@ from nightjar.inference.run.publishing import publish_run
 from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of
 from nightjar.inference.run.results import Publication, RunPlan, Scored, Verdict
-from nightjar.inference.run.resume import (
-    limited,
-    why_again,
-)
+from nightjar.inference.run.resume import limited, why_again
 from nightjar.inference.run.scoring import nothing_to_score, score, was_published
 from nightjar.inference.run.validating import validate
 from nightjar.inference.scoring.preflight import samples

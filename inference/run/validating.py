@@ -13,13 +13,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
-from nightjar.inference.errors import (
-    AuditFailed,
-    FoldersInvalid,
-    GateFailed,
-    RunFailed,
-    ShardsFailed,
-)
+from nightjar.inference.errors import AuditFailed, FoldersInvalid, GateFailed, RunFailed, ShardsFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.discovery import Discovery
@@ -35,15 +29,9 @@ from nightjar.inference.output.parts import output_schema
 from nightjar.inference.run.calling import answers
 from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.request import (
-    RunRequest,
-    identity_of,
-    worker_spec,
-)
+from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict
-from nightjar.inference.run.resume import (
-    limited,
-)
+from nightjar.inference.run.resume import limited
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.accumulated import accumulated

@@ -28,7 +28,7 @@ SILENT_S = 600.0
 class Waits:
     """What a process waits for before a run goes on. sentence: for people. holder: the process, and since when.
 
-    seen: its last sign of life, in UTC, as ISO 8601; empty in files of earlier versions.
+    seen: its last sign of life, in UTC, as ISO 8601.
     """
 
     job: str

@@ -17,13 +17,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output.exports import PROFILE, SLICES
-from nightjar.inference.records import (
-    Part,
-    Piece,
-    RowFailure,
-    Shard,
-    replay_command,
-)
+from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
 from nightjar.inference.scoring.accumulating import columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.cuts import Cuts

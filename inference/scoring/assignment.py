@@ -19,12 +19,7 @@ from nightjar.inference.identity.identity import ScoringSet, changed_package, pa
 from nightjar.inference.identity.missing import explained
 from nightjar.inference.identity.packages import in_environment, places_of
 from nightjar.inference.identity.snapshots import Snapshot
-from nightjar.inference.identity.unpacking import (
-    Linked,
-    place_code,
-    place_model,
-    watched,
-)
+from nightjar.inference.identity.unpacking import Linked, place_code, place_model, watched
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled

@@ -13,12 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.errors import (
-    NightjarError,
-    OverBudget,
-    ProcessSpoilt,
-    ShardTooSlow,
-)
+from nightjar.inference.errors import NightjarError, OverBudget, ProcessSpoilt, ShardTooSlow
 from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip

@@ -20,13 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import (
-    LengthInvalid,
-    NightjarError,
-    OutputInvalid,
-    ProcessSpoilt,
-    Unaligned,
-)
+from nightjar.inference.errors import LengthInvalid, NightjarError, OutputInvalid, ProcessSpoilt, Unaligned
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import is_number
 from nightjar.inference.input.sources.rows import taken
 from nightjar.inference.messages import clip
 from nightjar.inference.records import RowFailure
@@ -83,10 +84,10 @@ def dependences(
 
 
 def _extreme(output: pa.ChunkedArray) -> Rows:
-    """Three rows to score alone: those with the greatest outputs and the least, if these have an order."""
+    """Three rows to score alone: of numbers those with the greatest and the least, else the first and the last."""
     order = np.arange(len(output))
-    if pa.types.is_primitive(output.type):
-        order = pc.sort_indices(output, [("", "descending")]).to_numpy()
+    if is_number(output.type):  # Arrow does not sort float16
+        order = np.argsort(-pc.cast(output, pa.float64(), safe=False).to_numpy(), kind="stable")
     found: Rows = order[[0, min(1, len(order) - 1), -1]]
     return found
 
@@ -114,8 +115,8 @@ def other_orders(rows: int, sizes: Iterable[BatchSize]) -> list[Rows]:
     """
     shuffle = np.random.default_rng(rows).permutation
     most = [size.most if size.unit == "rows" else 1 for size in sizes]
-    if rows <= max(most):
-        return [shuffle(np.resize(half, rows)) for half in (np.arange(0, rows, 2), np.arange(1, rows, 2)) if len(half)]
+    if 1 < rows <= max(most):
+        return [shuffle(np.resize(half, rows)) for half in (np.arange(0, rows, 2), np.arange(1, rows, 2))]
     whole = rows - max(rows % each for each in most)
     return [np.concatenate([shuffle(whole), np.arange(rows - 1, whole - 1, -1)])]
 

@@ -44,12 +44,7 @@ from nightjar.inference.records import (
 from nightjar.inference.scoring.accumulating import Accumulating
 from nightjar.inference.scoring.ahead import PreparingThread
 from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.assignment import (
-    Assignment,
-    OpenedModels,
-    WorkerSpec,
-    open_scorers,
-)
+from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, open_scorers
 from nightjar.inference.scoring.attempts import IDLE, Worker
 from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows

@@ -60,7 +60,7 @@ class LateEvaluation:
     """`evaluations/<number>.json`: one evaluation of a published revision by labels that came later.
 
     at: when, in UTC, as ISO 8601. labels: where they were. key: the columns by which they found their rows. gates: the
-    job's checks on metrics. slices: as in `Figures`; evaluations of earlier versions have none.
+    job's checks on metrics. slices: as in `Figures`.
     """
 
     number: int

@@ -11,20 +11,12 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.windows import merged
+from nightjar.inference.metrics.profile import merged
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
-from nightjar.inference.validation.gates import (
-    Baseline,
-    Evidence,
-    Found,
-    GateResult,
-    LastNight,
-    evaluate,
-    input_gates,
-)
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, LastNight, evaluate, input_gates
 from nightjar.inference.validation.gates.drift import lacking, may_lack
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated

@@ -92,7 +92,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """`manifest-<epoch>.json`. What has a default is not in every manifest of an earlier version.
+    """`manifest-<epoch>.json`.
 
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
     loaded, preflight, again, snapshots, remembered: what a person should know of that, as in `Remarks`. libraries:
@@ -138,14 +138,12 @@ class Manifest:
 
 
 def manifest_of(raw: bytes) -> Manifest:
-    """What a manifest says. Earlier ones have one state of a package, in no list.
+    """What a manifest says.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: it is none that this version can read.
     """
-    found = json.loads(raw)
-    states = {name: each if isinstance(each, list) else [each] for name, each in found.get("loaded", {}).items()}
-    return of_json(Manifest, {**found, "loaded": states})
+    return of_json(Manifest, json.loads(raw))
 
 
 def read_manifest(storage: Storage, output: str, published: Published) -> Manifest:

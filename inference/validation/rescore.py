@@ -11,6 +11,7 @@ import heapq
 import math
 import socket
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,12 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.errors import (
-    InputChanged,
-    Missing,
-    ProcessSpoilt,
-    RunFailed,
-)
+from nightjar.inference.errors import BatchesBroken, InputChanged, Missing, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
@@ -154,13 +150,15 @@ def _score(
                 complete=spec.job.output.rows == "all",
             )
 
+        found = None
         # Arrow cannot reorder a column of more than 2 GiB of text.
         if all(each.model.shuffles for each in spec.job.each) and stretch.table.nbytes < 2 << 30:
             orders = other_orders(stretch.table.num_rows, [model.size for model in models])
-            steps = scored_in(orders, stretch.table, score)
-        else:
-            steps = score(stretch.table, lambda skip: skip)
-        for piece, read, part in stretch.parts(drained(steps, lambda _: watchdog.calling())):
+            with suppress(BatchesBroken):  # the model may take no row twice, as one that joins by a key
+                found = drained(scored_in(orders, stretch.table, score), lambda _: watchdog.calling())
+        if found is None:
+            found = drained(score(stretch.table, lambda skip: skip), lambda _: watchdog.calling())
+        for piece, read, part in stretch.parts(found):
             added = again.add(piece, read, part)
             kept = np.arange(read.table.num_rows) if added.kept is None else added.kept
             failed = {failure.row for failure in added.failures}

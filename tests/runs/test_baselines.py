@@ -13,8 +13,7 @@ import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.job.checks import BASELINE
-from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.windows import merged
+from nightjar.inference.metrics.profile import Profile, merged
 from nightjar.inference.validation.evidence import baselines
 from nightjar.inference.validation.gates import GateResult
 from support import NIGHT, Lake, Ran, run_steps

@@ -354,7 +354,8 @@ def test_a_night_that_only_ray_gets_over_is_repeated_there(lake: Lake) -> None:
     request = lake.request()
     revision = newest_revision(request.storage, request.run_uri)
     assert revision is not None
-    later = advised(request, stands(request.storage, request.run_uri, revision, 0, request.job.name), "job.yaml")
+    standing = stands(request.storage, request.output, request.run_id, revision, None, request.job.name)
+    later = advised(request, standing, "job.yaml")
     for repeat in (found.commands["repeat"], later["repeat"]):
         assert repeat.endswith("run job.yaml --run-id 2026-11-19")
 

@@ -15,8 +15,7 @@ from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.predictors import StreamingScorer
-from nightjar.inference.predictors.preprocessing import Preprocessor
+from nightjar.inference.predictors import Preprocessor, StreamingScorer
 from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started, Usage
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment

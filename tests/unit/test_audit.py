@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.engine import auditing as cuts
+from nightjar.inference.engine import auditing
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
@@ -582,8 +582,8 @@ def test_a_plan_that_leaves_a_gap_is_found() -> None:
 def test_no_block_of_an_audit_outgrows_the_time_it_has(shards: int) -> None:
     """Each has the same time to end, however many shards the night has; together they are all, in order."""
     table = pa.table({"shard": pa.array(range(shards))})
-    blocks = list(cuts.audit_blocks(table))
-    assert max(block.num_rows for block in blocks) <= cuts.AUDIT_SHARDS
+    blocks = list(auditing.audit_blocks(table))
+    assert max(block.num_rows for block in blocks) <= auditing.AUDIT_SHARDS
     assert pa.concat_tables(blocks).equals(table)
 
 

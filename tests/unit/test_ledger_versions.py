@@ -1,8 +1,9 @@
 """Ledgers outlive the version that wrote them: an older one is read and continued, a newer one as far as it is known.
 
-`data/ledger-v1` is what the first version left of a small run, hosts renamed, and stays as it is: a file of two
-shards and three small ones packed together; one row that could not be scored; one process that died; one damaged
-file, for which the packed shard was split, and which was mended before the run was repeated and published.
+`data/ledger-v1` is what the first version left of a small run, hosts renamed; only its publication has the origin that
+it has today. It has a file of two shards and three small ones packed together; one row that could not be scored; one
+process that died; one damaged file, for which the packed shard was split, and which was mended before the run was
+repeated and published.
 """
 
 from __future__ import annotations

@@ -359,7 +359,7 @@ def test_without_lineage_and_rescoring_a_manifest_claims_neither(lake: Lake) -> 
 
 
 def test_a_finished_run_is_told_from_its_manifest() -> None:
-    """Also from one of before, whose packages have one state each, or which has none of this."""
+    """Also from one that has none of this."""
     about = Remarks(
         again=("model.py changed",),
         preflight=("the model writes over its batch",),
@@ -371,18 +371,16 @@ def test_a_finished_run_is_told_from_its_manifest() -> None:
         "preflight": list(about.preflight),
         "outside": [to_json(seen) for seen in about.outside.all()],
     }
-    several = {name: [to_json(state) for state in states] for name, states in about.loaded.items()}
-    one = {"numpy": {"version": "0.1"}, "not-installed-here": {"version": "1"}}
-    for loaded in (several, one):
-        found = json.dumps({**FIRST_MANIFEST, **said, "loaded": loaded}).encode()
-        remarks = manifest_of(found).remarks()
-        assert (remarks.again, remarks.loaded) == (about.again, about.loaded)
-        assert remarks.outside.all() == about.outside.all()
-        wrote, cut, packages, database = remarks.notes(1000)
-        assert wrote == "the model writes over its batch"
-        assert cut.startswith("1,000 batches failed and were scored in parts")
-        assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
-        assert database.startswith("p.py opens the database /d.sqlite")
+    loaded = {name: [to_json(state) for state in states] for name, states in about.loaded.items()}
+    found = json.dumps({**FIRST_MANIFEST, **said, "loaded": loaded}).encode()
+    remarks = manifest_of(found).remarks()
+    assert (remarks.again, remarks.loaded) == (about.again, about.loaded)
+    assert remarks.outside.all() == about.outside.all()
+    wrote, cut, packages, database = remarks.notes(1000)
+    assert wrote == "the model writes over its batch"
+    assert cut.startswith("1,000 batches failed and were scored in parts")
+    assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
+    assert database.startswith("p.py opens the database /d.sqlite")
     assert manifest_of(json.dumps(FIRST_MANIFEST).encode()).remarks().notes(0) == ()
 
 

@@ -21,6 +21,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.neighbours import Sample, dependences
 from nightjar.inference.scoring.preflight import (
     PLACES,
     SAMPLE_ROWS,
@@ -145,6 +146,18 @@ def test_files_of_one_row_are_tried_together(small: Lake) -> None:
         small.write_file(f"{name}.parquet", row, 1)
     assert "depends on the rows" in str(tried(small, lambda x: x - x.mean())[-1])
     assert tried(small, same)[-1] == Loaded("meta")
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "i8"])
+def test_numbers_of_any_type_are_tried_alone(kind: str) -> None:
+    """Arrow sorts no float16, and has integers that no float holds."""
+
+    def score(rows: pa.Table) -> pa.Table:
+        return pa.table({"score": rows["x"].to_numpy().astype(kind)})
+
+    table = pa.table({"x": [2**15 - 1, 5, 7]} if kind != "i8" else {"x": [2**63 - 1, 5, 7]})
+    sample = Sample(table, [("f", row) for row in range(3)])
+    assert list(dependences(sample, score(table), score, 1e-5, 0.0)) == [""] * 4
 
 
 def test_a_model_that_takes_no_row_twice_is_noted(small: Lake) -> None:

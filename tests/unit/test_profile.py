@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from nightjar.inference.metrics.categories import LONGEST, MOST, counted_values
 from nightjar.inference.metrics.distinct import ERROR
 from nightjar.inference.metrics.drawing import ENOUGH, drawn, share_of
-from nightjar.inference.metrics.exactsums import BLOCK, exact_sum
 from nightjar.inference.metrics.figures import ProfileFigures
-from nightjar.inference.metrics.numbers import QUANTILES, NumberState, keys_of, middle
+from nightjar.inference.metrics.numbers import BLOCK, QUANTILES, NumberState, exact_sum, keys_of, middle
 from nightjar.inference.metrics.profile import Profile
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
@@ -147,7 +146,7 @@ NARROW: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", NARROW)
 def test_numbers_of_few_bits_give_the_state_that_they_give_as_float64(shape: str) -> None:
-    """The faster ways are no other figures: in blocks that are full, and in small ones."""
+    """In blocks that are full, and in small ones."""
     random = np.random.default_rng(5)
     for rows in (1, 1000, BLOCK + 7):
         values = NARROW[shape](random, rows)

@@ -193,10 +193,10 @@ CASES = {
         "stopped by SIGTERM, process",
     ),
     "killed": Case(killed, "killed", "its process ended without a word: it was killed, or the machine was lost"),
-    "an older release": Case(
+    "without a reason in its ledger": Case(
         lambda lake: open_epoch(LakeStorage(), str(lake.revision()), this_holder("score")).stop(release=True),
-        "unfinished",
-        "the release that wrote it did not keep why",
+        "killed",
+        "its process ended without a word: it was killed, or the machine was lost",
     ),
     "taken back by a person": Case(
         taken_back,
@@ -546,7 +546,7 @@ def stood(request: RunRequest) -> tuple[str, str]:
     """How the run stands, and why."""
     newest = revs.newest_revision(LakeStorage(), request.run_uri)
     assert newest is not None
-    found = stands(LakeStorage(), request.run_uri, newest, 0, "lake")
+    found = stands(LakeStorage(), request.output, request.run_id, newest, None, "lake")
     return found.words, found.cause
 
 

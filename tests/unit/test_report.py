@@ -92,7 +92,7 @@ def test_a_silent_writer_elsewhere_is_told_from_one_that_works(lake: Lake) -> No
     with writing(lake, elsewhere):
         assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "running"
         before = newest(lake)
-    assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "unfinished"
+    assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "killed"
     segments = sorted((lake.revision() / "ledger").iterdir())
     segments[-1].unlink()  # as if its machine had lost power: it never closed
     assert before.state.holder == elsewhere

@@ -203,6 +203,15 @@ def test_the_first_and_the_last_row_of_a_shard_may_be_in_the_quarantine(tmp_path
     assert found(scored, scored.lines[1]) == [Rescored(1, 999)]
 
 
+def test_a_model_that_takes_no_row_twice_is_scored_in_the_order_of_the_rows(tmp_path: Path) -> None:
+    """A shard of one batch is scored with half of its rows twice; a model that joins by a key cannot do that."""
+    scored = Scored(tmp_path)
+    scored.lake.write_model(
+        "def score(batch):\n    return {'score': [x * 2 for x in dict.fromkeys(batch['x'].tolist())]}\n"
+    )
+    assert found(scored, scored.lines[0], scored.lines[2]) == [Rescored(1, 1000), Rescored(1, 200)]
+
+
 def test_what_was_left_out_or_could_not_be_read_is_so_again(tmp_path: Path) -> None:
     """Rows that `input.where` leaves out, a line that is no JSON, and a row that the model refused."""
     lake = Lake(tmp_path)

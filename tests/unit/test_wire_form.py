@@ -176,6 +176,11 @@ SELDOM = ("resident_mb", "proportional_mb")
 """What a receipt has only if the memory of its worker was measured for it, which is every 10 seconds, and on Linux."""
 
 
+def a_moment(_: object) -> None:
+    """Not a lambda: preflight gets the storage in a process of its own."""
+    time.sleep(0.02)
+
+
 def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
     """A run whose part is damaged before the audit, repeated: each kind of line, its keys in their order."""
     lake.write_model(
@@ -183,7 +188,7 @@ def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
         "    return {'score': batch['x'] * 2}\n"
     )
     # Else a shard that is scored while another one is written may take no millisecond, and say nothing of its time.
-    slow = FaultyStorage(LakeStorage(), [pause("write", "*/data/*", nth=None, before=lambda _: time.sleep(0.02))])
+    slow = FaultyStorage(LakeStorage(), [pause("write", "*/data/*", nth=None, before=a_moment)])
     request = lake.ready(retry__max_quarantined=0.01).request(engine="local", storage=slow)
     found = steps.discover(request)
     scored = steps.score(request, found, ())

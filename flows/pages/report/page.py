@@ -63,7 +63,7 @@ _VALUES = 5
 ALONE: Mapping[str, str] = MappingProxyType({})
 """No other pages: of a page that is a file."""
 
-_BAD = {"failed", "rejected", "killed", "unreadable", "unfinished", "stopped", "silent", "rolled back"}
+_BAD = {"failed", "rejected", "killed", "unreadable", "stopped", "silent", "rolled back"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,7 @@ from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scorin
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip
-from nightjar.inference.records import (
-    Event,
-    decode,
-)
+from nightjar.inference.records import Event, decode
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.suspects import Attempt

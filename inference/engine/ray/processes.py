@@ -17,12 +17,7 @@ from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.logs.capture import Capture
-from nightjar.inference.records import (
-    Crumb,
-    Event,
-    Failed,
-    encode,
-)
+from nightjar.inference.records import Crumb, Event, Failed, encode
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.parcels import PACKED

@@ -20,11 +20,7 @@ from nightjar.inference.job.checks import (
 )
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.accumulators import Computed
-from nightjar.inference.validation.gates.always import (
-    Complete,
-    Quarantine,
-    Rescore,
-)
+from nightjar.inference.validation.gates.always import Complete, Quarantine, Rescore
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.answers import Cut, answers_gates
 from nightjar.inference.validation.gates.call import call_gates
