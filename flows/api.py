@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.prefect_api.terminal import as_found
+from nightjar.flows.prefect_api.logs import as_found
 from nightjar.flows.starting import check_night_tables, launched, nights
 from nightjar.flows.unbegun import request_to_begin
 from nightjar.inference.engine import RAY

@@ -18,7 +18,7 @@ from prefect.runtime import task_run
 
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.bar import ProgressArtifact
-from nightjar.flows.prefect_api.runlogs import expect_failures
+from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps

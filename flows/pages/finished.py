@@ -11,7 +11,7 @@ from nightjar.flows.pages.addresses import shown_at
 from nightjar.flows.pages.advice import committing, making_way, near, repeating, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evaluated import metric_lines
-from nightjar.flows.pages.evidence import lost_rows, rows_without_result
+from nightjar.flows.pages.failure import lost_rows, rows_without_result
 from nightjar.flows.pages.report.writing import none_written, written
 from nightjar.flows.pages.wording import (
     duration,
@@ -227,9 +227,7 @@ def _next_steps(launched: Launched) -> list[str]:
     elif run.request.command == "run" and not run.request.limit:
         publishing = replace(run.request, publish=True)
         steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
-    if launched.own_api:
-        steps.append(f"In the UI:    {typed('prefect')} server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
-    else:
+    if not launched.own_api:
         steps.append(f"In the UI:    {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
     return steps
 

@@ -110,7 +110,6 @@ ORDER = {
         "notifying",
         "tasks",
         "parameters",
-        "concurrency",
         "waiting",
         "pages",
         "prefect_api",
