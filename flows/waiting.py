@@ -1,7 +1,7 @@
-"""Jobs that share GPUs score one after the other: a run holds a slot of one of Prefect's global concurrency limits.
+"""Waits for a run's input, and for a slot of the global concurrency limit that jobs with the same GPUs share.
 
-Its holder renews the lease of a slot; Prefect frees the slot of a dead holder when the lease ends. Prefect does not say
-who holds a slot, so a holder does, by events.
+The holder of a slot renews its lease; Prefect frees the slot of a dead holder when the lease ends. Prefect does not say
+who holds a slot, so the holder sends events.
 """
 
 from __future__ import annotations

@@ -43,9 +43,8 @@ from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
 
-# Ray gives the process of a task that has ended to the next task of the same kind.
 _importing: list[Any] = []
-"""The task that imports; empty where nobody does."""
+"""The task that imports what the flow's tasks need: Ray gives its process to the next task of the same kind."""
 
 _IMPORT_S = 30.0
 """The longest wait for it in seconds; then the flow's tasks begin anyway."""

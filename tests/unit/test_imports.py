@@ -31,7 +31,7 @@ LIBRARIES = (
     "keras",
 )
 OF_TEXTS = ("textloading", "textmodel")
-OF_TORCH = ("exported", "kerasmodel", "mapped", "modules", "placing", "torchinference", "weights")
+OF_TORCH = ("exported", "kerasmodel", "mapped", "modules", "placing", "user", "weights")
 OF_FOLDERS = (*OF_TEXTS, "imagemodel", "transcriber")
 """The predictors of models in folders, of which only `textloading` knows the library that loads them."""
 
@@ -219,20 +219,17 @@ def importers(room: str, module: str) -> set[str]:
         (
             "inference",
             "obstore",
-            {f"inference/storage/{name}.py" for name in ("credentials", "bucket", "bucketfaults")},
+            {f"inference/storage/{name}.py" for name in ("credentials", "bucket")},
         ),
         (
             "flows",
             "ray",
-            {
-                f"flows/cluster/{name}.py"
-                for name in ("__init__", "connection", "importing", "internals", "local", "reaching", "starting")
-            },
+            {f"flows/cluster/{name}.py" for name in ("__init__", "connection", "internals", "local")},
         ),
         (
             "flows",
             "prefect_ray",
-            {f"flows/cluster/{n}.py" for n in ("__init__", "importing", "internals", "connection", "tasks")},
+            {f"flows/cluster/{n}.py" for n in ("__init__", "internals", "connection", "tasks")},
         ),
         ("flows", "matplotlib", {"flows/pages/report/charts.py"}),
         ("flows", "jinja2", {"flows/pages/report/page.py"}),
