@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.prefect_api.terminal import as_found
+from nightjar.flows.prefect_api.logs import as_found
 from nightjar.flows.starting import check_night_tables, launched, nights
 from nightjar.flows.unbegun import request_to_begin
 from nightjar.inference.engine import RAY
@@ -217,7 +217,7 @@ def approve(
         Held: Another command writes the run.
         TablesBehind: It is published, but a table of the job does not show it.
     """
-    return _answered(job, date, run_id, True, by, note, revision, question)
+    return _answered(job, date, run_id, approved=True, by=by, note=note, revision=revision, question=question)
 
 
 def reject(
@@ -231,24 +231,15 @@ def reject(
     question: str = "",
 ) -> DecisionMade:
     """Say no to what a run's gates ask: readers keep what they see. The rest is as in `approve`."""
-    return _answered(job, date, run_id, False, by, note, revision, question)
+    return _answered(job, date, run_id, approved=False, by=by, note=note, revision=revision, question=question)
 
 
-def _answered(
-    job: str | Path,
-    date: Date | None,
-    run_id: str | None,
-    approved: bool,
-    by: str,
-    note: str,
-    revision: int | None,
-    question: str,
-) -> DecisionMade:
+def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: Any) -> DecisionMade:
     from nightjar.flows.answering import answer
     from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision, question=question)
+    made, notes = answer(request, **given)
     _warn(notes)
     check_tables(request, made.tables_behind)
     return made

@@ -34,7 +34,7 @@ from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.parameters import noting
 from nightjar.flows.prefect_api.api import api_url, worker_env
-from nightjar.flows.prefect_api.runlogs import expect_failures
+from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
 from nightjar.flows.unbegun import request_to_begin, telling

@@ -24,7 +24,6 @@ from pydantic import Field
 
 from nightjar.flows import notifying
 from nightjar.flows.cluster import ClusterRunner, is_connected
-from nightjar.flows.concurrency import slot
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.failure import asking_page
@@ -36,10 +35,10 @@ from nightjar.flows.prefect_api.api import (
     worker_env,
 )
 from nightjar.flows.prefect_api.ending import note_ending
-from nightjar.flows.prefect_api.runlogs import expect_failures
+from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.results import FinishedRun
 from nightjar.flows.tasks import discover_task, publish_task, score_task, validate_task
-from nightjar.flows.waiting import wait_for_input
+from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     AuditFailed,

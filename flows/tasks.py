@@ -18,24 +18,24 @@ from prefect.runtime import task_run
 
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.bar import ProgressArtifact
-from nightjar.flows.prefect_api.runlogs import expect_failures
+from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 
-_masks: list[set[int | signal.Signals]] = []
-"""The signals that were blocked before a fork. A fork holds the interpreter's lock from the first hook to the last."""
+_forking = threading.local()
+"""`blocked`: the signals that were blocked before this thread's fork."""
 
 
 def _hold_sigterm() -> None:
     """Before a fork: let SIGTERM wait until the child has its own handler of it."""
-    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 def _release_sigterm() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
 
 
 def _forget_prefect() -> None:

@@ -1,19 +1,33 @@
-"""Waits for a run's input; says what a run waits for on the terminal, in the run's log and on its page."""
+"""Waits for a run's input, and for a slot of the global concurrency limit that jobs with the same GPUs share.
+
+The holder of a slot renews its lease; Prefect frees the slot of a dead holder when the lease ends. Prefect does not say
+who holds a slot, so the holder sends events.
+"""
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 
+import httpx
 from prefect.artifacts import create_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
-from nightjar.inference.errors import GateFailed
+from nightjar.flows.prefect_api import events
+from nightjar.flows.prefect_api.api import is_away, no_such_limit
+from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.held import held
+from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input
@@ -88,3 +102,83 @@ def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
         # The first night of a job may have owned nothing yet: then it leaves nothing.
         leave_unowned(request.storage, request.output, request.run_uri, request.job.name)
         raise
+
+
+_LEASE_MIN = 5
+"""Minutes until the lease of a holder that does not renew it ends: Prefect's default."""
+
+_ASK_S = 10.0
+"""How often a slot is asked for."""
+
+_AWAY_S = 1800.0
+"""So long a run that waits for a slot goes on asking an API that is away."""
+
+
+@contextmanager
+def slot(request: RunRequest, limit: str | None) -> Iterator[None]:
+    """Wait for a slot of Prefect's global concurrency limit, and hold it.
+
+    Raises:
+        JobError: There is no such limit.
+        RunFailed: The API said no, or was away for `_AWAY_S`.
+    """
+    if limit is None:
+        yield
+        return
+    with waiting(request) as tell:
+        held = _acquired(limit, tell)
+    holder = this_holder(f"{request.job.name} {request.run_id}", request.flow_run, request.engine)
+    events.slot(limit, events.TAKEN, holder)
+    try:
+        yield
+    finally:
+        events.slot(limit, events.GIVEN_BACK, holder)
+        try:
+            held.close()
+        except (httpx.HTTPError, PrefectException, OSError) as error:
+            # Its lease ends by itself; what was scored must not be lost for it.
+            get_run_logger().warning("the slot of %s could not be given back: %s", limit, error)
+
+
+def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
+    """A slot, once there is one. tell: is given what this run waits for, whenever that changes."""
+    lost, told = 0.0, ""
+    while True:
+        try:
+            # Only a free slot is asked for: Prefect logs an error whenever it refuses one.
+            if not (taken := _taken(limit)):
+                with ExitStack() as held:
+                    held.enter_context(
+                        concurrency(limit, strict=True, max_retries=0, raise_on_lease_renewal_failure=False)
+                    )
+                    return held.pop_all()
+            lost, before, told = 0.0, told, sentence(limit, events.slot_holders(limit, taken))
+            if told != before:
+                tell(told)
+        except ObjectNotFound as error:
+            raise no_such_limit(limit) from error
+        except (ConcurrencySlotAcquisitionError, httpx.HTTPError) as error:
+            cause = error.__cause__ if isinstance(error, ConcurrencySlotAcquisitionError) else error
+            lost = lost or time.monotonic()
+            was_faster = isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == httpx.codes.LOCKED
+            if not (was_faster or is_away(cause)) or time.monotonic() - lost > _AWAY_S:
+                raise RunFailed(f"no slot of the concurrency limit {limit!r} could be had: {error}: {cause}") from error
+            if not was_faster:
+                get_run_logger().warning("Prefect's API is away, asking again: %s", cause)
+        time.sleep(_ASK_S)
+
+
+def _taken(limit: str) -> int:
+    """How many slots are taken, if all are; else 0."""
+    with get_client(sync_client=True) as client:
+        found = client.read_global_concurrency_limit_by_name(limit)
+    return found.active_slots if found.active and 0 < found.limit <= found.active_slots else 0
+
+
+def sentence(limit: str, holders: list[Holder]) -> str:
+    """What a run waits for, and who holds it."""
+    told = f"waiting for a slot of the concurrency limit {limit}"
+    if not holders:
+        return f"{told}; `prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"
+    ends = f", which is dead: its slot is free {_LEASE_MIN} minutes after its death at the latest"
+    return f"{told}, held by " + "; and by ".join(f"{each}{ends if is_dead(each) else ''}" for each in holders)

@@ -22,8 +22,7 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
-from nightjar.flows.cluster.local import is_of_local_run
-from nightjar.flows.cluster.token import readers_of_token, token_file
+from nightjar.flows.cluster.local import is_of_local_run, readers_of_token, token_file
 from nightjar.flows.prefect_api.api import ask_api, check_limit
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.messages import counted

@@ -48,7 +48,7 @@ def evaluate(
     `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
     """
     from nightjar.flows.evaluation import evaluate as evaluated
-    from nightjar.flows.pages.latelabels import late_text
+    from nightjar.flows.pages.evaluated import late_text
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 

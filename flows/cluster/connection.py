@@ -32,16 +32,57 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import nightjar.flows
 import nightjar.inference
 from nightjar.flows.cluster import is_connected, joined, local, named
-from nightjar.flows.cluster.importing import importing
 from nightjar.flows.cluster.internals import SIGNS_IN, has_ended, keep_off_stdout, sign_in
-from nightjar.flows.cluster.starting import essence, is_rays, start
+from nightjar.flows.cluster.local import essence, is_rays, start
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.engine.ray.warming import warmed
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
+from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job.model import Job
 from nightjar.inference.scoring import memory
+
+_importing: list[Any] = []
+"""The task that imports what the flow's tasks need: Ray gives its process to the next task of the same kind."""
+
+_IMPORT_S = 30.0
+"""The longest wait for it in seconds; then the flow's tasks begin anyway."""
+
+_LOOK_S = 0.05
+"""Seconds between two looks whether it has ended."""
+
+
+@contextmanager
+def importing(options: dict[str, Any]) -> Iterator[None]:
+    """Import in this context, in a process of the connected cluster, and do not wait for it.
+
+    options: Ray's options of the flow's tasks.
+    """
+    _importing.append(ray.remote(**options)(_import).remote())
+    try:
+        yield
+    finally:
+        _importing.clear()
+
+
+def wait_for_imports() -> None:
+    """Wait until the imports have ended. If a task began sooner, it would get another process, which begins anew."""
+    deadline = time.monotonic() + _IMPORT_S
+    # Short questions, because signals during Ray's own wait are lost.
+    while _importing and time.monotonic() < deadline and not ray.wait(_importing, timeout=0)[0]:
+        time.sleep(_LOOK_S)
+
+
+def _import() -> None:
+    with seldom_collected():
+        import prefect.artifacts
+        import prefect.task_engine
+        import prefect_ray
+
+        from nightjar.inference.run import steps
+
+    del prefect, prefect_ray, steps
 
 
 def shipped(env: dict[str, str], staging: Path) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import datetime as dt
 import json
 import os
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,9 +24,7 @@ from typing import Any
 import psutil
 import ray
 
-from nightjar.flows.cluster.internals import in_folder, loopback, nobody_else, temporary_folder
-from nightjar.flows.cluster.starting import essence, is_rays, start
-from nightjar.flows.cluster.token import keep_token_private
+from nightjar.flows.cluster.internals import in_folder, loopback, new_token, nobody_else, temporary_folder
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.jsonform import of_json
@@ -35,6 +35,71 @@ from nightjar.inference.ledger.holders import (
     is_of_earlier_boot,
     this_holder,
 )
+from nightjar.inference.privatefiles import OTHERS, create_private
+
+_RAISED = (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError)
+
+
+def start(address: str, options: dict[str, Any]) -> None:
+    """Join the cluster at an address, or start one (`local`); this process's own handler of SIGTERM stays."""
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    ray.init(address=address, **options)
+    if threading.current_thread() is threading.main_thread():
+        # Ray's own handler would end the process without a message.
+        signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def is_rays(error: Exception) -> bool:
+    """Whether Ray raised this because it could not start or join. For a time-out it raises a bare `Exception`."""
+    return isinstance(error, _RAISED) or type(error) is Exception
+
+
+def essence(error: Exception) -> str:
+    """Ray's message on one line: its first line, or for versions the first line and the last one, which has the
+    fault.
+    """
+    text = str(error).strip() or type(error).__name__
+    if text.startswith("Version mismatch"):
+        return ", ".join(line.strip() for line in text.splitlines() if line.strip()).replace(":,", ":")
+    first, *more = text.splitlines()
+    # The first line is only a heading; the last line says what is wrong.
+    return f"{first} {more[-1].strip()}" if first.endswith(":") and more else first
+
+
+def token_file() -> Path:
+    """The file from which Ray reads its token, unless `RAY_AUTH_TOKEN` is set."""
+    given = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(given) if given else Path.home() / ".ray" / "auth_token"
+
+
+def readers_of_token() -> str:
+    """The token file's mode, if others may read it; empty if nobody else may, or if there is no such file."""
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(token_file().stat().st_mode)
+        return f"{mode:04o}" if mode & OTHERS else ""
+    return ""
+
+
+def keep_token_private() -> None:
+    """Make sure that only this user can read the token file, and create it, before Ray writes one that is open to all.
+
+    Raises:
+        ClusterError: The file cannot be written, or belongs to somebody else and is open to others.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = token_file()
+    try:
+        if not path.exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            create_private(path, new_token())
+        if readers_of_token():
+            path.chmod(0o600)
+    except OSError as error:
+        raise ClusterError(
+            f"Ray's token cannot be kept in {path}: {error.strerror or error}; mend its owner and mode (0600), or put "
+            "the token into RAY_AUTH_TOKEN"
+        ) from error
+
 
 KEEP = "NIGHTJAR_KEEP_RAY"
 """The environment variable that keeps the whole folder of a run's own Ray, however the run ended."""

@@ -9,8 +9,7 @@ from typing import Any
 from prefect import Task
 from prefect_ray.context import remote_options
 
-from nightjar.flows.cluster.connection import LOST, cluster, driving, ended, how_lost, lifelines
-from nightjar.flows.cluster.importing import wait_for_imports
+from nightjar.flows.cluster.connection import LOST, cluster, driving, ended, how_lost, lifelines, wait_for_imports
 from nightjar.inference.errors import ClusterLost
 from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.run.lease import Succession, taken_over

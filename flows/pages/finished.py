@@ -11,7 +11,7 @@ from nightjar.flows.pages.addresses import shown_at
 from nightjar.flows.pages.advice import committing, making_way, near, repeating, typed
 from nightjar.flows.pages.escaping import address, code, line, markdown
 from nightjar.flows.pages.evaluated import metric_lines
-from nightjar.flows.pages.evidence import lost_rows, rows_without_result
+from nightjar.flows.pages.failure import lost_rows, rows_without_result
 from nightjar.flows.pages.report.writing import none_written, written
 from nightjar.flows.pages.wording import (
     duration,
@@ -126,6 +126,7 @@ def as_text(launched: Launched, total_s: float) -> str:
     run = launched.run
     request, scored, progress = run.request, run.scored, run.scored.progress
     folder = revs.revision_uri(request.run_uri, scored.revision)
+    away = filter(None, [launched.unreported])
     lines = [
         _headline(launched, total_s),
         f"  rows       {progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
@@ -154,7 +155,8 @@ def as_text(launched: Launched, total_s: float) -> str:
     lines += [f"  warning    {line(said)}" for said in warnings(run.verdict.gates)]
     lines += [f"  {line(name):<10} {line(value)}" for name, value in metric_lines(run.verdict.metrics)]
     if progress.rows_in_quarantine:
-        lines += [f"  quarantine {folder}/quarantine", *_first_lost(request)]
+        first = [f"  {'':<10} the first: {line(said)}" for said, _ in lost_rows(request, 1)]
+        lines += [f"  quarantine {folder}/quarantine", *first]
     lines += [
         f"  data       {folder}/data",
         f"  manifest   {request.output}/{run.publication.manifest}",
@@ -163,7 +165,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         *[f"  note       {note}" for note in nonfinite_notes(run.verdict.metrics.outputs)],
         *[f"  note       {note}" for note in notes(run.publication)],
         *[f"  note       {note}" for note in _instead(request, run.publication)],
-        *_unreported(launched),
+        *[f"  note       Prefect's page may be wrong, its API was away at the end ({said})" for said in away],
         "",
         *_next_steps(launched),
     ]
@@ -186,20 +188,6 @@ def _passed(verdict: Verdict) -> str:
     passed = sum(gate.passed for gate in verdict.gates)
     warn = len(verdict.gates) - passed
     return f"{passed} of {len(verdict.gates)} passed" + (f", {warn} warned" if warn else "")
-
-
-def _first_lost(request: RunRequest) -> list[str]:
-    """The first row in the quarantine and its error."""
-    return [f"  {'':<10} the first: {line(said)}" for said, _ in lost_rows(request, 1)]
-
-
-def _unreported(launched: Launched) -> list[str]:
-    if not launched.unreported:
-        return []
-    return [
-        f"  note       Prefect's API was away at the end ({launched.unreported}): its page of this run may say "
-        "Running or Failed; the ledger is right"
-    ]
 
 
 def _headline(launched: Launched, total_s: float) -> str:
@@ -227,9 +215,7 @@ def _next_steps(launched: Launched) -> list[str]:
     elif run.request.command == "run" and not run.request.limit:
         publishing = replace(run.request, publish=True)
         steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
-    if launched.own_api:
-        steps.append(f"In the UI:    {typed('prefect')} server start, then http://127.0.0.1:4200 → Runs, and Artifacts")
-    else:
+    if not launched.own_api:
         steps.append(f"In the UI:    {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
     return steps
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.advice import advised, as_typed, committing, making_way, near, typed
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.latelabels import late_lines
+from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, late_table, named_instead
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError

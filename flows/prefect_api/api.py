@@ -1,4 +1,4 @@
-"""The configured Prefect API: checks that a run can report to it, and that it has what a run needs.
+"""The configured Prefect API: whether a run can report to it, what it knows, and the addresses of its pages.
 
 Prefect's own client asks it before anything is reported. An API that does not answer, or refuses this command's
 credentials, becomes an error of one sentence.
@@ -6,8 +6,8 @@ credentials, becomes an error of one sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -15,8 +15,16 @@ import httpx
 from packaging.version import Version
 from prefect.client.base import ServerType
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.exceptions import ObjectNotFound, PrefectException
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    PREFECT_UI_URL,
+    get_current_settings,
+    temporary_settings,
+)
+from prefect.utilities.urls import url_for
 
 from nightjar.inference.errors import ClusterError, JobError
 
@@ -24,8 +32,8 @@ _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT
 _ASK_S = 10.0
 """The longest wait in seconds for a connection to a configured API, and again for its answer."""
 
-_STOPPED_ASKS_S = 3.0
-"""The same for a run that is being stopped, which would be killed if it took too long to end."""
+_BRIEF_S = 3.0
+"""The same for a run that is being stopped, which must end soon, and for the links of a page."""
 
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
@@ -134,7 +142,7 @@ def was_cancelled(flow_run: UUID) -> bool:
     if not url:
         return False  # nobody can cancel a run on such a server
     try:
-        with _client(url, _STOPPED_ASKS_S) as client:
+        with _client(url, _BRIEF_S) as client:
             state = client.read_flow_run(flow_run).state
     except _UNUSABLE:
         return False
@@ -186,3 +194,28 @@ def worker_env() -> dict[str, str]:
     """
     known = get_current_settings().to_environment_variables(exclude_unset=True)
     return {name: value for name, value in known.items() if name in _FOR_WORKERS}
+
+
+def home() -> str:
+    """The address of the pages of the API that is configured."""
+    return str(PREFECT_UI_URL.value() or str(PREFECT_API_URL.value() or "").removesuffix("/api"))
+
+
+def run_pages(flow_runs: Iterable[str]) -> dict[str, str]:
+    """The addresses of the pages of flow runs, by their ids as given: of those that the configured API knows.
+
+    A run may have reported to another API. None is known of an API that does not answer.
+    """
+    asked: dict[UUID, str] = {}
+    for each in flow_runs:
+        with suppress(ValueError):
+            asked[UUID(each)] = each
+    url = PREFECT_API_URL.value()
+    if not asked or not url:
+        return {}
+    try:
+        with _client(url, _BRIEF_S) as client:
+            found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(asked))))
+    except _UNUSABLE:
+        return {}
+    return {asked[each.id]: url_for("flow-run", obj_id=each.id) or "" for each in found}

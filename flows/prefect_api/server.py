@@ -21,7 +21,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from nightjar.flows.prefect_api import terminal
+from nightjar.flows.prefect_api import logs
 from nightjar.flows.prefect_api.api import require
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.environ import environment
@@ -128,7 +128,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         ):
             setup_logging()
             if not verbose:
-                terminal.quiet()
+                logs.quiet()
             try:
                 yield api
             finally:

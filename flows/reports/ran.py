@@ -1,12 +1,15 @@
-"""What a run reports that was carried out, and a person's answer to one."""
+"""What a command reports of what it did: a run, an answer, a publication, a failure, and the lines of a log."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.output.publications import Origin
+from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
 from nightjar.inference.run.account import Account, WorkersCost
 
@@ -122,3 +125,56 @@ class DecisionMade:
     def words(self) -> str:
         """Who said what, for people."""
         return Decision("", self.approved, self.by, self.note, self.at).words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationListed:
+    """One publication: when and by what it was made, and what it changed for readers.
+
+    latest: the run of the highest date. runs: the revision that readers see of each run.
+    """
+
+    publication: int
+    at: str
+    made_by: Origin
+    note: str
+    latest: str | None
+    runs: Mapping[str, int]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack(PublicationListed):
+    """The publication after a rollback. With dry_run it is the earlier one that would be shown again."""
+
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a command failed. error: the class of the exception. job, run_id: empty until they are known.
+
+    state: `failed`, `held` (another writer holds the run), `asks` (a person must say yes before it is published) or
+    `interrupted`.
+    """
+
+    state: str
+    error: str
+    message: str
+    job: str = ""
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a worker printed. time: UTC. shard: what was being scored, empty before the first one.
+
+    stream: `out`, `err`, or `note` where it is a remark of Nightjar's.
+    """
+
+    time: str
+    worker: str
+    shard: str
+    attempt: int
+    stream: str
+    text: str

@@ -20,12 +20,12 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
+from prefect.utilities.urls import url_for
 
 from nightjar.flows.nightly import nightly
 from nightjar.flows.pages.addresses import of_job
 from nightjar.flows.pages.escaping import code
 from nightjar.flows.prefect_api.api import api_url
-from nightjar.flows.prefect_api.pagelinks import deployment_page
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.runner import PatientRunner
 from nightjar.inference.engine import RAY, check_name
@@ -274,7 +274,7 @@ def serve(
         # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
         runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
         served = [
-            Served(job.name, path, schedule_of(job), deployment_page(_added(runner, deployment)))
+            Served(job.name, path, schedule_of(job), url_for("deployment", obj_id=_added(runner, deployment)) or "")
             for (path, job), deployment in zip(jobs.items(), made, strict=True)
         ]
         return runner, served, _pause(client, _gone(folder, jobs, known))

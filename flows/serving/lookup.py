@@ -15,7 +15,7 @@ from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
 from nightjar.flows.pages.report.index import ShownJob, ShownNight
 from nightjar.flows.pages.wording import late_table
-from nightjar.flows.prefect_api.pagelinks import run_pages
+from nightjar.flows.prefect_api.api import run_pages
 from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import BASELINE

@@ -6,8 +6,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -55,8 +55,9 @@ def serve_until_ended(
         with reporting_to(api, verbose=True) as reporting:
             reporting.wait()
             runner, served, paused = serve(jobs, folder, ray, engine, limit, api.check_alive, reports=reports.address)
-            told = _told_to_runs(reports.address, jobs)
-            with pages_of(served, reports, api.url, tell), told:
+            base = os.environ.get(addresses.BASE) or reports.address  # where people reach the reports
+            runs = {addresses.BASE: base, SERVED: json.dumps(list(jobs))}
+            with pages_of(served, reports, api.url, tell), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
                 _run_until_ended(runner, [*said, *_addresses(api, reports, console.is_terminal)], tell)
@@ -90,11 +91,6 @@ def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
     shown = reports.address.replace("//", f"//{passwords()['Reports']}@") if private else reports.address
     file = [] if private else [f"The names and passwords for these addresses are in {password_file()}."]
     return [f"Reports: {shown}", f"Pages: {pages}{ends}. Ctrl-C ends.", *file]
-
-
-def _told_to_runs(address: str, jobs: Iterable[str]) -> AbstractContextManager[None]:
-    """The runs that start meanwhile are of these jobs, and link their reports there or where a person says."""
-    return environment({addresses.BASE: os.environ.get(addresses.BASE) or address, SERVED: json.dumps(list(jobs))})
 
 
 async def _start(runner: Runner) -> None:

@@ -19,7 +19,7 @@ from prefect.concurrency.sync import concurrency as occupied
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from forked import forked, forked_light
-from nightjar.flows import concurrency
+from nightjar.flows import waiting
 from nightjar.inference.ledger.holders import this_holder
 from service import client, own_server
 from support import GATE, NIGHT, Lake, nightjar, permit, wait_until
@@ -154,6 +154,6 @@ def _end_leases(folder: Path) -> None:
 def test_a_holder_that_lives_is_not_called_dead() -> None:
     """Nor one on another machine, of which nothing is known."""
     here, elsewhere = this_holder("a 1"), replace(this_holder("b 1"), host="elsewhere")
-    told = concurrency.sentence("gpus", [here, elsewhere])
+    told = waiting.sentence("gpus", [here, elsewhere])
     assert told == f"waiting for a slot of the concurrency limit gpus, held by {here}; and by {elsewhere}"
-    assert "`prefect gcl inspect 'two words'`" in concurrency.sentence("two words", [])
+    assert "`prefect gcl inspect 'two words'`" in waiting.sentence("two words", [])

@@ -48,7 +48,7 @@ from proxy import fault_proxy
 
 from commands import DATE
 from forked import forked
-from nightjar.flows import concurrency
+from nightjar.flows import waiting
 from nightjar.flows.prefect_api.api import (
     ask_api,
     is_away,
@@ -412,7 +412,7 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
     prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefect itself gives up at once; a limit that does not exist is still said at once."""
-    monkeypatch.setattr(concurrency, "_ASK_S", 0.2)
+    monkeypatch.setattr(waiting, "_ASK_S", 0.2)
     with client(prefect_api) as asked:
         asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="waited-for", limit=1))
     (port,) = quiet_ports(1)
@@ -421,13 +421,13 @@ def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
         stack.enter_context(temporary_settings(patient))
         stack.enter_context(disable_run_logger())
         with fault_proxy(prefect_api, port), pytest.raises(JobError, match="tpus"):
-            concurrency._acquired("tpus", print)
+            waiting._acquired("tpus", print)
         # Nobody listens there now, as where a server has ended.
-        waiting = pool.submit(contextvars.copy_context().run, concurrency._acquired, "waited-for", print)
+        acquired = pool.submit(contextvars.copy_context().run, waiting._acquired, "waited-for", print)
         with pytest.raises(TimeoutError):
-            waiting.result(3)
+            acquired.result(3)
         stack.enter_context(fault_proxy(prefect_api, port))
-        waiting.result(60).close()
+        acquired.result(60).close()
 
 
 def test_a_fault_of_a_disk_is_no_fault_of_the_api(lake: Lake, prefect_api: str) -> None:
@@ -454,15 +454,15 @@ def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
 
 
 def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "_ASK_S", 0.01)
-    monkeypatch.setattr(concurrency, "_AWAY_S", 0.1)
+    monkeypatch.setattr(waiting, "_ASK_S", 0.01)
+    monkeypatch.setattr(waiting, "_AWAY_S", 0.1)
     nobody = {PREFECT_API_URL: f"http://127.0.0.1:{quiet_ports(1)[0]}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
     with (
         temporary_settings(nobody),
         disable_run_logger(),
         pytest.raises(RunFailed, match="no slot of the concurrency limit 'gpus'"),
     ):
-        concurrency._acquired("gpus", print)
+        waiting._acquired("gpus", print)
 
 
 # ---- who stopped a run --------------------------------------------------------------------------------------

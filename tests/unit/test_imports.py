@@ -110,7 +110,6 @@ ORDER = {
         "notifying",
         "tasks",
         "parameters",
-        "concurrency",
         "waiting",
         "pages",
         "prefect_api",
@@ -225,15 +224,12 @@ def importers(room: str, module: str) -> set[str]:
         (
             "flows",
             "ray",
-            {
-                f"flows/cluster/{name}.py"
-                for name in ("__init__", "connection", "importing", "internals", "local", "starting")
-            },
+            {f"flows/cluster/{name}.py" for name in ("__init__", "connection", "internals", "local")},
         ),
         (
             "flows",
             "prefect_ray",
-            {f"flows/cluster/{n}.py" for n in ("__init__", "importing", "internals", "connection", "tasks")},
+            {f"flows/cluster/{n}.py" for n in ("__init__", "internals", "connection", "tasks")},
         ),
         ("flows", "matplotlib", {"flows/pages/report/charts.py"}),
         ("flows", "jinja2", {"flows/pages/report/page.py"}),

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import json_schemas as schemas
 import pytest
 import typer
 
-from nightjar.flows.cli import schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
 from nightjar.flows.pages import standing
@@ -31,7 +31,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs" / "json"
 
 @pytest.mark.parametrize("command", schemas.REPORTS)
 def test_the_schema_in_the_docs_is_the_records(command: str) -> None:
-    """If not: `python -m nightjar.flows.cli.schemas docs/json`."""
+    """If not: `python tests/json_schemas.py docs/json`."""
     assert (DOCS / f"{command}.json").read_text() == schemas.schema(command)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.logs import logs as logs_command
-from nightjar.flows.pages import evidence
+from nightjar.flows.pages import failure
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -488,13 +488,13 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
         f"Last printed lines of shards without a result\n  shard {shard}\n    \\x1b[2Jlast words"
     )
     assert printed_last(request.storage, request.run_uri) == {shard: ["\x1b[2Jlast words"]}
-    page = "\n".join(evidence.printed(request))
+    page = "\n".join(failure.printed(request))
     assert f"shard `{shard}`\n\n- `\\x1b[2Jlast words`" in page
     assert f"`nightjar logs {lake.job_path} {DATE}`" in page
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
     assert RunReport(request, 1).shards()[0].printed_last == ()
-    assert evidence.printed(request) == []
+    assert failure.printed(request) == []
 
 
 def test_following_ends_with_the_run(lake: Lake) -> None:

@@ -19,7 +19,7 @@ import ray
 
 from nightjar.flows.cli.doctor import Listener, diagnose, listeners, told
 from nightjar.flows.cluster import connection, local
-from nightjar.flows.cluster.token import keep_token_private, readers_of_token
+from nightjar.flows.cluster.local import keep_token_private, readers_of_token
 from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
 from nightjar.inference.ledger.holders import Holder, this_holder
 

@@ -13,20 +13,15 @@ MAX_NIGHTS = 400
 """The most nights of the page: a year and a month. The ledger of each is read."""
 
 
+_ALIKE = ("date", "run_id", "revision", "publication", "rows", "metric", "seconds", "approved", "warned")
+
+
 def night_listed(line: RunLine) -> NightListed:
     """A line of `nightjar history`."""
     return NightListed(
-        date=line.date,
-        run_id=line.run_id,
-        revision=line.revision,
         state=line.standing.state,
-        publication=line.publication,
-        rows=line.rows,
         quarantined=line.rows_quarantined,
-        metric=line.metric,
-        seconds=line.seconds,
-        approved=line.approved,
-        warned=line.warned,
+        **{name: getattr(line, name) for name in _ALIKE},
     )
 
 

@@ -17,8 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from nightjar.flows.pages.escaping import visible
-from nightjar.flows.pages.evaluated import metric_lines, own_lines
-from nightjar.flows.pages.latelabels import late_lines
+from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
 from nightjar.flows.pages.report.charts import (
     Chart,
     Drawing,

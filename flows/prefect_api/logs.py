@@ -1,4 +1,4 @@
-"""What Prefect prints on the terminal of this process."""
+"""Prefect's logs: none on the terminal, and in the run's log our own errors are one sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from nightjar.inference.errors import NightjarError
 
 
 def quiet() -> None:
@@ -35,3 +37,26 @@ def _terminals() -> set[logging.StreamHandler[Any]]:
         for handler in logger.handlers
         if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect.")
     }
+
+
+_LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
+
+
+class _OneSentence(logging.Filter):
+    """Logs the error in place of "exited with unexpected exception" and a traceback of Prefect's own frames."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, NightjarError):
+            record.msg, record.args = f"{type(error).__name__}: {error}", ()
+            record.exc_info, record.exc_text = None, None
+        return True
+
+
+_one_sentence = _OneSentence()
+
+
+def expect_failures() -> None:
+    """Install the filter. Each process that runs our flow or a task calls this first; a second call does nothing."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_one_sentence)
