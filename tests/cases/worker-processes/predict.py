@@ -1,9 +1,6 @@
 """Each way in which a model starts processes of its own, as a torch DataLoader does."""
 
 import multiprocessing
-import os
-import signal
-import time
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
@@ -25,11 +22,6 @@ def score(batch):
     context = multiprocessing.get_context("fork")
     with context.Pool(2) as pool:
         assert pool.map(twice, rows) == right
-    stopped = context.Process(target=time.sleep, args=(60,))
-    stopped.start()
-    os.kill(stopped.pid, signal.SIGTERM)
-    stopped.join(30)
-    assert stopped.exitcode == -signal.SIGTERM, f"SIGTERM ends it with {stopped.exitcode}"
     data = TensorDataset(torch.tensor(rows, dtype=torch.float64))
     loader = DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork")
     return {"score": torch.cat([x for (x,) in loader]) * 2}
