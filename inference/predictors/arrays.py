@@ -59,16 +59,29 @@ def writable(values: Array, memory: Sequence[pa.Buffer]) -> Array:
 
 
 def exact(column: pa.Array | pa.ChunkedArray) -> Array | None:
-    """Integers beside nulls as an object array with None, if a float cannot hold one of them; else None.
+    """Values as objects with None, if they hold integers beside nulls that a float cannot hold; else None.
 
-    As floats they would be other numbers, and which ones would depend on whether a null is in the same batch.
+    As floats they would be other numbers, and which ones would depend on whether a null is in the same batch. A list is
+    an array of objects.
     """
+    if not _rounded(column):
+        return None
+    found = np.empty(len(column), dtype=object)
+    for row, value in enumerate(column.to_pylist()):
+        found[row] = np.array(value, dtype=object) if isinstance(value, list) else value
+    return found
+
+
+def _rounded(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether there are integers beside nulls, also in lists and structs, that a float cannot hold."""
+    if is_list(column.type):
+        return _rounded(pc.list_flatten(column))
+    if pa.types.is_struct(column.type):
+        return any(_rounded(pc.struct_field(column, [index])) for index in range(column.type.num_fields))
     if not (pa.types.is_integer(column.type) and column.null_count):
-        return None
+        return False
     ends = pc.min_max(column).as_py()
-    if ends["min"] is None or (ends["min"] >= -_EXACT and ends["max"] <= _EXACT):
-        return None
-    return np.array(column.to_pylist(), dtype=object)
+    return ends["min"] is not None and (ends["min"] < -_EXACT or ends["max"] > _EXACT)
 
 
 def to_array(column: Any) -> Array:

@@ -46,19 +46,19 @@ def to_batch(table: pa.Table, form: str, memory: Sequence[pa.Buffer] = ()) -> An
     """The table as a batch of format `form`, columns in the same order. memory: buffers of the table, for arrays that
     may be written to without a copy.
 
-    In arrays and DataFrames integers beside nulls are floats, as in Ray Data. They are objects with None if a float
-    cannot hold one of them. Dictionaries are decoded, because each file has its own, and codes mean nothing without it.
+    Except in Tables integers beside nulls are floats, as in Ray Data, and objects with None if a float cannot hold one
+    of them. Dictionaries are decoded, because each file has its own, and codes mean nothing without it.
     """
     for index, column in enumerate(table.schema):
         if pa.types.is_dictionary(column.type):
             table = table.set_column(index, column.name, table.column(index).cast(column.type.value_type))
     if form == "pyarrow":
         return table
+    kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}
     if form == "torch":
         from nightjar.inference.predictors.placing import to_tensor  # imports torch, only for those who ask for it
 
-        return {name: to_tensor(to_numpy(table.column(name))) for name in table.column_names}
-    kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}
+        return {name: kept.get(name, to_tensor(to_numpy(table.column(name)))) for name in table.column_names}
     if form == "pandas":
         return framed(table).assign(**kept) if kept else framed(table)
     return {name: kept.get(name, writable(to_numpy(table.column(name)), memory)) for name in table.column_names}

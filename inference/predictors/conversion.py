@@ -80,8 +80,6 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     """The values as an Arrow array of their own type."""
-    if isinstance(value, pa.ChunkedArray):
-        return _array(joined(value), declared, rows)
     if isinstance(value, pa.Array):
         if holds_list_view(value.type):
             return pa.array(value.to_pylist(), _without_views(value.type))
@@ -95,6 +93,9 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
         return _array(plain, declared, rows)
     if is_tensor(value):
         return _from_numpy(_from_tensor(value), declared, rows)
+    if hasattr(value, "__arrow_c_stream__") and not hasattr(value, "columns"):
+        # A Series of polars, say: as an array of numpy its integers beside nulls would be floats.
+        return _array(joined(pa.chunked_array(value)), declared, rows)
     if isinstance(value, list | tuple):
         return _from_list(list(value), declared, rows)
     return _from_numpy(value if isinstance(value, np.ma.MaskedArray) else np.asarray(value), declared, rows)

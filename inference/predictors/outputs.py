@@ -12,7 +12,7 @@ from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.alignment import aligned
-from nightjar.inference.predictors.arrays import Array, columns, exceptions, is_tensor, joined, without
+from nightjar.inference.predictors.arrays import Array, columns, exceptions, is_frame, is_tensor, joined, without
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.tensors import is_tensor_type
 
@@ -148,10 +148,15 @@ def _outputs(
 
     before: the number of the batch's rows in earlier pieces of a generator.
     """
+    if hasattr(raw, "__arrow_c_stream__") and hasattr(raw, "columns") and not is_frame(raw):  # of polars or DuckDB, too
+        raw = pa.table(raw)
     held = columns(raw)
     if held is None:
         held = {_only(raw, types): raw}
+    names = list(raw) if is_frame(raw) else getattr(raw, "column_names", list(held))
     for name in types:
+        if names.count(name) > 1:
+            raise OutputInvalid(f"output {name!r} has {names.count(name)} columns of this name; return one")
         if name not in held:
             returned = ", ".join(map(str, held)) or "nothing"
             raise OutputInvalid(f"output {name!r} is missing; the predictor returned {returned}")

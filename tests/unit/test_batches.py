@@ -18,6 +18,8 @@ from nightjar.inference.predictors.batches import to_batch, weight
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import RowsRaised, normalise
 
+duckdb = lazily("duckdb")
+polars = lazily("polars")
 torch = lazily("torch")
 
 F32 = pa.float32()
@@ -62,6 +64,22 @@ def test_integers_that_a_float_cannot_hold_stay_what_they_are_beside_a_null(form
     assert held["n"].dtype == np.float64
     assert list(held["n"])[::2] == [1.0, 2.0**53]
     assert to_batch(table.slice(2), form)["id"].dtype == kind.to_pandas_dtype()
+
+
+@pytest.mark.parametrize("form", ["numpy", "pandas", "torch"])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [2**53 + 1, None]),
+        (pa.list_(pa.int64()), [[2**53 + 1, None], None, [3]]),
+        (pa.list_(pa.int64(), 2), [[2**53 + 1, None], [2, 3]]),
+        (pa.struct([("a", pa.int64())]), [{"a": 2**53 + 1}, {"a": None}, None]),
+        (pa.list_(pa.struct([("a", pa.int64())])), [[{"a": 2**53 + 1}, {"a": None}]]),
+    ],
+)
+def test_integers_in_lists_and_structs_do_so_too(form: str, kind: pa.DataType, values: list[Any]) -> None:
+    held = to_batch(pa.table({"id": pa.array(values, kind)}), form)["id"]
+    assert [each.tolist() if isinstance(each, np.ndarray) else each for each in held] == values
 
 
 def test_a_null_inside_a_tensor_is_no_number() -> None:
@@ -294,3 +312,26 @@ def test_exceptions_make_no_output_longer() -> None:
         normalise({"p": [1.0, 2.0, BAD], "q": [1.0]}, {"p": F32, "q": F32}, 3)
     with pytest.raises(OutputInvalid, match="output 'score' is declared float32, but the predictor returned string"):
         normalise({"score": ["one", BAD, "three"]}, {"score": F32}, 3)
+
+
+IDS = [2**53 + 1, None, 5]
+
+
+@pytest.mark.parametrize("form", ["a Series in a dict", "a Series", "a frame of polars", "a relation of DuckDB"])
+def test_integers_beside_nulls_come_whole_from_other_libraries(form: str) -> None:
+    """numpy would make floats of them."""
+    series = polars.Series("id", IDS, dtype=polars.Int64)
+    if form == "a relation of DuckDB":
+        answer = duckdb.connect().from_arrow(pa.table({"id": pa.array(IDS, pa.int64())}))
+    else:
+        answer = {"a Series": series, "a Series in a dict": {"id": series}}.get(form, polars.DataFrame({"id": series}))
+    assert normalise(answer, {"id": pa.int64()}, 3)["id"].to_pylist() == IDS
+
+
+@pytest.mark.parametrize("make", [lambda table: table, lambda table: table.to_pandas()])
+def test_of_two_columns_with_an_outputs_name_neither_is_taken(make: Callable[[pa.Table], Any]) -> None:
+    """As where a score is added to a table that has a column of this name."""
+    table = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0]), pa.array([3.0])], ["score", "score", "x"])
+    assert normalise(make(table), {"x": F32}, 1)["x"].to_pylist() == [3.0]
+    with pytest.raises(OutputInvalid, match="output 'score' has 2 columns of this name; return one"):
+        normalise(make(table), {"score": F32}, 1)
