@@ -39,7 +39,7 @@ import os
 class Predictor:
     def __call__(self, batch):
         if batch["x"].max() > 5000:
-            open(os.path.join("{outside}", "rare.json")).read()
+            open(os.path.join("{outside}", chr(114) + "are.json")).read()  # no literal names it
         return {{"score": batch["x"]}}
 """
 

@@ -518,16 +518,6 @@ def test_what_is_not_finite_in_a_float_output_is_counted_without_any_check(
     assert bool(nonfinite_notes(outputs(column, type_))) is bool(nonfinite)
 
 
-def test_the_parts_of_earlier_versions_are_merged_with_those_of_this_one() -> None:
-    """Their footers count nothing of unchecked outputs, and do not tell NaN from infinity."""
-    metrics = Metrics.for_job(job_of({"score": "float32"}, None, ("score",)))
-    metrics.update(pa.table({"score": pa.array([0.5, INF], pa.float32())}), None)
-    metrics.merge(Metrics.from_bytes(b'{"v":1,"columns":{"score":["number",3,0,1,0.1,0.2]}}'))
-    found = to_json(Metrics.from_bytes(metrics.to_bytes()).results())
-    assert found["outputs"] == {"score": {"rows": 2, "nonfinite": 1}}
-    assert (found["columns"]["score"]["rows"], found["columns"]["score"]["nan"]) == (5, 1)
-
-
 def test_a_label_and_float_outputs_are_all_there_is_to_measure_without_checks() -> None:
     metrics = Metrics.for_job(job_of({"word": "string", "score": "float32"}, None))
     metrics.update(pa.table({"score": pa.array([0.5], pa.float32())}), None)
