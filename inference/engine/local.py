@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import cloudpickle
 import pyarrow as pa
 
-from nightjar.inference import witness
+from nightjar.inference import predictors, witness
 from nightjar.inference.engine.auditing import audit_here, each_here
 from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFailed
 from nightjar.inference.garbage import users_code_begins
@@ -63,7 +64,8 @@ class LocalEngine:
         """In a process of its own, which has ended when this returns: a model may crash, hang or take all memory."""
         loaded: Loaded | None = None
         key, stall_s, answered_at = _loaded_by(spec.job), spec.job.retry.stall_s, time.monotonic()
-        with Child(_tried, spec, list(places), steps) as child:
+        # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
+        with Child(_tried, cloudpickle.dumps((spec, list(places), steps))) as child:
             try:
                 for outcome in child.answers():
                     if isinstance(outcome, JobError):
@@ -152,8 +154,13 @@ def _loaded_by(job: Job) -> str:
     return f"{job.loaded_by} ({', '.join(paths)})" if paths else job.loaded_by
 
 
-def _tried(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps) -> Iterator[Outcome]:
-    """Preflight, with the time limit of each step; what the code prints is kept with the run."""
+def _tried(given: bytes) -> Iterator[Outcome]:
+    """Preflight, with the time limit of each step; what the code prints is kept with the run.
+
+    given: spec, places and steps, as for `LocalEngine.preflight`.
+    """
+    spec, places, steps = cloudpickle.loads(given)
+    predictors.warm(spec.job)  # the limit is for the model, not for the import of its library
     logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
     try:
         with ExitStack() as during:

@@ -22,7 +22,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
 import psutil
 
 from nightjar.inference.errors import NightjarError
@@ -92,8 +91,7 @@ class Child:
         self._answers, answer = _FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
         error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
-        # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
-        given = answer, error, dict(os.environ), cloudpickle.dumps((work, args))
+        given = answer, error, dict(os.environ), work, args
         self._process = _FORKS.Process(target=_run, args=given, daemon=daemon)
         with _no_program(), error:
             self._process.start()
@@ -190,7 +188,8 @@ def _run(
     answer: Connection,
     error: Connection,
     environ: Mapping[str, str],
-    given: bytes,
+    work: Callable[..., Iterable[Any]],
+    args: tuple[Any, ...],
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     os.setsid()
@@ -203,7 +202,6 @@ def _run(
     os.dup2(2, 1)
     end = _End()
     try:
-        work, args = cloudpickle.loads(given)
         for found in work(*args):
             answer.send(found)
     except NightjarError as raised:
