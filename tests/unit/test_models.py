@@ -194,7 +194,7 @@ def test_scoring_again_compares_every_models_outputs(lake: Lake) -> None:
     assert (gate.passed, gate.observed) == (True, "0 of 8,000 rows of 8 shards differ")
     lake.write_model(MODULE.replace("DOUBLE", "[]").replace("NAMED", "[]").replace("[each, -each]", "[each, RANDOM]"))
     text = (lake.folder / "model.py").read_text()
-    (lake.folder / "model.py").write_text("import random\n" + text.replace("RANDOM", "random.random()"))
+    (lake.folder / "model.py").write_text("import random\n" + text.replace("RANDOM", "random.random() * (len(batch['id']) > 32)"))
     with pytest.raises(GateFailed, match="'named_pair' was"):
         lake.run(date="2026-11-20")
 
@@ -543,7 +543,8 @@ def test_rows_that_a_model_loses_and_rows_without_a_folder_are_counted_together_
     else:
         assert isinstance(last, Failed)
         assert last.message == (
-            "4 rows failed where at most 3 may (retry.max_quarantined); the first is row 2: ValueError: no double of 2"
+            "4 rows failed where at most 3 may (retry.max_quarantined); the first is row 2: ValueError: no double of 2 "
+            "(model.py:5, in double)"
         )
 
 
