@@ -266,7 +266,7 @@ WAYS: dict[str, Way] = {
         AGAIN, "W = float((HERE / 'v').read_text())", {"v1": "1"}, put("v1", "2"), linked("job/v", "v1")
     ),
     "a hidden settings file": Way(
-        AGAIN, "W = float((HERE / '.env').read_text())", {"job/.env": "1"}, put("job/.env", "2")
+        REFUSED, "W = float((HERE / '.env').read_text())", {"job/.env": "1"}, put("job/.env", "2")
     ),
     "a module that hides an installed one": Way(AGAIN, "W = 1", {}, put("job/yaml.py", "W = 2")),
     "a file that is gone": Way(

@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "absent input of a date": (
         {"input__uri": "in/{date:%Y/%m/%d}/"},
-        r"input\.uri: no input files at {folder}/in/2026/11/19/",
+        r"input\.uri: no input files at {folder}/in/2026/11/19/: {folder}/in/2026/11/19 does not exist",
     ),
     "input inside output": (
         {"output__uri": "."},
@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pattern of a web server": (
         {"input__uri": "https://host/{date}/*.csv?x=1"},
-        r"{job}: input\.uri: 'https://host/\{date\}/\*\.csv\?x=1' is a pattern of a web server, which lists .*",
+        r"{job}: input\.uri: 'https://host/\{date\}/\*\.csv\?sha256=[0-9a-f]+' is a pattern of a web server, which lists .*",
     ),
 }
 

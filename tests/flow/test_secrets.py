@@ -322,7 +322,7 @@ def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
         storage.write(f"{bucket}/part-{index}.parquet", part if index < 2 else b"PAR1 damaged PAR1")
     signed = [server.sign(f"{bucket}/part-{index}.parquet") for index in range(3)]
     lake.write_model(MODEL)
-    listed = {"list": "../names-{date}.txt"}
+    listed = {"list": "../names-{date}.txt", "within": [server.endpoint]}
     lake.write_job(input=listed, retry__max_quarantined=0.1, retry__backoff_s=0.01, notify=None)
     lists = {DATE: signed[:2], DAMAGED: signed[1:], "2026-11-21": [signed[0], f"{signed[1]}f"]}
     for night, urls in lists.items():

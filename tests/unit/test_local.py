@@ -135,7 +135,10 @@ def test_a_row_that_ends_its_process_is_seen_to_do_so(lake: Lake) -> None:
         ('raise OSError("no such weights")', r"loading model:Model failed with OSError: no such weights"),
         ('raise ValueError("bad \\ud83d")', "loading model:Model failed with ValueError: bad \ud83d"),
         ("sys.exit(3)", r"loading model:Model ended its process \(exit code 3\), without an exception; load it once"),
-        ("os.abort()", r"loading model:Model ended its process \(signal 6, Aborted\), without an exception; load it once"),
+        (
+            "os.abort()",
+            r"loading model:Model ended its process \(signal 6, Aborted\), without an exception; load it once",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_not_the_rows_fault(lake: Lake, made: str, said: str) -> None:
@@ -208,7 +211,10 @@ def test_what_goes_wrong_before_the_row_is_scored_is_told_as_such(
 def test_a_model_that_cannot_be_loaded_cannot_be_measured_and_is_said(lake: Lake) -> None:
     request = lake_of(lake, 'raise OSError("no such weights")').request()
     found = run.discover(request)
-    with pytest.raises(JobError, match=r"^model\.uses: loading model:Model failed with OSError: no such weights \(model.py:\d+, in __init__\)$"):
+    with pytest.raises(
+        JobError,
+        match=r"^model\.uses: loading model:Model failed with OSError: no such weights \(model.py:\d+, in __init__\)$",
+    ):
         measure_shard(request, found, run.plan(request, found).plan)
 
 

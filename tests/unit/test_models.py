@@ -194,7 +194,9 @@ def test_scoring_again_compares_every_models_outputs(lake: Lake) -> None:
     assert (gate.passed, gate.observed) == (True, "0 of 8,000 rows of 8 shards differ")
     lake.write_model(MODULE.replace("DOUBLE", "[]").replace("NAMED", "[]").replace("[each, -each]", "[each, RANDOM]"))
     text = (lake.folder / "model.py").read_text()
-    (lake.folder / "model.py").write_text("import random\n" + text.replace("RANDOM", "random.random() * (len(batch['id']) > 32)"))
+    (lake.folder / "model.py").write_text(
+        "import random\n" + text.replace("RANDOM", "random.random() * (len(batch['id']) > 32)")
+    )
     with pytest.raises(GateFailed, match="'named_pair' was"):
         lake.run(date="2026-11-20")
 

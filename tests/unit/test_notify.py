@@ -112,7 +112,10 @@ def test_a_published_night_is_told_once_with_its_warnings(lake: Lake) -> None:
         assert notifying.published(finished(lake)) == "", "nothing to score, so no news"
         assert notifying.failed(lake.request(), RunFailed("not asked for")) == ""
     (body,) = hook.posted
-    assert (body["event"], body["verdict"]) == ("published", "published as #1: 8,000 of 8,000 rows, 8 shards")
+    assert (body["event"], body["verdict"]) == (
+        "published",
+        "published as #1: 8,000 of 8,000 rows, 8 shards, 1 gate warned",
+    )
     assert body["cause"].startswith("score.max: The greatest 'score' is 15998, above")
     assert body["command"] == f"nightjar files {lake.job_path} --run-id {NIGHT}"
 

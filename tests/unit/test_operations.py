@@ -93,11 +93,10 @@ FIRST = {
         "create plan": 1,
         "create probe": 2,
         "create run record": 1,
-        "create snapshot": 1,
         "delete probe": 1,
         "list ledger": 17,
         "list publications": 1,
-        "open input": 9,
+        "open input": 8,
         "read ledger": 1,
         "read probe": 1,
         "stat input": 16,
@@ -122,7 +121,7 @@ FIRST = {
         "delete places": 1,
         "leftovers parts": 2,
         "list ledger": 1,
-        "list parts": 2,
+        "list parts": 3,
         "list places": 1,
         "list publications": 3,
         "read ledger": 6,
@@ -173,6 +172,7 @@ AGAIN = {
     },
     "publish": {
         "list not begun": 1,
+        "list parts": 1,
         "list places": 1,
         "list publications": 3,
         "read manifest": 1,
@@ -204,7 +204,7 @@ CONTINUED = {
         "list ledger": 16,
         "list places": 1,
         "list publications": 1,
-        "open input": 8,
+        "open input": 7,
         "read ledger": 7,
         "read owner": 1,
         "read places": 1,
@@ -235,7 +235,7 @@ CONTINUED = {
         "delete places": 1,
         "leftovers parts": 2,
         "list ledger": 1,
-        "list parts": 2,
+        "list parts": 3,
         "list places": 1,
         "list publications": 3,
         "read ledger": 10,
@@ -458,10 +458,10 @@ def test_a_large_model_is_hashed_once_by_the_driver_and_once_per_node(
     weights = counted.lake.folder / "weights.bin"
     weights.write_bytes(b"2")
     counted.lake.write_job(model__uses="model:Weighted", model__path="weights.bin", model__batch_size=256)
-    driver, node, publication = 1, 1, 1
+    driver, publication = 1, 1  # the node's is preflight's, in a process of its own, where Python's hook is not
     before = opened(str(weights))
     counted.run()
-    assert opened(str(weights)) - before == driver + node + publication
+    assert opened(str(weights)) - before == driver + publication
     request = counted.request()
     before = opened(str(weights))
     for _ in range(3):

@@ -71,7 +71,7 @@ def test_a_secret_in_an_error_of_loading_is_not_told(lake: Lake, monkeypatch: py
     lake.write_model("import os\nraise ValueError(os.environ['THE_KEY'])\n")
     ready(lake, {"THE_KEY": "${OF_TONIGHT}"})
     with pytest.raises(
-        JobError, match=r"^model\.uses: importing module 'model' failed with ValueError: \*\*\*$"
+        JobError, match=r"^model\.uses: importing module 'model' failed with ValueError: \*\*\* \(model\.py:2\)$"
     ) as caught:
         lake.run()
     assert caught.value.__cause__ is None

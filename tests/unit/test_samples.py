@@ -100,7 +100,7 @@ def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lak
     refuse_broken(lake.request().job, found)
     assert sample_notes(lake.worker_spec(), found)[2:] == [
         "1 of 416 sample rows cannot be scored, and retry.max_quarantined = 0.001 allows 8 of the whole run; the "
-        f"first: {lake.folder}/data/part-02.parquet: ValueError: not 4010",
+        f"first: {lake.folder}/data/part-02.parquet: ValueError: not 4010 (model.py:7, in score)",
     ]
     (note,) = last.notes
     assert note.startswith("'score' is NaN or infinite in 1 value of 415 rows of the sample; a check ")
@@ -168,7 +168,7 @@ def test_one_batch_is_as_large_as_the_workers(lake: Lake) -> None:
     # The other files hold 2,000 rows: there it can be scored.
     assert isinstance(last, Examined)
     (said,) = last.notes
-    assert "rows 0 to 2999 together raise ValueError: too many. Mend" in said
+    assert "rows 0 to 2999 together raise ValueError: too many (model.py:3, in score). Mend" in said
     assert said.endswith("give it smaller ones: model.batch_size")
     lake.write_file("part-01.parquet", 3000, 3000, row_group=3000)
     assert examined(lake)[-1] == said
@@ -218,7 +218,10 @@ def test_of_several_models_each_has_a_whole_batch_and_each_row_counts_once(lake:
     last = examined(lake)[-1]
     assert isinstance(last, Examined)
     assert (last.sampled.rows, last.sampled.failed) == (7 * 32 + 1000, 1)
-    assert last.sampled.first_failure == f"{lake.folder}/data/part-00.parquet, large: ValueError: not 400"
+    assert (
+        last.sampled.first_failure
+        == f"{lake.folder}/data/part-00.parquet, large: ValueError: not 400 (model.py:6, in other)"
+    )
     assert last.sampled.nonfinite == (("small_score", 1), ("large_score", 1))
     assert [note.partition(" rows of")[0] for note in last.notes] == [
         "'small_score' is NaN or infinite in 1 value of 324",

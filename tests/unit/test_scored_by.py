@@ -60,7 +60,7 @@ def test_the_same_code_in_another_folder_is_the_same(make_job: MakeJob) -> None:
     assert of(make_job("here")) == of(make_job("there"))
 
 
-@pytest.mark.parametrize("name", ["mine.py", "vocab.json", "pkg/unused.py", "lib.zip", "h.pyc", "x.so", ".env"])
+@pytest.mark.parametrize("name", ["mine.py", "vocab.json", "pkg/unused.py", "lib.zip", "h.pyc", "x.so", ".hidden"])
 def test_any_file_beside_the_job_is_part_of_what_scores(make_job: MakeJob, name: str) -> None:
     """No import has to be guessed, and no reader be seen."""
     before = of(make_job())
@@ -304,8 +304,8 @@ def test_what_to_do_about_a_new_file_is_said_unless_it_is_a_module(make_job: Mak
     assert "log1" not in cure(before, identify(job, fix(STORAGE, job), COLUMNS))
 
 
-def test_keys_that_would_be_kept_with_the_code_are_named(make_job: MakeJob) -> None:
-    """The output is often a shared bucket; `check` says what would go there."""
+def test_keys_beside_the_job_are_left_out_and_named(make_job: MakeJob) -> None:
+    """The output is often a shared bucket; `check` says what does not go there."""
     files = {
         "mine.py": "",
         "prep.py": "",
@@ -316,8 +316,8 @@ def test_keys_that_would_be_kept_with_the_code_are_named(make_job: MakeJob) -> N
     }
     job = make_job(files=files)
     assert described(job, fix(STORAGE, job))[1:] == [
-        ".env, keys/id_rsa: kept in /out with the code, where all readers can see it; if no score depends on it, "
-        "name it in .rayignore"
+        "left out, so your code will not find it when it scores: .env: it may hold a key or a password, keys/id_rsa: "
+        "it may hold a key or a password"
     ]
 
 

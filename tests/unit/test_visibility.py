@@ -243,18 +243,6 @@ def test_a_rollback_undoes_the_taking_away_of_a_night_too(output: str) -> None:
     assert seen(output) == dict.fromkeys(NIGHTS, 1)
 
 
-def test_snapshots_of_older_releases_say_in_their_note_alone_what_made_them(output: str) -> None:
-    """A rollback goes back from them as before: to what was before the publication that was rolled back to."""
-    visibility.rollback(LakeStorage(), output, 2)
-    for path in Path(output, "publications").iterdir():
-        content = json.loads(path.read_text())
-        del content["origin"]
-        path.write_text(json.dumps(content))
-    made = [publish.snapshot(LakeStorage(), output, number).origin for number in range(1, 5)]
-    assert made == [*(Origin("publish", night, 1) for night in NIGHTS), Origin("rollback", to=2)]
-    assert visibility.rollback(LakeStorage(), output, None).origin == Origin("rollback", to=1)
-
-
 def test_publications_are_listed_with_what_each_changed(output: str) -> None:
     finished(output, "2026-11-18", 2)
     visibility.rollback(LakeStorage(), output, 2)
