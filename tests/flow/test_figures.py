@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_each_figure_of_a_night_is_the_same_everywhere(lake: Lake, api_env: dict
     found = httpx.post(
         f"{api_env['PREFECT_API_URL']}/artifacts/filter",
         json={"artifacts": {"key": {"any_": ["lake-summary"]}}},
-        auth=tuple(api_env["PREFECT_API_AUTH_STRING"].split(":", 1)),
+        auth=tuple(os.environ["PREFECT_API_AUTH_STRING"].split(":", 1)),
     ).json()
     page = next(each["data"] for each in found if str(lake.out) in each["data"])
     assert f"| took | {took} |" in page

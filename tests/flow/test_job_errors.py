@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "pattern of a web server": (
         {"input__uri": "https://host/{date}/*.csv?x=1"},
-        r"{job}: input\.uri: 'https://host/\{date\}/\*\.csv\?sha256=[0-9a-f]+' is a pattern of a web server, which lists .*",
+        r"{job}: input\.uri: 'https://host/\{date\}/\*\.csv\?sha256=\w+' is a pattern of a web server, which .*",
     ),
 }
 

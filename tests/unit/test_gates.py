@@ -496,8 +496,8 @@ LEFT_OUT = " (1,500 left out: their input has changed since)"
             f"1,500 of 3,000 rows of 2,000 shards differ{LEFT_OUT}",
             "Scored again, 1,500 of 3,000 rows of 2,000 shards came out different; row 3 of a.parquet: 1.0. A device "
             "may be computing wrongly, or the model answers differently each time, or beside other rows (model.rows). "
-            "Score everything again with --fresh, on other machines if you suspect one worker; if the model is that inexact, raise "
-            "rescore.tolerance or, where whole answers differ, rescore.differing.",
+            "Score everything again with --fresh, on other machines if you suspect one worker; if the model is that "
+            "inexact, raise rescore.tolerance or, where whole answers differ, rescore.differing.",
         ),
     ],
 )
