@@ -95,7 +95,7 @@ def test_a_row_that_kills_its_process_is_found_and_quarantined(lake: Lake) -> No
 
     replayed = forked(*shlex.split(lost["replay"].iloc[0])[1:])
     assert replayed.returncode == 1
-    assert "row 3 ended its process (signal 11)" in replayed.stdout
+    assert "row 3 ended its process (signal 11, Segmentation fault)" in replayed.stdout
 
 
 def assert_the_last_words_are_kept(lake: Lake) -> None:
