@@ -258,11 +258,15 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture(autouse=True)
-def _path() -> Iterator[None]:
-    """Takes back the folders of a test's jobs from Python's path: with hundreds of them everything is found slowly."""
-    before = list(sys.path)
+def _process() -> Iterator[None]:
+    """Restores this process's folder and Python's path, which a predictor's process changes for the job's code.
+
+    With the folders of hundreds of jobs on its path, Python finds everything slowly.
+    """
+    folder, path = Path.cwd(), list(sys.path)
     yield
-    sys.path[:] = before
+    os.chdir(folder)
+    sys.path[:] = path
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -289,12 +288,10 @@ def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lak
     (lake.folder / ".rayignore").write_text("words.json\n")
     (lake.folder / "words.json").write_text("{}")
     spec = replace(lake.ready(model__uses="model:Predictor").worker_spec(), own_process=True)
-    before = Path.cwd()
     try:
         with pytest.raises(JobError) as failed:
             open_scorers(spec)
     finally:
-        os.chdir(before)
         witness.unwatch()
     assert str(failed.value) == (
         "model.uses: loading model:Predictor failed with FileNotFoundError: [Errno 2] No such file or directory: "

@@ -114,7 +114,11 @@ def test_what_a_power_cut_left_goes_after_a_week(temporary: Path) -> None:
     for folder in (lost, kept, empty, in_use):
         os.utime(folder, (week, week))
     env = {**os.environ, "NIGHTJAR_RAY_FOLDER": str(in_use)}
-    with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE) as user:
+    with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as user:
+        assert user.stdin
+        assert user.stdout
+        user.stdin.write(b"\n")
+        assert user.stdout.read(1)  # so that the new program has its environment
         local.tidy_up()
         user.communicate(b"")
     assert user.returncode == 0
