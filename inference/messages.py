@@ -22,7 +22,8 @@ _LIBRARIES = (str(Path(__file__).parent) + "/", sysconfig.get_path("stdlib") + "
 _COPY = re.compile(r"^.*/processes/[^/]+/job/")
 """Where `identity.unpacking` puts the code of a process."""
 
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+INSTALLED = ("/site-packages/", "/dist-packages/")
+"""Parts of the paths of installed packages."""
 
 
 def raised_at(error: BaseException) -> str:
@@ -32,7 +33,7 @@ def raised_at(error: BaseException) -> str:
     found = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if not file.startswith(_LIBRARIES) and not any(part in file for part in _INSTALLED):
+        if not file.startswith(_LIBRARIES) and not any(part in file for part in INSTALLED):
             found = _at(file, line) + (f", in {name}" if not name.startswith("<") else "")
     if isinstance(error, SyntaxError) and error.filename:
         found = _at(error.filename, error.lineno or 0)

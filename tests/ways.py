@@ -209,7 +209,7 @@ WAYS: dict[str, Way] = {
         put("job/h.py", "W = 2"),
     ),
     "a module's name computed in a loop": Way(
-        AGAIN,
+        REFUSED,
         "for n in 'gh':\n    W = __import__(n).W",
         {"job/h.py": "W = 1", "job/g.py": "W = 1"},
         put("job/h.py", "W = 2"),
@@ -239,7 +239,7 @@ WAYS: dict[str, Way] = {
         put("job/libs/h.py", "W = 2"),
     ),
     "a compiled module that Python prefers": Way(
-        AGAIN, "W = 1", {"job/h.py": "W = 1", "job/h.so": "1"}, put("job/h.so", "2")
+        AGAIN, "try:\n from h import W\nexcept ImportError:\n W = 1", {"job/h.py": "W = 1"}, put("job/h.so", "2")
     ),
     "a module with only its bytecode": Way(AGAIN, "from h import W", {}, compiled("W = 2"), compiled("W = 1")),
     "source of the same size and time": Way(AGAIN, "from h import W", {"job/h.py": "W = 1"}, put("job/h.py", "W = 2")),
@@ -268,22 +268,52 @@ WAYS: dict[str, Way] = {
     "a hidden settings file": Way(
         REFUSED, "W = float((HERE / '.env').read_text())", {"job/.env": "1"}, put("job/.env", "2")
     ),
-    "a module that hides an installed one": Way(AGAIN, "W = 1", {}, put("job/yaml.py", "W = 2")),
+    "a module that hides an installed one": Way(AGAIN, "import yaml\nW = 1", {}, put("job/yaml.py", "W = 2")),
     "a file that is gone": Way(
         AGAIN, "W = 1 if (HERE / 'v').exists() else 2", {"job/v": "1"}, lambda root: (root / "job" / "v").unlink()
     ),
-    "a YAML file that is no job": Way(AGAIN, "W = 1", {"job/net.yaml": "model: 1"}, put("job/net.yaml", "model: 2")),
-    "a file that an ignore file names": Way(
+    "a YAML file that a pattern of the code names": Way(
+        AGAIN,
+        "kind = 'net'\nW = len(open(HERE / f'{kind}.yaml').read())",
+        {"job/net.yaml": "model: 1"},
+        put("job/net.yaml", "model: 2"),
+    ),
+    "a file whose name the code computes": Way(
+        REFUSED, "W = float(open(HERE / chr(118)).read())", {"job/v": "1"}, put("job/v", "2")
+    ),
+    "a file whose name the code computes, read if it can be": Way(
         REFUSED,
+        "try:\n W = float(open(HERE / chr(118)).read())\nexcept OSError:\n W = 1",
+        {"job/v": "1"},
+        put("job/v", "2"),
+    ),
+    "a folder that the code lists": Way(
+        REFUSED, "W = len([p for p in HERE.iterdir() if p.name != 'x'])", {"job/v": "1"}, put("job/u", "2")
+    ),
+    "a file of a folder that the code lists, in `model.code`": Way(
+        AGAIN,
+        "W = sum(float(p.read_text()) for p in HERE.iterdir() if p.suffix == '.txt')",
+        {"job/v.txt": "1"},
+        put("job/v.txt", "2"),
+        job={"model": {"code": ["*.txt"]}},
+    ),
+    "a file that an option names": Way(
+        AGAIN,
+        files={"job/v": "1", "job/predict.py": "def score(batch, w):\n return {'score': batch['x']}"},
+        change=put("job/v", "2"),
+        job={"model": {"options": {"w": "v"}}},
+    ),
+    "a file that an ignore file names": Way(
+        AGAIN,
         "W = float((HERE / 'm.bin').read_text())",
         {"job/m.bin": "1", "job/.gitignore": "*.bin"},
         put("job/m.bin", "2"),
     ),
     "a file of a program's own folder": Way(
-        REFUSED, "W = float((HERE / '.cache' / 'w').read_text())", {"job/.cache/w": "1"}, put("job/.cache/w", "2")
+        AGAIN, "W = float((HERE / '.cache' / 'w').read_text())", {"job/.cache/w": "1"}, put("job/.cache/w", "2")
     ),
     "a file of a program's own folder by its full name": Way(
-        SAID, "W = float((OUT / 'job' / '.cache' / 'w').read_text())", {"job/.cache/w": "1"}, put("job/.cache/w", "2")
+        AGAIN, "W = float((OUT / 'job' / '.cache' / 'w').read_text())", {"job/.cache/w": "1"}, put("job/.cache/w", "2")
     ),
     # ---- the job and its model
     "the predictor's code": Way(AGAIN, change=put("job/predict.py", HEAD + "W = 2" + SCORE)),
@@ -318,29 +348,12 @@ WAYS: dict[str, Way] = {
     "an installed package that `uses` names": Way(
         AGAIN,
         files=package("1.0", "def score(b): ..."),
-        change=installed("1.0", "def score(b): pass"),
+        change=installed("2.0", "def score(b): pass"),
         job={"model": {"uses": "mylib:score"}},
     ),
-    "an installed package edited in place": Way(SAID, "from mylib import W", package("1.0"), installed("1.0", "W = 2")),
     "an installed package of another version": Way(SAID, "from mylib import W", package("1.0"), installed("2.0")),
-    "data of an installed package edited in place": Way(
-        SAID,
-        "from mylib import W",
-        {
-            **package("1.0", "from pathlib import Path\nW = float(Path(__file__).with_name('w').read_text())"),
-            "site-packages/my_lib-1.dist-info/RECORD": "mylib/__init__.py,,\nmylib/w,sha256=any,1\n",
-            "site-packages/mylib/w": "1",
-        },
-        put("site-packages/mylib/w", "2"),
-    ),
     "a package that counts": Way(
         AGAIN, "from mylib import W", package("1.0"), installed("2.0"), job={"identity": {"packages": ["my-lib"]}}
-    ),
-    "a large file of a package that counts": Way(
-        AGAIN,
-        files={**package("1.0"), "site-packages/mylib/w.bin": LARGE},
-        change=put("site-packages/mylib/w.bin", LARGE[1:] + "y"),
-        job={"identity": {"packages": ["my-lib"]}},
     ),
     "an editable package that counts": Way(
         AGAIN,
@@ -360,14 +373,6 @@ WAYS: dict[str, Way] = {
     # ---- outside
     "an environment variable": Way(SAID, "W = float(os.environ.get('NJ_W', 1))", variable=("NJ_W", "2")),
     "an environment variable by getenv": Way(SAID, "W = float(os.getenv('NJ_W', '1'))", variable=("NJ_W", "2")),
-    "an environment variable that an installed predictor reads": Way(
-        SAID,
-        files=package(
-            "1.0", "import os\nW = float(os.getenv('NJ_W', '1'))\ndef score(b): return {'score': b['x'] * W}"
-        ),
-        job={"model": {"uses": "mylib:score"}},
-        variable=("NJ_W", "2"),
-    ),
     "a file elsewhere": Way(SAID, "W = float((OUT / 'w').read_text())", {"w": "1"}, put("w", "2")),
     "an array elsewhere": Way(
         SAID, "import numpy as np\nW = np.fromfile(OUT / 'w.bin', 'u1')[0]", {"w.bin": "1"}, put("w.bin", "2")
@@ -390,7 +395,7 @@ WAYS: dict[str, Way] = {
         put(f"{SENT}/sent.py", "W = 2"),
     ),
     "a file that lies among the input": Way(
-        SAID,
+        AGAIN,
         "W = float((OUT / 'job' / 'data' / 'airports.json').read_text())",
         {"job/data/airports.json": "1"},
         put("job/data/airports.json", "2"),
@@ -475,6 +480,33 @@ SILENT: dict[str, Way] = {
 
 
 UNSEEN: dict[str, Way] = {
+    "an installed package edited in place": Way(
+        "silent", "from mylib import W", package("1.0"), installed("1.0", "W = 2")
+    ),
+    "data of an installed package edited in place": Way(
+        "silent",
+        "from mylib import W",
+        {
+            **package("1.0", "from pathlib import Path\nW = float(Path(__file__).with_name('w').read_text())"),
+            "site-packages/my_lib-1.dist-info/RECORD": "mylib/__init__.py,,\nmylib/w,sha256=any,1\n",
+            "site-packages/mylib/w": "1",
+        },
+        put("site-packages/mylib/w", "2"),
+    ),
+    "a large file of a package that counts": Way(
+        "silent",
+        files={**package("1.0"), "site-packages/mylib/w.bin": LARGE},
+        change=put("site-packages/mylib/w.bin", LARGE[1:] + "y"),
+        job={"identity": {"packages": ["my-lib"]}},
+    ),
+    "an environment variable that an installed predictor reads": Way(
+        "silent",
+        files=package(
+            "1.0", "import os\nW = float(os.getenv('NJ_W', '1'))\ndef score(b): return {'score': b['x'] * W}"
+        ),
+        job={"model": {"uses": "mylib:score"}},
+        variable=("NJ_W", "2"),
+    ),
     "a file that C code reads by a computed path": Way(
         "silent",
         "import ctypes\nctypes.CDLL(None).fopen(str(OUT / chr(119)).encode(), b'r')\nW = 1",
@@ -482,4 +514,5 @@ UNSEEN: dict[str, Way] = {
         put("w", "2"),
     ),
 }
-"""What nothing tells: C code leaves no trace of a file that it closes, and no literal names it. The docs say so."""
+"""What nothing tells: a package counts by its version, Python tells nobody of a read variable, and C code leaves no
+trace of a file that it closes. The docs say so."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,21 +11,18 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import counted_format
 from nightjar.inference.yamlvalues import mapping
 
-_SHOWN = 5
+_FILES = 20
+"""The most files of the code that have a line each."""
 
-_SECRET = re.compile(
-    r"(^|/)(\.env(\.\w+)?|\.netrc|\.pgpass|\.npmrc|\.pypirc|id_(rsa|dsa|ecdsa|ed25519)"
-    r"|(secrets?|credentials?|passwords?)(\.\w+)?|service[-_]?account[^/]*\.json|[^/]*\.(pem|key|p12|pfx|jks|keystore|kdbx))$",
-    re.IGNORECASE,
-)
-"""Usual names of files that contain keys and passwords."""
+_SHOWN = 5
 
 
 def described(job: Job, scoring: ScoringSet) -> list[str]:
-    """Lines for people that say what the identity is made of, and which files are left out."""
-    lines = []
-    if job.modules():
-        lines.append(f"code: {_listed([file.name for file in scoring.code.files])}")
+    """Lines for people that say what the identity is made of, and why each file is code."""
+    code = [f"{file.name} ({scoring.reasons.get(file.name, 'kept')})" for file in scoring.code.files]
+    lines = [f"code: {each}" for each in code[:_FILES]]
+    if len(code) > _FILES:
+        lines.append(f"code: {summed(code[_FILES:])}")
     for each, taken in zip(job.each, scoring.models, strict=False):
         if taken.files:
             key = f"models.{each.model.called}.path" if each.model.called else "model.path"
@@ -38,14 +34,6 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
             lines.append(f"{key}: {each.model.version}")
     if given := counted_format(job):
         lines.append(f"input.format: {given}")
-    if scoring.left_out:
-        left = [f"{name}: {why.removeprefix(f'{job.folder}/')}" for name, why in scoring.left_out.items()]
-        lines.append(f"left out, so your code will not find it when it scores: {summed(left)}")
-    if secret := [file.name for file in scoring.code.files if _SECRET.search(file.name) and not file.source]:
-        lines.append(
-            f"{summed(secret)}: kept in {job.output.uri} with the code, where all readers can see it; if no score "
-            "depends on it, name it in .rayignore"
-        )
     for snapshot in scoring.snapshots:
         lines += [
             f"{file.source}: too large to copy; it is read where it lies, and watched for changes"
@@ -74,17 +62,6 @@ def differences(before: Identity, now: Identity) -> list[str]:
     if _plain([before.columns, before.kept]) != _plain([now.columns, now.kept]) and not found:
         found.append("the columns of the input changed")
     return found
-
-
-def cure(before: Identity, now: Identity) -> str:
-    """What to do if files that are new beside the job, and no modules, have nothing to do with the scores."""
-    new = [name for name in sorted({*now.code} - {*before.code}) if not name.endswith(".py")]
-    if not new:
-        return ""
-    return (
-        f". Every file beside the job counts as code. If no score depends on {summed(new)}: name it in .rayignore, "
-        "name the code alone in model.code, or let the name of a log end in .log"
-    )
 
 
 def _called(name: str) -> str:

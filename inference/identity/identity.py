@@ -6,30 +6,18 @@ else in the job that can change an output × the columns as they reach the model
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.identity.folder import Listing, is_of, list_checks, list_code
-from nightjar.inference.identity.packages import (
-    content_at,
-    content_of,
-    files_at,
-    files_of,
-    files_of_distribution,
-    importable_places,
-    is_installed,
-    module_files,
-    of_distribution,
-)
+from nightjar.inference.identity.code import Code, find_code, find_objects
+from nightjar.inference.identity.packages import content_at, distribution_version, version_of
 from nightjar.inference.identity.snapshots import (
     NOTHING,
     Snapshot,
@@ -41,7 +29,6 @@ from nightjar.inference.input.sources.bindings import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
-from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.adapter import Reads, adapter_of
 from nightjar.inference.predictors.naming import naming
@@ -50,27 +37,31 @@ from nightjar.inference.storage.protocol import Storage
 _SCORING_VERSION = 1
 """Increase this number when a change of Nightjar scores the same job, model and input differently."""
 
-_CODE_VERSION = "snapshot"
-"""Marks code that is identified by its files' content. Older results, with code guessed from imports, never match."""
+_CODE_VERSION = "closure"
+"""Marks code that is what the job's modules import and name."""
 
 
 @dataclass(frozen=True)
 class ScoringSet:
-    """What a run scores with. It is fixed when the run begins.
-
-    code: the files of the job's folder. models: the files of each model, in the job's order. packages: the content of
-    each installed package that counts, by name. left_out: the reason for each file of the folder that does not score,
-    as in `Listing`. checks: the files that the job's own checks and accumulators need besides, as in
-    `folder.list_checks`. They score nothing, and are no part of the identity. counting: a digest of what accumulates;
-    '' if the job has no accumulator.
-    """
+    """What a run scores with. It is fixed when the run begins."""
 
     code: Snapshot = NOTHING
+    """The files of the job's folder that score."""
+
     models: tuple[Snapshot, ...] = ()
+    """The files of each model, in the job's order."""
+
     packages: Mapping[str, str] = field(default_factory=dict)
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The version or content of each installed package that counts, by name."""
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why each file of the code scores, by its name, as in `Code`."""
+
     checks: Snapshot = NOTHING
+    """The files of the job's own checks and accumulators. They score nothing, and are no part of the identity."""
+
     counting: str = ""
+    """A digest of the job's accumulators; '' without any."""
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -122,35 +113,25 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     Raises:
         JobError: Model or code cannot be found or read. Names the key.
     """
-    listing = list_code(job)
-    code = take("model.uses", storage, [(name, path, listing.sizes[name]) for name, path in listing.files.items()])
-    installed = {
-        module.partition(".")[0]
-        for key, module in job.modules().items()
-        if not _is_in_folder(key, module, job, listing)
-    }
-    counted = installed.union(job.identity.packages, _versions(job), _read(job))
-    packages = {name: package_content(job, name) for name in sorted(counted)}
-    checks = _fix_checks(storage, job, listing)
-    counting = _counting(job, checks) if job.accumulators else ""
-    return ScoringSet(code, take_models(storage, job), packages, listing.left_out, checks, counting)
+    code = find_code(job)
+    counted = {*code.installed, *job.identity.packages, *_versions(job), *_read(job)}
+    packages = {name: package_version(job, name) for name in sorted(counted)}
+    checks = _snapshot("checks", storage, find_objects(job, job.beside()))
+    taken = _snapshot("model.uses", storage, code)
+    return ScoringSet(taken, take_models(storage, job), packages, code.reasons, checks, _counting(storage, job))
 
 
-def _fix_checks(storage: Storage, job: Job, scoring: Listing) -> Snapshot:
-    """Take a snapshot of the job's own checks and accumulators. scoring: the code that scores, which they may use."""
-    listing = list_checks(job)
-    whole = Listing({**scoring.files, **listing.files}, {}, listing.left_out)
-    for key, spec in job.beside().items():
-        _is_in_folder(key, spec.partition(":")[0], job, whole)
-    return take("checks", storage, [(name, path, listing.sizes[name]) for name, path in listing.files.items()])
+def _snapshot(key: str, storage: Storage, code: Code) -> Snapshot:
+    return take(key, storage, [(name, path, code.sizes[name]) for name, path in code.files.items()])
 
 
-def _counting(job: Job, checks: Snapshot) -> str:
-    """A digest of the files and installed packages of the job's accumulators. checks: as of a `ScoringSet`."""
-    own, places = names(checks.files), importable_places(job.folder)
-    files = {name: content for name, content in own.items() if not is_of(name, job.only_called, places)}
-    tops = dict.fromkeys(spec.partition(":")[0].partition(".")[0] for spec in job.accumulators.values())
-    packages = {top: content_of(top, outside=job.folder) for top in tops if is_installed(top, outside=job.folder)}
+def _counting(storage: Storage, job: Job) -> str:
+    """A digest of the files and installed packages of the job's accumulators; '' without any."""
+    if not job.accumulators:
+        return ""
+    code = find_objects(job, job.counting())
+    files = names(_snapshot("accumulators", storage, code).files)
+    packages = {top: version_of(top, job.folder) for top in code.installed}
     return hashlib.sha256(json.dumps([files, packages], sort_keys=True).encode()).hexdigest()
 
 
@@ -178,38 +159,29 @@ def _read(job: Job) -> set[str]:
     return {path for each, adapter in adapters if isinstance(adapter, Reads) for path in adapter.reads(each)}
 
 
-def package_content(job: Job, name: str) -> str:
-    """The present content of an installed package that counts, or of a file or folder, as this process sees it.
+def package_version(job: Job, name: str) -> str:
+    """The present version or content of an installed package that counts, or the content of a file or folder.
 
     Raises:
         JobError: It is not installed. Names the key.
     """
     if name in job.identity.packages:
-        return of_distribution(name)
+        return distribution_version(name)
     if name in (versions := _versions(job)):
         return versions[name]
     if name in _read(job):
         return content_at(name)
     try:
-        return content_of(name, outside=job.folder)
+        return version_of(name, outside=job.folder)
     except LookupError:
         raise JobError(f"model.uses: the package {name!r} is not installed on {socket.gethostname()}") from None
-
-
-def package_files(job: Job, name: str) -> list[Path]:
-    """The files whose content `package_content` includes; empty for a package of which only the version counts."""
-    if name in job.identity.packages:
-        return files_of_distribution(name)
-    if name in _read(job):
-        return files_at(name)
-    return [] if name in _versions(job) else files_of(name, outside=job.folder)
 
 
 def changed_package(job: Job, scoring: ScoringSet) -> str:
     """The first installed package that counts and has changed since, as this process sees it; '' for none."""
     for name, content in scoring.packages.items():
         try:
-            same = package_content(job, name) == content
+            same = package_version(job, name) == content
         except (JobError, OSError):  # while it is being installed, files of it are missing
             same = False
         if not same:
@@ -226,44 +198,6 @@ def verify_packages(job: Job, scoring: ScoringSet) -> None:
     if name := changed_package(job, scoring):
         what = name if name in _read(job) else f"the installed package {name!r}"
         raise RunFailed(f"{what} changed while the run went on; repeat the command: it scores with what is there now")
-
-
-def _is_in_folder(key: str, module: str, job: Job, listing: Listing) -> bool:
-    """Whether a module that the job names is in the job's folder; else it belongs to an installed package.
-
-    Raises:
-        JobError: It is in neither, or is not valid Python. Names the key.
-    """
-    for place in importable_places(job.folder):
-        own = {name: listing.files[place + name] for name in module_files(module) if place + name in listing.files}
-        if any(_is_module(name, module) for name in own):
-            for name, path in own.items():
-                if name.endswith(".py"):
-                    _check_syntax(key, path)
-            return True
-    top = module.partition(".")[0]
-    if not any(_is_module(name, top) for name in listing.files) and is_installed(top, outside=job.folder):
-        return False
-    said = f"{key}: there is no module {module!r} in {job.folder} or among the installed packages"
-    for name, why in listing.left_out.items():
-        if any(file == name or (name.endswith("/") and file.startswith(name)) for file in module_files(module)):
-            raise JobError(f"{said}: {name} is left out ({why}); remove it from there, or name the code in model.code")
-    modules = {name.removesuffix(".py").replace("/", ".") for name in listing.files if name.endswith(".py")}
-    raise JobError(said + nearest(module, modules))
-
-
-def _is_module(name: str, module: str) -> bool:
-    """Whether a file is the module itself, not a package around it."""
-    path = module.replace(".", "/")
-    return name in module_files(module) and name.startswith((f"{path}.", f"{path}/__init__."))
-
-
-def _check_syntax(key: str, path: str) -> None:
-    try:
-        ast.parse(Path(path).read_bytes(), path)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        raise JobError(f"{key}: {path}, line {line}: {getattr(error, 'msg', None) or error}") from error
 
 
 def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:

@@ -1,4 +1,4 @@
-"""Installed packages as part of the identity, by version and content. None of them is imported."""
+"""Installed packages as part of the identity: by version, and by content where they are worked on. None is imported."""
 
 from __future__ import annotations
 
@@ -18,24 +18,16 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import xxhash
-
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.ownstate import FileId, file_id
-from nightjar.inference.messages import nearest
-
-_READ_BYTES = 8 << 20
-"""Larger files are hashed by xxh3, which is six times as fast as SHA-256; some compiled libraries have gigabytes."""
-
-_NOTHING = hashlib.sha256().hexdigest()
-"""The content of a package of which no file was found."""
+from nightjar.inference.messages import INSTALLED, nearest
 
 _ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
 """Every virtual environment, whatever its name, contains one of these."""
 
 
-def content_of(module: str, outside: str = "") -> str:
-    """SHA-256 over the files of the installed package that holds a module; '' for the standard library.
+def version_of(module: str, outside: str = "") -> str:
+    """The version of the installed package that holds a module, or the content of one that is worked on: in an editable
+    installation, or anywhere on Python's path. '' for the standard library.
 
     outside: the job's folder, which may be on this process's path. A package in it does not count as installed, unless
     it is in a virtual environment there.
@@ -46,63 +38,26 @@ def content_of(module: str, outside: str = "") -> str:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return ""
-    return _hash(_files(top, outside))
+    roots = _roots(top, outside)
+    owners = metadata.packages_distributions().get(top, [])
+    if owners and all(any(part in str(root) for part in INSTALLED) for root in roots):
+        return ", ".join(f"{each} {metadata.version(each)}" for each in sorted(set(owners)))
+    return _hash(file for root in roots for file in _files(root))
 
 
-def files_of(module: str, outside: str = "") -> list[Path]:
-    """The files whose content `content_of` includes; empty for a package that is not installed."""
+def is_installed(module: str, outside: str = "") -> bool:
+    """Whether `version_of` knows a module's package. Reads none of its files."""
     top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return True
     with suppress(LookupError):
-        return [path for _, path in _files(top, outside)] if top not in sys.stdlib_module_names else []
-    return []
+        return bool(_roots(top, outside))
+    return False
 
 
 def content_at(place: str) -> str:
     """SHA-256 over a file, or over all files of a folder."""
-    return _hash(_at(place))
-
-
-def files_at(place: str) -> list[Path]:
-    """The files whose content `content_at` includes."""
-    return [path for _, path in _at(place)]
-
-
-def _at(place: str) -> Iterable[tuple[str, Path]]:
-    path = Path(place)
-    return _below(path) if path.is_dir() else [("", path)]
-
-
-def _hash(files: Iterable[tuple[str, Path]]) -> str:
-    """SHA-256 over names and contents."""
-    digest = hashlib.sha256()
-    for name, path in sorted(files):
-        found = path.stat()
-        stamp = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
-        content = path.read_bytes() if found.st_size <= _READ_BYTES else _large(path, stamp)
-        digest.update(f"{name}\0{found.st_size}\0".encode(errors="surrogateescape") + content)
-    return digest.hexdigest()
-
-
-@lru_cache
-def _large(path: Path, stamp: tuple[int, ...]) -> bytes:
-    """A large file's hash. A process computes it again only if the file has changed."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.digest()
-
-
-def is_installed(module: str, outside: str = "") -> bool:
-    """Whether `content_of` knows a module's package. Reads none of its files."""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return True
-    try:
-        next(_files(top, outside), None)
-    except LookupError:
-        return False
-    return True
+    return _hash(_files(Path(place)))
 
 
 def is_imported(name: str) -> bool:
@@ -110,54 +65,65 @@ def is_imported(name: str) -> bool:
     return not sys.modules.keys().isdisjoint([name, *_modules_of(name)])
 
 
-def places_of(module: str) -> list[str]:
-    """The paths of an installed module's package: its folders, or its file."""
-    spec = _spec(module.partition(".")[0])
-    if spec is None:
-        return []
-    return list(spec.submodule_search_locations or filter(None, [spec.origin]))
-
-
-def of_distribution(name: str) -> str:
-    """A distribution's version and a hash of its packages' content.
+def distribution_version(name: str) -> str:
+    """A distribution's version, and in an editable installation its modules' content.
 
     Raises:
-        JobError: It is not installed, or none of its files is found. Names `identity.packages`.
+        JobError: It is not installed, or is an editable installation of which no module is found. Names
+            `identity.packages`.
     """
     try:
-        version = metadata.version(name)
+        installed = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         known = {each.name for each in metadata.distributions() if each.name}
         raise JobError(
             f"identity.packages: {name!r} is not installed" + (nearest(name, known) or "; install it, or remove it")
         ) from None
-    installed = metadata.distribution(name)
-    contents = {top: _known(top) for top in _modules_of(name)}
-    digest = hashlib.sha256("".join(f"{top}\0{content}\0" for top, content in contents.items()).encode())
+    if not editable_folder(installed):
+        return installed.version
     try:
-        linked = [_hash(_importable(place)) for place in _linked_folders(installed)]
+        if not (content := _of_editable(name)):
+            raise JobError(
+                f"identity.packages: {name!r} is an editable installation that does not tell where its modules are; "
+                "install it without --editable"
+            )
+        return f"{installed.version} {_hash(content)}"
     except OSError as error:
         raise JobError(f"identity.packages: {name!r} cannot be read: {error}") from error
-    editable = editable_folder(installed)
-    # In an editable installation a name that begins with an underscore belongs to a loader, and is none of its modules.
-    found = {content for top, content in contents.items() if not (editable and top.startswith("_"))}
-    if found.union(linked) <= {"", _NOTHING}:
-        what = (
-            "is an editable installation that does not tell where its modules are; install it without --editable"
-            if editable
-            else "has no modules, so its content would not count; name the package that has them, or remove it"
-        )
-        raise JobError(f"identity.packages: {name!r} {what}")
-    digest.update("".join(f"{content}\0" for content in linked).encode())
-    return f"{version} {digest.hexdigest()}"
 
 
-def files_of_distribution(name: str) -> list[Path]:
-    """The files whose content `of_distribution` includes; empty for a distribution that it refuses."""
+def files_of(name: str, outside: str = "") -> list[Path]:
+    """The files of a package or distribution whose content counts."""
+    with suppress(LookupError):
+        return [file for root in _roots(name, outside) for _, file in _files(root)]
     with suppress(metadata.PackageNotFoundError, OSError):
-        linked = [path for place in _linked_folders(metadata.distribution(name)) for _, path in _importable(place)]
-        return [path for top in _modules_of(name) for path in files_of(top)] + linked
+        return [file for _, file in _of_editable(name)]
     return []
+
+
+def _of_editable(name: str) -> list[tuple[str, Path]]:
+    """The modules of an editable distribution: of its top-level packages, and of the folders that it links to."""
+    places = []
+    for file in metadata.distribution(name).files or ():
+        if file.suffix == ".pth":
+            path = Path(str(file.locate()))
+            with suppress(OSError, UnicodeDecodeError):
+                places += [path.parent / line.strip() for line in path.read_text().splitlines() if line.strip()]
+    for top in _modules_of(name):
+        with suppress(LookupError):
+            # In an editable installation a name that begins with an underscore is often that of a loader.
+            places += [] if top.startswith("_") else _roots(top, "")
+    return [file for place in places if place.exists() for file in _importable(place)]
+
+
+def editable_folder(distribution: metadata.Distribution) -> str:
+    """The folder of an editable installation, with a slash at its end; '' for any other installation."""
+    try:
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return ""
+    editable = isinstance(origin, dict) and (origin.get("dir_info") or {}).get("editable")
+    return unquote(urlsplit(origin["url"]).path).rstrip("/") + "/" if editable else ""
 
 
 def _modules_of(name: str) -> list[str]:
@@ -173,100 +139,60 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def editable_folder(distribution: metadata.Distribution) -> str:
-    """The folder of an editable installation, with a slash at its end; '' for any other installation."""
-    return editable_in(distribution.read_text("direct_url.json") or "")
+def _roots(top: str, outside: str) -> list[Path]:
+    """The folders of a package, or the file of a module."""
+    spec: ModuleSpec | None = None
+    with suppress(ValueError):  # loaded by hand, without a spec
+        spec = importlib.util.find_spec(top)
+    found = [Path(each) for each in (spec.submodule_search_locations or [spec.origin or ""])] if spec else []
+    roots = [each for each in found if not _lies_in(each, outside)]
+    if not roots:
+        raise LookupError(top)
+    return roots
 
 
-def editable_in(text: str) -> str:
-    """The same, from the text of the installation's `direct_url.json`; '' where there is none."""
-    try:
-        origin = json.loads(text or "{}")
-    except ValueError:
-        return ""
-    editable = isinstance(origin, dict) and (origin.get("dir_info") or {}).get("editable")
-    return unquote(urlsplit(origin["url"]).path).rstrip("/") + "/" if editable else ""
+def _hash(files: Iterable[tuple[str, Path]]) -> str:
+    """SHA-256 over names and contents."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{name}\0{content}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
-def _linked_folders(distribution: metadata.Distribution) -> list[Path]:
-    """Folders that a distribution adds to the path, as many editable installations do."""
-    found = []
-    for file in distribution.files or ():
-        if file.suffix == ".pth":
-            path = Path(str(file.locate()))
-            with suppress(OSError, UnicodeDecodeError):
-                lines = (path.parent / line.strip() for line in path.read_text().splitlines() if line.strip())
-                found += [line for line in lines if line.is_dir()]
-    return found
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """All files of a folder, also those that links lead to, or the file itself."""
+    if root.is_file():
+        yield root.name, root
+    seen = set()
+    for folder, folders, files in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(each for each in folders if each != "__pycache__")
+        for path in (Path(folder, file) for file in files):
+            if path.is_file():
+                yield path.relative_to(root).as_posix(), path
 
 
 def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
     """The modules of a folder, and all files of its packages. Other files there may be a run's output."""
+    if not folder.is_dir() or (folder / "__init__.py").is_file():
+        yield from _files(folder)
+        return
     with os.scandir(folder) as items:
         entries = sorted(items, key=lambda item: item.name)
-    names = {entry.name for entry in entries}
-    if is_environment(names):
+    if is_environment(entry.name for entry in entries):
         return
     for entry in entries:
         path = Path(entry.path)
         if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__pycache__":
-            if (path / "__init__.py").is_file():
-                yield from ((f"{entry.name}/{name}", file) for name, file in _below(path))
-            elif not entry.is_symlink():  # a link may lead back here
+            if (path / "__init__.py").is_file() or not entry.is_symlink():  # any other link may lead back here
                 yield from ((f"{entry.name}/{name}", file) for name, file in _importable(path))
         elif entry.name.endswith((".py", *EXTENSION_SUFFIXES)) and entry.is_file():
             yield entry.name, path
-
-
-def _known(top: str) -> str:
-    try:
-        return content_of(top)
-    except LookupError:  # its distribution lists it, but it is not a module: a script or a namespace
-        return ""
-
-
-def _spec(top: str) -> ModuleSpec | None:
-    with suppress(ValueError):  # loaded by hand, without a spec
-        return importlib.util.find_spec(top)
-    return None
-
-
-def _files(top: str, outside: str) -> Iterator[tuple[str, Path]]:
-    spec = _spec(top)
-    if spec is None:
-        raise LookupError(top)
-    if not spec.submodule_search_locations:
-        path = Path(spec.origin or "")
-        if _lies_in(path, outside):
-            raise LookupError(top)
-        if path.is_file():
-            yield path.name, path
-        return
-    roots = [root for root in spec.submodule_search_locations if not _lies_in(Path(root), outside)]
-    if not roots:
-        raise LookupError(top)
-    for root in roots:
-        yield from _below(Path(root))
-
-
-def _below(root: Path) -> Iterator[tuple[str, Path]]:
-    """All files of a package's folder, also those that links lead to."""
-    above: dict[str, frozenset[FileId]] = {}
-    for folder, folders, files in os.walk(root, followlinks=True):
-        around = above.pop(folder, frozenset())
-        try:
-            here = file_id(os.stat(folder))  # noqa: PTH116 (for each folder)
-        except OSError:  # it is gone
-            continue
-        if here in around:  # a link leads back to it
-            folders.clear()
-            continue
-        folders[:] = sorted(each for each in folders if each != "__pycache__")
-        above |= {f"{folder}/{each}": around | {here} for each in folders}
-        for file in files:
-            path = Path(folder, file)
-            if path.is_file():
-                yield path.relative_to(root).as_posix(), path
 
 
 def _lies_in(path: Path, folder: str) -> bool:
@@ -299,25 +225,3 @@ def _installations() -> frozenset[str]:
     installed = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     places = {*installed, *site.getsitepackages(), site.getusersitepackages(), sys.prefix, sys.base_prefix}
     return frozenset(map(os.path.abspath, places))
-
-
-def importable_places(folder: str) -> list[str]:
-    """Folders in the job's folder where modules are found: itself, and others on the path, as `src/`."""
-    places = [""]
-    for entry in sys.path:
-        below = os.path.relpath(entry or ".", folder)
-        if below != "." and not below.startswith(".."):
-            places.append(below.replace(os.sep, "/") + "/")
-    return places
-
-
-def module_files(module: str) -> list[str]:
-    """The relative file names that a module can have in a folder on the path; the files of its packages come first."""
-    words = module.split(".")
-    ends = ["/__init__.py", *(f"/__init__{end}" for end in EXTENSION_SUFFIXES), ".py", *EXTENSION_SUFFIXES, ".pyc"]
-    return [
-        "/".join(words[:depth]) + end
-        for depth in range(1, len(words) + 1)
-        for end in ends
-        if depth == len(words) or end.startswith("/")
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Self
@@ -321,10 +321,9 @@ class Job(Section):
         return tuple(job.model.path for job in self.each if job.model.path)
 
     @property
-    def code(self) -> tuple[str, ...] | None:
-        """The patterns for the files in the job's folder that score, of all models; None if a model has none."""
-        given = [model.code for model in self.models_by_key().values()]
-        return None if None in given else tuple(dict.fromkeys(chain.from_iterable(filter(None, given))))
+    def code(self) -> tuple[str, ...]:
+        """The patterns of all models for further files of the job's folder that score."""
+        return tuple(dict.fromkeys(chain.from_iterable(model.code for model in self.models_by_key().values())))
 
     def output_types(self) -> dict[str, pa.DataType]:
         """The outputs of all models as Arrow types, by the names of their columns, in order."""
@@ -479,18 +478,3 @@ class Job(Section):
     def beside(self) -> dict[str, str]:
         """All objects of the user's own that do not score, by key: those of `calls` and of `counting`."""
         return {**self.calls(), **self.counting()}
-
-    @property
-    def judging(self) -> tuple[str, ...]:
-        """The modules and packages that `beside` names and that nothing names that scores: by their first names."""
-        return self._first_names(self.beside(), [module.partition(".")[0] for module in self.modules().values()])
-
-    @property
-    def only_called(self) -> tuple[str, ...]:
-        """Of `judging` those that give no figures."""
-        return tuple(name for name in self.judging if name not in self._first_names(self.counting(), ()))
-
-    @staticmethod
-    def _first_names(named: Mapping[str, str], others: Sequence[str]) -> tuple[str, ...]:
-        found = dict.fromkeys(re.split("[.:]", spec)[0] for spec in named.values())
-        return tuple(name for name in found if name not in others)

@@ -63,7 +63,7 @@ class Model(Section):
     rows: `dependent` says that a row's output depends on more than the row: on its neighbours, on earlier batches, or
     on chance.
     trusted: whether its file may be a program, which runs when it is loaded.
-    code: patterns, as in `.gitignore`, for the files in the job's folder that score; without patterns all files do.
+    code: patterns, as in `.gitignore`, for further files of the job's folder that score; `!` leaves files out.
     """
 
     uses: str = Field(min_length=1)
@@ -76,7 +76,7 @@ class Model(Section):
     rows: Literal["independent", "dependent"] = "independent"
     options: dict[str, Any] = {}
     trusted: bool = False
-    code: tuple[str, ...] | None = Field(default=None, min_length=1)
+    code: tuple[str, ...] = ()
 
     _listed = field_validator("features", "code", mode="before")(as_tuple)
     _once = field_validator("features")(once)
@@ -452,7 +452,7 @@ class IdentityRules(Section):
     """Rules for the identity.
 
     strict: refuse a predictor that uses something that the identity does not cover. packages: installed distributions
-    whose version and content are part of the identity.
+    whose versions are part of the identity.
     """
 
     strict: bool = False

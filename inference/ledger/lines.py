@@ -14,7 +14,6 @@ from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import Ended, FailedGate, utc
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.records import Failed, Noticed, Receipt
-from nightjar.inference.witness.packages import Package
 from nightjar.inference.witness.records import Seen
 
 
@@ -101,7 +100,7 @@ class Packages:
     adopted_from: the name of the revision from which the results were taken over.
     """
 
-    loaded: Mapping[str, Package]
+    loaded: Mapping[str, str]
     adopted_from: str = field(default="", metadata=SELDOM)
 
 

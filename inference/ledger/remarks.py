@@ -9,7 +9,7 @@ from itertools import count, takewhile
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
 from nightjar.inference.records import NO_BACKOFFS, Backoffs, Noticed, Receipt
 from nightjar.inference.witness import Collection, Seen, sentences
-from nightjar.inference.witness.packages import Package, States, added, changes
+from nightjar.inference.witness.packages import States, added, changes
 
 FEW_CUTS = 3
 """The most cut batches in a run that are not reported."""
@@ -29,7 +29,7 @@ class Remarks:
     preflight: tuple[str, ...] = ()
     outside: Collection = field(default_factory=Collection)
     loaded: States = field(default_factory=dict)
-    tried: Mapping[str, Package] = field(default_factory=dict)
+    tried: Mapping[str, str] = field(default_factory=dict)
     unproven: bool = False
     snapshots: tuple[str, ...] = ()
     remembered: int = 0
@@ -91,7 +91,7 @@ class Remarks:
         )
 
 
-def _layer(loaded: States, depth: int) -> dict[str, Package]:
+def _layer(loaded: States, depth: int) -> dict[str, str]:
     """The state at index `depth` of each package that has this many states."""
     return {name: states[depth] for name, states in loaded.items() if len(states) > depth}
 

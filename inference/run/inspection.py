@@ -12,7 +12,7 @@ from typing import Any
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.identity.missing import explained
+from nightjar.inference.identity.code import explained
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import user
 from nightjar.inference.predictors.adapter import adapter_of, frameworks
@@ -114,7 +114,7 @@ def _look(request: RunRequest) -> Iterator[str]:
         targets = user.imported(job)
     except JobError as error:
         cause = error.__cause__ or error
-        raise explained(error, cause, request.scoring.left_out, request.job.folder, job.folder) from error
+        raise explained(error, cause, request.job.folder, job.folder) from error
     check_calls(request, job)
     check_classes(request, job)
     yield _IMPORTED

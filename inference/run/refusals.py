@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from os.path import realpath
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ from pyarrow.parquet import ParquetWriter
 from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.identity.aliases import Aliases
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.listing import input_folder, takes_in
@@ -182,11 +182,10 @@ def _check_models_places(job: Job, target: str) -> None:
     places = {target: "output.uri"} | tables | {input_folder(source): job.input.key for source in job.input.uris}
     for key, model in job.models_by_key().items():
         folder = (model.path or "").rstrip("/")
-        aliases = Aliases([folder])
         for place, name in places.items() if folder else ():
             # An object store has no links.
-            paths = aliases.of(place) if is_local(place) else (place,)
-            if any(f"{path}/".startswith(f"{folder}/") for path in paths):
+            pairs = [(place, folder), *([(realpath(place), realpath(folder))] if is_local(place) else [])]
+            if any(f"{path}/".startswith(f"{above}/") for path, above in pairs):
                 raise JobError(
                     f"{key}.path: {folder} holds {name} {place}: each new file there would make the model another one, "
                     "and everything would be scored again; move the model's files to a folder of their own, and name "

@@ -18,7 +18,6 @@ from pydantic import SecretStr
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
-from nightjar.inference.identity.ownstate import CACHE
 from nightjar.inference.input.lists import own_places, with_list_if_there
 from nightjar.inference.job.checks import BASELINE, RUN_ID
 from nightjar.inference.job.file import for_training, load_job
@@ -39,6 +38,10 @@ from nightjar.inference.storage.signatures import location
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """The end of a limited run's name, after its date."""
+
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
+"""Where a node keeps the copies of code and model from which it scores."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NoSuchShard, TakenBack
-from nightjar.inference.identity.description import cure, differences, summed
+from nightjar.inference.identity.description import differences, summed
 from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
@@ -216,7 +216,7 @@ def why_again(
     old = len(set(made.ids()) - newest.state.committed - have)
     if before is None or not old:
         return ()
-    return (_scored_again(summed(differences(before, identity)), old, len(made)) + cure(before, identity),)
+    return (_scored_again(summed(differences(before, identity)), old, len(made)),)
 
 
 def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
 """The user's code that does not score, in a process of its own: functions that judge a night, and accumulators.
 
-It lies beside a copy of the code that scores, which it may use. Both are as they were when the run began.
+It is as it was when the run began.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Protocol
 
 from pydantic import SecretStr
 
-from nightjar.inference.identity.folder import needs_folder
 from nightjar.inference.identity.identity import ScoringSet
 from nightjar.inference.identity.unpacking import place_code
 from nightjar.inference.job.model import Job
@@ -48,15 +46,11 @@ def enter(run: OfRun) -> Job:
 
 
 def aside_folder(run: OfRun, job: Job) -> Path:
-    """Where the job's own checks and accumulators lie: with all else, or beside a copy of the code that scores, which
-    they may use.
-    """
+    """Where the job's own checks and accumulators lie: in a copy of their own, which becomes the working directory."""
     if not run.job.modules() or not run.scoring.checks.files:
         return Path(job.folder)
-    sys.path.insert(0, job.folder)
     folder = place_code(run.scoring.checks, Path(run.cache))[0]
-    if needs_folder(run.job):
-        os.chdir(folder)
+    os.chdir(folder)
     return Path(folder)
 
 

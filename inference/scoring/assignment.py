@@ -15,11 +15,11 @@ from pydantic import SecretStr
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, raised, traced
-from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
-from nightjar.inference.identity.missing import explained
-from nightjar.inference.identity.packages import in_environment, places_of
+from nightjar.inference.identity.code import explained
+from nightjar.inference.identity.identity import ScoringSet, changed_package
+from nightjar.inference.identity.packages import files_of, in_environment
 from nightjar.inference.identity.snapshots import Snapshot
-from nightjar.inference.identity.unpacking import Linked, place_code, place_model, watched
+from nightjar.inference.identity.unpacking import Linked, place_code, place_model
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
@@ -170,15 +170,15 @@ def _opened(
     hide(spec.secrets)
     os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
     job = spec.job
-    linked += _installed_packages(spec)
+    _check_packages(spec)
     if job.modules():
         job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
         linked += more
         if spec.own_process:
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
-            known = filter(None, [*paths.values(), *(each.source for each in linked)])
-            packages = _installed_predictor(spec)
-            notes = witness.watch(job.folder, known, spec.job.folder, packages=packages)
+            packages = (str(file) for name in spec.scoring.packages for file in files_of(name, spec.job.folder))
+            known = [*paths.values(), *(each.source for each in linked), *packages]
+            notes = witness.watch(job.folder, known, spec.job.folder, whole=bool(job.code))
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)
@@ -192,7 +192,7 @@ def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:
         with naming(job):
             return load(job)
     except NightjarError as error:
-        found = explained(error, error.__cause__ or error, spec.scoring.left_out, spec.job.folder, job.folder)
+        found = explained(error, error.__cause__ or error, spec.job.folder, job.folder)
         if spec.secrets and isinstance(found, JobError):
             # The error's text may have them, and so may that of its cause.
             raise traced(JobError(clip(str(found))), error) from None
@@ -201,16 +201,10 @@ def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:
         said = f"loading {job.model.uses} failed with {raised(error)}"
         named = f"models.{job.model.called}: " if job.model.called else ""
         failed = JobError(clip(f"{named}{job.model.loaded_by}: {said}"))
-        found = traced(explained(failed, error, spec.scoring.left_out, spec.job.folder, job.folder), error)
+        found = traced(explained(failed, error, spec.job.folder, job.folder), error)
         if spec.secrets:
             raise found from None
         raise found from error
-
-
-def _installed_predictor(spec: WorkerSpec) -> list[str]:
-    """The paths of the installed packages that `uses` or `preprocess` name."""
-    named = [module for module in spec.job.modules().values() if module.partition(".")[0] in spec.scoring.packages]
-    return [place for module in named for place in places_of(module)]
 
 
 def enter_copy(job: Job, code: Snapshot, cache: Path, *, stand: bool = True) -> tuple[Job, tuple[Linked, ...]]:
@@ -242,17 +236,14 @@ def _turn_path(live: str, folder: str) -> None:
             sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
 
 
-def _installed_packages(spec: WorkerSpec) -> tuple[Linked, ...]:
-    """The files of the installed packages that count; their stamps are taken before their content is checked."""
-    files = (path for name in spec.scoring.packages for path in package_files(spec.job, name))
-    linked = tuple(map(watched, dict.fromkeys(files)))
+def _check_packages(spec: WorkerSpec) -> None:
+    """Check that the installed packages that count are, on this node, those of the run."""
     if name := changed_package(spec.job, spec.scoring):
         raise JobError(
             f"model.uses: the installed package {name!r} on {socket.gethostname()} is not the one the run began with: "
             "it was changed meanwhile, or that node has another release, or none. Install the same on each node and "
             "start the run again"
         )
-    return linked
 
 
 def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:

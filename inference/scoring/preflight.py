@@ -46,7 +46,7 @@ from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
 from nightjar.inference.scoring.timing import Timed
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.witness.packages import Package, loaded_packages
+from nightjar.inference.witness.packages import loaded_packages
 
 SAMPLE_ROWS = 32
 _DEAR_ROWS = 3
@@ -66,7 +66,7 @@ class Loaded:
     place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. spoilt:
     whether its process was interrupted in the model, or has lost its device, and can score no more. notes:
     what else a person should know about the model's code. outside: what the code used that the identity does not cover.
-    packages: the installed packages that are loaded. timed: what the job's preprocess and the model cost.
+    packages: the loaded distributions with their versions. timed: what the job's preprocess and the model cost.
     """
 
     device: str
@@ -76,7 +76,7 @@ class Loaded:
     spoilt: bool = False
     notes: tuple[str, ...] = ()
     outside: tuple[witness.Seen, ...] = ()
-    packages: Mapping[str, Package] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     timed: Timed | None = None
 
 
@@ -134,12 +134,15 @@ def observed(
         return
     witness.note_names([each.model.options for each in worker.spec.job.each])
     for outcome in steps(worker, places, last):
+        if lacking := witness.lacking():
+            yield JobError(f"{worker.spec.job.loaded_by}: {'; '.join(lacking)}")
+            return
         yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
     if isinstance(outcome, Loaded):
         costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
         outcome = replace(outcome, outside=witness.seen(), timed=costs)
         yield outcome  # The model's work, which has a time limit, ends here.
-        yield replace(outcome, packages=loaded_packages(witness.data()))
+        yield replace(outcome, packages=loaded_packages())
 
 
 def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:

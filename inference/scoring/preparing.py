@@ -53,8 +53,7 @@ class PreparingWorker(Worker):
                     parcel = replace(parcel, batches={})
                     packed = parcel.packed()
                 self._opened.check()
-                if self.spec.job.identity.strict:
-                    witness.refuse()
+                witness.refuse(strict=self.spec.job.identity.strict)
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
                 yield self.failed(running, error)
                 continue

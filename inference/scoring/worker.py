@@ -266,8 +266,7 @@ class ShardWorker(Worker):
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
-            if self.spec.job.identity.strict:
-                witness.refuse()
+            witness.refuse(strict=self.spec.job.identity.strict)
             quarantine = output.write_quarantine(storage)
             data = sink.write_data(
                 storage,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.packages import Package, installed_packages, installed_version
+from nightjar.inference.witness.packages import installed_packages
 
 _MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 
@@ -112,7 +112,7 @@ class Manifest:
     model: Content | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
     outside: tuple[Seen, ...] = ()
-    loaded: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
+    loaded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     preflight: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     snapshots: tuple[str, ...] = field(default=(), metadata=SELDOM)
@@ -297,8 +297,8 @@ def _proof(job: Job, audited: Audited, rescored: Rescored | None) -> Proof:
 
 
 def _versions() -> dict[str, str]:
-    found = {name: installed_version(name) for name in LIBRARIES}
+    found = {name: version(name) for name in LIBRARIES}
     for name in (each for framework in frameworks() for each in framework.libraries):
         with suppress(PackageNotFoundError):  # an extra that is not installed
-            found[name] = installed_version(name)
+            found[name] = version(name)
     return {"python": platform.python_version(), **found}

@@ -8,7 +8,7 @@ from nightjar.inference.witness.collection import Collection
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.records import Seen, sentences
 from nightjar.inference.witness.watch import (
-    data,
+    lacking,
     news,
     note_names,
     refuse,
@@ -22,7 +22,7 @@ __all__ = [
     "Collection",
     "Notes",
     "Seen",
-    "data",
+    "lacking",
     "news",
     "note_names",
     "refuse",

@@ -1,4 +1,5 @@
-"""Notes the files that the user's modules and the job's options name, because reads by C code cannot be seen.
+"""Notes the files that the user's modules and the job's options name, because reads by C code cannot be seen, and the
+environment variables that the modules name, because Python tells nobody of a read.
 
 The look is static: it runs no code and costs nothing while the model scores. It finds literal paths, and files below a
 literal folder whose remaining parts are literals of the same module. It does not find a path with a computed part.
@@ -29,6 +30,10 @@ _STORES = re.compile(
 )
 
 
+_PLUMBING = {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "LANG", "TERM", "PWD", "HOSTNAME"}
+_READERS = {"environ", "environb", "getenv", "getenvb"}
+
+
 def note_names(notes: Notes, options: Iterable[Mapping[str, Any]]) -> None:
     """Note the existing files and the object stores that the options and the modules of the home folder name."""
     folders = [path for each in options for text in _texts(each) if (path := _noted(notes, text, "model.options"))]
@@ -43,6 +48,9 @@ def _note_module(notes: Notes, module: Path, folders: list[str]) -> None:
     except (OSError, SyntaxError, ValueError, RecursionError):  # Python says so when it imports the module
         return
     name = os.path.relpath(module, notes.places.home)
+    for variable, line in _variables(nodes):
+        if variable not in _PLUMBING and variable not in notes.places.variables:
+            notes.add("environment", variable, f"{name}:{line}")
     literals = {
         os.fsdecode(node.value): f"{name}:{node.lineno}"
         for node in nodes
@@ -61,6 +69,24 @@ def _note_module(notes: Notes, module: Path, folders: list[str]) -> None:
                     todo += [path] if path not in todo else []
                 elif not notes.is_live(path):  # a relative literal names the file of the copy
                     notes.path("named", path, by)
+
+
+def _variables(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    """The environment variables that a module reads by literal names, as `os.environ["X"]` or `getenv("X")`."""
+    for node in nodes:
+        match node:
+            case ast.Subscript(value=reader, slice=ast.Constant(value=str(key)), ctx=ast.Load()):
+                read = reader
+            case ast.Call(
+                func=ast.Attribute(value=reader, attr="get" | "pop"), args=[ast.Constant(value=str(key)), *_]
+            ):
+                read = reader
+            case ast.Call(func=reader, args=[ast.Constant(value=str(key)), *_]):
+                read = reader
+            case _:
+                continue
+        if (read.attr if isinstance(read, ast.Attribute) else getattr(read, "id", "")) in _READERS:
+            yield key, node.lineno
 
 
 def _noted(notes: Notes, text: str, by: str) -> str:

@@ -27,7 +27,13 @@ def _opened(notes: Notes, by: str, path: Any, mode: Any, flags: Any) -> None:
     if writes:
         notes.places.made(path)
     if not writes or not flags & (os.O_TRUNC | os.O_EXCL | os.O_WRONLY):  # "a+" reads, too
+        notes.lacks(path, by)
         notes.path("file", path, by)
+
+
+def _listed(notes: Notes, by: str, path: Any) -> None:
+    if by and not isinstance(path, int):
+        notes.lists(path or ".", by)
 
 
 def _made(notes: Notes, by: str, path: Any) -> None:
@@ -95,9 +101,13 @@ FILES: dict[str, Handler] = {
     "os.mkdir": lambda notes, by, path, *_: _made(notes, by, path),
     "os.rename": _moved,
     "import": _imported,
+    "os.listdir": _listed,
+    "os.scandir": _listed,
     "ctypes.dlopen": _loaded,
 }
 """Events about files. They are noted whoever causes them, because a library's thread may read for the predictor."""
+
+LISTS = {"os.listdir", "os.scandir"}
 
 PATH_AT = {"open": 0, "import": 1, "ctypes.dlopen": 0}
 """The index of the path in an event's arguments."""

@@ -8,6 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -20,9 +21,6 @@ MAPPED_S = 10.0
 
 _LONGEST = 400
 
-EVERY = "every variable"
-"""The name that is noted if code reads the whole environment."""
-
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
 _WITNESS = str(Path(__file__).parent) + "/"
@@ -34,12 +32,14 @@ class Notes:
     """Takes notes for one predictor. It is thread-safe.
 
     home: the folder of the user's code. covered: files and folders of the identity. live: the job's own folder.
+    whole: whether the job itself says which further files of its folder are code, and may list what is there.
     """
 
-    def __init__(self, home: str, covered: Iterable[str], live: str) -> None:
+    def __init__(self, home: str, covered: Iterable[str], live: str, whole: bool = False) -> None:
         self.places = Places(home, covered)
         self._homes = (self.places.home, os.path.abspath(home) + "/")  # noqa: PTH100 (links are not resolved)
         self._live = os.path.realpath(live) + "/" if live else ""
+        self._whole = whole
         self._seen = Collection()
         self._untold: deque[Seen] = deque()
         self._mapped = mapped_files()
@@ -62,10 +62,6 @@ class Notes:
             if not (seen.kind == "named" and seen.name in written)
             and not (seen.kind == "folder" and any(name.startswith(seen.name + "/") for name in names))
         )
-
-    def mapped(self) -> frozenset[str]:
-        """The files that were mapped into this process by the last look at them."""
-        return frozenset(self._mapped)
 
     def news(self) -> list[Seen]:
         """What was not reported before. Mapped files are inspected only now and then: a large library maps hundreds."""
@@ -99,10 +95,26 @@ class Notes:
         """Whether a path is in the job's folder, of which the run has a copy."""
         return bool(self._live) and os.path.realpath(path).startswith(self._live)
 
-    def every(self, by: str) -> bool:
-        """Whether code of this file read the whole environment. Then single variables say nothing more."""
-        found = self._seen.get("environment", EVERY)
-        return found is not None and found.by.partition(":")[0] == by.partition(":")[0]
+    def lacks(self, path: str | bytes | os.PathLike[str], by: str) -> None:
+        """Keep a file of the job's folder that the code looks for and that is not in the copy."""
+        name = self._in_copy(path)
+        if name and self._live and not Path(self.places.home, name).exists() and Path(self._live, name).exists():
+            self.add("absent", name, by)
+
+    def lists(self, path: str | bytes | os.PathLike[str], by: str) -> None:
+        """Keep a folder that the code lists, if more lies there beside the job than in the copy."""
+        name = self._in_copy(path)
+        if name is None or self._whole or not self._live:
+            return
+        with suppress(OSError):
+            live, copy = ({each.name for each in Path(top, name).iterdir()} for top in (self._live, self.places.home))
+            if live - copy - {"__pycache__"}:
+                self.add("listed", name or "the job's folder", by)
+
+    def _in_copy(self, path: str | bytes | os.PathLike[str]) -> str | None:
+        """The name of a file in the copy of the job's folder; '' for the folder itself, None for any other file."""
+        place = os.path.realpath(os.fsdecode(path)) + "/"
+        return place.removeprefix(self.places.home).rstrip("/") if place.startswith(self.places.home) else None
 
     def line(self, frame: FrameType) -> str:
         """ "predict.py:12" if the frame is the user's, else ''."""

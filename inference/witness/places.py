@@ -7,15 +7,12 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import source_from_cache
 from pathlib import Path
-from types import FrameType
 
-from nightjar.inference.identity.aliases import upward
 from nightjar.inference.predictors.adapter import frameworks
 
 _SYSTEM = (
@@ -56,24 +53,18 @@ _COMPILED = re.compile(r"^/(var/)?tmp/(triton_|numba_)")
 MADE_MOST = 10_000
 """The most files of its own that a process remembers, to bound the memory."""
 
-_CODE = (".py", ".pyc", *EXTENSION_SUFFIXES)
-
 
 class Places:
     """Decides which paths are not reported: the interpreter's, the system's, the covered ones, and files of this
     process.
 
     variables: environment variables that the process set itself. written: files that it wrote, whoever created them.
-    data: installed files that it opened and that are not code. packages: folders of the installed packages that are the
-    predictor.
     """
 
     def __init__(self, home: str, covered: Iterable[str]) -> None:
         self.home = os.path.realpath(home) + "/"
         self.variables: set[str] = set()
         self.written: set[str] = set()
-        self.data: set[str] = set()
-        self.packages: tuple[str, ...] = ()
         self._given = frozenset(os.path.realpath(path) for path in (home, *covered))
         self._made: set[str] = set()
 
@@ -102,19 +93,6 @@ class Places:
         """Whether a folder is so wide that it tells nothing, because covered files are in it, too."""
         return folder in WIDE or any(f"{place}/".startswith(folder + "/") for place in (*self._given, *_interpreter()))
 
-    def opened(self, path: object) -> None:
-        """Note an opened installed file. Code is left out, because the modules tell what is loaded."""
-        if isinstance(path, str) and len(self.data) < MADE_MOST and not path.endswith(_CODE) and ".so." not in path:
-            self.data.add(path)
-
-    def line_of_package(self, frame: FrameType) -> str:
-        """ "mylib/model.py:12" if the frame is of a package that is the predictor, else ''."""
-        file = frame.f_code.co_filename
-        for place in self.packages:
-            if file == place or file.startswith(f"{place}/"):
-                return f"{file[len(place.rpartition('/')[0]) + 1 :]}:{frame.f_lineno}"
-        return ""
-
     def made(self, path: str | bytes | os.PathLike[str]) -> None:
         """Note that this process creates this file or folder, so that reading it later is not reported."""
         real = os.path.realpath(os.fsdecode(path))
@@ -128,6 +106,13 @@ class Places:
         """Note that a file of this process gets another name: libraries write a temporary file, then rename it."""
         if os.path.realpath(os.fsdecode(source)) in self._made:
             self._made.add(os.path.realpath(os.fsdecode(target)))
+
+
+def upward(path: str) -> Iterator[str]:
+    """A path and the folders above it, without the root."""
+    while path and path != "/":
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def source_of(path: str) -> str:

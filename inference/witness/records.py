@@ -12,6 +12,9 @@ TELL_MOST = 8
 """The most sentences that a command prints; the manifest has all that is kept, and the number of the others."""
 
 _SENTENCES = {
+    "absent": "looks for {name}, which lies beside the job and is not part of what scores; add it to `model.code`",
+    "listed": "lists {name}, where more lies beside the job than what scores; name the files that it looks for in "
+    "`model.code`",
     "file": "reads {name}, which is not part of this run's identity; name it in `model.path` or put it beside the job",
     "mapped": "maps {name}, which is not part of this run's identity; name it in `model.path` or put it beside the job",
     "named": "names {name}, which is not part of this run's identity; if it is read, name it in `model.path` or put "
@@ -33,6 +36,9 @@ _SENTENCES = {
 
 _THINGS = {"environment": "variables", "network": "addresses", "database": "databases", "program": "programs"}
 """The noun for things of which only the number is known; "files" for the other kinds."""
+
+LACKING = {"absent", "listed"}
+"""Kinds that no job may have: the copy of the job's folder from which it scores lacks what the code looks for."""
 
 UNSURE = {"folder"}
 """Kinds that a strict job does not refuse: code may name a folder only to write there."""

@@ -1,4 +1,4 @@
-"""The watch over a process: Python's audit hook, its environment, and its mapped files.
+"""The watch over a process: Python's audit hook and its mapped files.
 
 An audit hook cannot be removed. It is installed once, and does nothing while nobody watches.
 """
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from nightjar.inference.errors import OutsideIdentity
-from nightjar.inference.witness import constants, environment
-from nightjar.inference.witness.events import CALLS, FILES, PATH_AT
+from nightjar.inference.witness import constants
+from nightjar.inference.witness.events import CALLS, FILES, LISTS, PATH_AT
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import is_installed
-from nightjar.inference.witness.records import UNSURE, Seen, sentences
+from nightjar.inference.witness.records import LACKING, UNSURE, Seen, sentences
 
 _EVENTS = {**FILES, **CALLS}
 
@@ -30,27 +30,22 @@ def watch(
     home: str | os.PathLike[str],
     covered: Iterable[str] = (),
     live: str = "",
-    packages: Iterable[str] = (),
+    whole: bool = False,
 ) -> Notes:
-    """Begin to watch all threads of this process; an earlier watch ends. See `Notes`.
-
-    packages: folders of installed packages that are the predictor, whose reads of the environment are reported.
-    """
+    """Begin to watch all threads of this process; an earlier watch ends. See `Notes`."""
     global _notes, _installed
-    begun = Notes(os.fspath(home), covered, live)
-    begun.places.packages = tuple(packages)
+    begun = Notes(os.fspath(home), covered, live, whole=whole)
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)
-    environment.install()
-    _notes = environment.notes = begun
+    _notes = begun
     return begun
 
 
 def unwatch() -> None:
     """End the watch. What was noticed stays."""
     global _notes
-    _notes = environment.notes = None
+    _notes = None
 
 
 def note_names(options: Iterable[Mapping[str, Any]]) -> None:
@@ -64,28 +59,26 @@ def seen() -> tuple[Seen, ...]:
     return _notes.all() if _notes is not None else ()
 
 
-def data() -> set[str]:
-    """Installed files that were opened or are mapped, and are not code; empty without a watch."""
-    if _notes is None:
-        return set()
-    for path in filter(is_installed, _notes.mapped()):
-        _notes.places.opened(path)
-    return set(_notes.places.data)
-
-
 def news() -> list[Seen]:
     """What was noticed and not reported yet."""
     return _notes.news() if _notes is not None else []
 
 
-def refuse() -> None:
-    """Raise if anything was noticed, for a job with `identity: strict`.
+def lacking() -> list[str]:
+    """One sentence for each file beside the job that the code looked for and that is not part of what scores."""
+    return sentences([each for each in seen() if each.kind in LACKING], most=3)
+
+
+def refuse(*, strict: bool) -> None:
+    """Raise if the code lacks a file of the job's folder, or, in a strict job, if anything was noticed.
 
     Raises:
         OutsideIdentity: Something was noticed; the message lists it.
     """
-    if found := [each for each in seen() if each.kind not in UNSURE]:
-        raise OutsideIdentity(f"identity: strict: {'; '.join(sentences(found, most=3))}")
+    if found := lacking():
+        raise OutsideIdentity("; ".join(found))
+    if strict and (used := [each for each in seen() if each.kind not in UNSURE]):
+        raise OutsideIdentity(f"identity: strict: {'; '.join(sentences(used, most=3))}")
 
 
 @contextmanager
@@ -103,12 +96,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if notes is None or event not in _EVENTS or getattr(_inside, "busy", False):
         return
     if event in PATH_AT and is_installed(arguments[PATH_AT[event]]):
-        if event == "open":  # the import of a library causes thousands of these
-            notes.places.opened(arguments[0])
-        return
+        return  # the import of a library causes thousands of these
+    frame = sys._getframe(1)
+    if event in LISTS and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return  # Python looks for a module
     _inside.busy = True
     try:
-        cause = notes.cause(sys._getframe(1))
+        cause = notes.cause(frame)
         if cause is not None and (cause[1] or event in FILES):
             _EVENTS[event](notes, cause[0], *arguments)
     except Exception:  # noqa: BLE001 (an error here would stop the user's code)

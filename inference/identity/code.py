@@ -1,0 +1,353 @@
+"""The code of a job: the modules that it names, the modules that these import, and the files that these name.
+
+The search is static: it runs none of the code. A process that scores sees a copy of what is found and nothing else of
+the job's folder, so that a file that the search misses is an error, and never a stale result.
+"""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+from pathspec import GitIgnoreSpec
+
+from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.identity.packages import is_environment, is_installed
+from nightjar.inference.input.listing import takes_in
+from nightjar.inference.job.model import Job
+from nightjar.inference.messages import nearest
+
+MOST_FILES = 20_000
+"""The most files of code, because each is read and hashed when a run begins."""
+
+MOST_BYTES = 8 << 30
+"""The most bytes of code, because reading them takes many seconds each time."""
+
+KEYS = GitIgnoreSpec.from_lines(
+    (
+        *(".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".envrc", ".netrc", ".pgpass", ".npmrc"),
+        *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "id_rsa", "id_ecdsa", "id_ed25519"),
+        *(".pypirc", ".git-credentials", "application_default_credentials.json"),
+        *("secrets.*", "credentials.*", "service[-_]account*.json", "serviceaccount*.json", "!*.py"),
+    )
+)
+"""Usual names of files that hold keys or passwords. The copy is kept with the output, where readers see it: only a job
+that names such a file in `model.code` publishes it."""
+
+_NEVER = {"__pycache__", ".git", ".hg", ".svn", "node_modules"}
+_MODULE_ENDS = (".py", *EXTENSION_SUFFIXES, ".pyc")
+_LONGEST = 255
+
+_HOLE = re.compile(r"\{[^{}]*\}|%[-+ #0-9.]*[a-zA-Z]")
+"""A place in a text that the code fills in: `vocab_{lang}.json` names `vocab_*.json`."""
+
+_TELLING = re.compile(r"\w\w")
+"""What a pattern needs besides its wildcards: `*.*` would name every file."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Files of a job's folder."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path of each file, by its name in the folder."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each file."""
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why each file is code: "model.uses", "predict.py:3", "model.options" or "model.code"."""
+
+    installed: tuple[str, ...] = ()
+    """First names of the modules that the job names and that are installed packages."""
+
+
+def find_code(job: Job) -> Code:
+    """The files that score; none if the job names no code of the user's.
+
+    Raises:
+        JobError: A module cannot be found or read, or the files are too many. Names the key.
+    """
+    modules = job.modules()
+    return _Search(job).found(modules, job.code) if modules else Code()
+
+
+def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
+    """The files that objects of the user's need which do not score. objects: "module:name" by key of the job.
+
+    Raises:
+        JobError: As `find_code`.
+    """
+    return _Search(job).found({key: spec.partition(":")[0] for key, spec in objects.items()}, ())
+
+
+def importable_places(folder: str) -> list[str]:
+    """Folders in the job's folder where modules are found: itself, and others on the path, as `src/`."""
+    places = [""]
+    for entry in sys.path:
+        below = os.path.relpath(entry or ".", folder)
+        if below != "." and not below.startswith(".."):
+            places.append(below.replace(os.sep, "/") + "/")
+    return places
+
+
+def explained(error: NightjarError, cause: BaseException, live: str, copy: str) -> NightjarError:
+    """Add a hint to the error, if its cause is that a file or module of the job's folder is not in the copy.
+
+    live: the job's folder, which another node may not see. copy: the folder from which this process scores.
+    """
+    if isinstance(error, JobError):
+        for name in _missing(cause, copy):
+            if Path(live, name).exists():
+                return JobError(f"{error}. {beside_the_job(name)}")
+    return error
+
+
+def beside_the_job(name: str) -> str:
+    """The sentence about a file of the job's folder that is not in the copy."""
+    key = ", because it may hold a key or a password" if KEYS.match_file(name) else ""
+    return f"{name} lies beside the job and is not part of what scores{key}; add it to model.code"
+
+
+def _missing(cause: BaseException, copy: str) -> Iterator[str]:
+    """The names that the missing file or module can have in the job's folder."""
+    names: Iterable[str] = ()
+    if isinstance(cause, ModuleNotFoundError) and cause.name:
+        words = cause.name.replace(".", "/")
+        names = (f"{place}{words}{end}" for place in importable_places(copy) for end in (*_MODULE_ENDS, "/"))
+    elif isinstance(cause, FileNotFoundError) and isinstance(cause.filename, str):
+        names = (os.path.relpath(os.path.realpath(cause.filename), os.path.realpath(copy)),)
+    return (name for name in names if not name.startswith("../") and not Path(copy, name).exists())
+
+
+class _Search:
+    """A search for the files of one job's folder."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.folder = Path(job.folder or Path.cwd()).absolute()
+        self.places = importable_places(str(self.folder))
+        self.reasons: dict[str, str] = {}
+        self._chosen = GitIgnoreSpec.from_lines(job.code)
+        self._unread: list[str] = []
+        self._tried: set[str] = set()
+
+    def found(self, modules: Mapping[str, str], code: Iterable[str]) -> Code:
+        """The files of these modules (by key of the job) and of everything that they import or name."""
+        installed = []
+        for key, module in modules.items():
+            if not self._is_own(key, module):
+                installed.append(module.partition(".")[0])
+        for each in self.job.each if modules else ():
+            for text in _texts([each.model.options, each.preprocess.options if each.preprocess else {}]):
+                self._add_named(text, [self.folder], "model.options")
+        self._add_chosen(tuple(code))
+        while self._unread:
+            self._follow(self._unread.pop())
+        files = {name: str(self.folder / name) for name in sorted(self.reasons)}
+        sizes = {name: _size(path) for name, path in files.items()}
+        if len(files) > MOST_FILES or sum(sizes.values()) > MOST_BYTES:
+            largest = max(sizes, key=sizes.__getitem__)
+            raise JobError(
+                f"model.code: the code names {len(files):,} files of {sum(sizes.values()):,} bytes in {self.folder}, "
+                f"and may name {MOST_FILES:,} of {MOST_BYTES >> 30} GiB; the largest is {largest} "
+                f"({self.reasons[largest]}). Leave files out with `model.code: ['!{largest}']`"
+            )
+        return Code(files, sizes, dict(self.reasons), tuple(dict.fromkeys(installed)))
+
+    def _is_own(self, key: str, module: str) -> bool:
+        """Add a module that the job names. False if it belongs to an installed package.
+
+        Raises:
+            JobError: It is in neither, or is not valid Python. Names the key.
+        """
+        self._add_module(module, key)
+        words = module.replace(".", "/")
+        own = [
+            name
+            for place in self.places
+            for end in (*_MODULE_ENDS, *(f"/__init__{each}" for each in _MODULE_ENDS))
+            if (name := f"{place}{words}{end}") in self.reasons
+        ]
+        if own:
+            for name in own:
+                if name.endswith(".py"):
+                    _check_syntax(key, self.folder / name)
+            return True
+        top = module.partition(".")[0]
+        if not any(self._module(place + top) for place in self.places) and is_installed(top, str(self.folder)):
+            return False
+        known = {
+            path.relative_to(self.folder).with_suffix("").as_posix().replace("/", ".")
+            for path in self._below(self.folder)
+            if path.suffix == ".py"
+        }
+        raise JobError(
+            f"{key}: there is no module {module!r} in {self.folder} or among the installed packages"
+            + nearest(module, known)
+        )
+
+    def _add_module(self, module: str, why: str) -> None:
+        """Add a module; a package whole. Nothing if it is not in the folder."""
+        if module in self._tried:
+            return
+        self._tried.add(module)
+        words = module.split(".")
+        for place in self.places:
+            for depth in range(1, len(words) + 1):
+                name = place + "/".join(words[:depth])
+                if any((self.folder / f"{name}/__init__{end}").is_file() for end in _MODULE_ENDS):
+                    for path in self._below(self.folder / name):
+                        self._add(path, why)
+                    return
+                if own := self._module(name):
+                    for path in own:
+                        self._add(path, why)
+                    return
+
+    def _module(self, name: str) -> list[Path]:
+        """The files of a module that is no package: its source, what is compiled of it, or both."""
+        return [path for end in _MODULE_ENDS if (path := self.folder / f"{name}{end}").is_file()]
+
+    def _add_named(self, text: str, bases: list[Path], why: str) -> None:
+        """Add the files, folders and modules that a text of the code names, looked up in each of the bases."""
+        text = text.lstrip("/")  # of an f-string, or of a text that is joined to a folder
+        if not 0 < len(text) <= _LONGEST or not text.isprintable():
+            return
+        if all(map(str.isidentifier, text.split("."))):
+            self._add_module(text, why)
+        pattern = _HOLE.sub("*", text)
+        for base in bases:
+            if "*" not in pattern:
+                places = [os.path.normpath(base / text)]
+            elif _TELLING.search(pattern.rpartition("/")[2]) or _TELLING.search(pattern.partition("/")[0]):
+                places = [os.path.normpath(each) for each in glob.glob(f"{glob.escape(str(base))}/{pattern}")]  # noqa: PTH207
+            else:
+                continue
+            for place in places:
+                if place.startswith(f"{self.folder}/") and Path(place) not in bases:
+                    for path in self._below(Path(place)) if _is_folder(place) else [Path(place)]:
+                        self._add(path, why)
+
+    def _add_chosen(self, patterns: tuple[str, ...]) -> None:
+        """Add what `model.code` names. A file of keys must be named whole."""
+        wanted = [each for each in patterns if not each.startswith("!")]
+        for name in wanted:
+            if (self.folder / name).is_file():
+                self._add(self.folder / name, "model.code", named=True)
+        if any(not (self.folder / name).is_file() for name in wanted):
+            for path in self._below(self.folder):
+                if self._chosen.check_file(path.relative_to(self.folder)).include:
+                    self._add(path, "model.code")
+
+    def _add(self, path: Path, why: str, *, named: bool = False) -> None:
+        name = path.relative_to(self.folder).as_posix()
+        if name in self.reasons or not path.is_file():
+            return
+        if not named and (KEYS.match_file(name) or self._is_data(str(path))):
+            return
+        if self._chosen.check_file(name).include is False:
+            return
+        self.reasons[name] = why
+        if name.endswith(".py"):
+            self._unread.append(name)
+
+    def _follow(self, name: str) -> None:
+        """Add what a module imports and names; nothing of one that cannot be parsed, which its import will say."""
+        try:
+            tree = ast.parse((self.folder / name).read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return
+        above = [self.folder / each for each in Path(name).parents]
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import():
+                    for alias in node.names:
+                        self._add_module(alias.name, f"{name}:{node.lineno}")
+                case ast.ImportFrom():
+                    package = Path(name).parts[: -node.level] if node.level else ()
+                    module = ".".join([*package, *([node.module] if node.module else [])])
+                    for alias in node.names:
+                        self._add_module(f"{module}.{alias.name}".strip("."), f"{name}:{node.lineno}")
+                case ast.Constant(value=str(text)):
+                    self._add_named(text, above, f"{name}:{node.lineno}")
+                case ast.JoinedStr():
+                    parts = (each.value if isinstance(each, ast.Constant) else "*" for each in node.values)
+                    self._add_named("".join(map(str, parts)), above, f"{name}:{node.lineno}")
+
+    def _below(self, folder: Path) -> Iterator[Path]:
+        """The files below a folder, also behind links, without caches, environments, input, output and model."""
+        seen = set()
+        for here, folders, files in os.walk(folder, followlinks=True):
+            real = os.path.realpath(here)
+            if real in seen or (here != str(self.folder) and is_environment([*folders, *files])):
+                folders.clear()
+                continue
+            seen.add(real)
+            # A mount of Kubernetes has copies in folders that begin with two dots, under new names at each mount.
+            folders[:] = sorted(
+                each
+                for each in folders
+                if each not in _NEVER and not each.startswith("..") and not self._is_data(f"{here}/{each}")
+            )
+            yield from (Path(here, each) for each in sorted(files))
+
+    def _is_data(self, path: str) -> bool:
+        """Whether a file or folder is input or output of the job on any date, or its model."""
+        return any(
+            each == place or each.startswith(f"{place}/") or takes_in(place, each)
+            for each in {path, os.path.realpath(path)}
+            for place in self._data
+        )
+
+    @cached_property
+    def _data(self) -> set[str]:
+        """Where input, output and model lie, as patterns for any date; none that holds the job's folder itself."""
+        job = self.job
+        given = [*job.templates, *job.input.uris, job.input.list_, job.output.uri, *job.paths]
+        given += [table.uri for table in job.output.tables]
+        places = {_HOLE.sub("*", each).removeprefix("sqlite://").rstrip("/") for each in given if each}
+        places |= {os.path.realpath(each) for each in places if each.startswith("/") and "*" not in each}
+        inside = f"{self.folder}/", f"{os.path.realpath(self.folder)}/"
+        return {
+            each for each in places if each.startswith("/") and not any(top.startswith(f"{each}/") for top in inside)
+        }
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in the value of an option."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(each)
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 (for each text)
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError as error:
+        raise JobError(f"model.uses: {path} was removed while it was looked at; repeat the command") from error
+
+
+def _check_syntax(key: str, path: Path) -> None:
+    try:
+        ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise JobError(f"{key}: {path} cannot be read: {error.strerror or error}") from error
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise JobError(f"{key}: {path}, line {line}: {getattr(error, 'msg', None) or error}") from error
