@@ -18,10 +18,10 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
-from pathspec import GitIgnoreSpec
+from pathspec import GitIgnoreSpec, PathSpec
 
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.identity.packages import is_environment, is_installed
+from nightjar.inference.identity.packages import in_environment, is_environment, is_installed
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
@@ -95,7 +95,7 @@ def importable_places(folder: str) -> list[str]:
     places = [""]
     for entry in sys.path:
         below = os.path.relpath(entry or ".", folder)
-        if below != "." and not below.startswith(".."):
+        if below != "." and not below.startswith("..") and not in_environment(entry or ".", folder):
             places.append(below.replace(os.sep, "/") + "/")
     return places
 
@@ -137,7 +137,7 @@ class _Search:
         self.folder = Path(job.folder or Path.cwd()).absolute()
         self.places = importable_places(str(self.folder))
         self.reasons: dict[str, str] = {}
-        self._chosen = GitIgnoreSpec.from_lines(job.code)
+        self._chosen = PathSpec.from_lines("gitignore", job.code)  # the last pattern that matches decides
         self._unread: list[str] = []
         self._tried: set[str] = set()
 

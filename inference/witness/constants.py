@@ -73,20 +73,24 @@ def _note_module(notes: Notes, module: Path, folders: list[str]) -> None:
 
 def _variables(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """The environment variables that a module reads by literal names, as `os.environ["X"]` or `getenv("X")`."""
+    found, own = [], set()
     for node in nodes:
         match node:
-            case ast.Subscript(value=reader, slice=ast.Constant(value=str(key)), ctx=ast.Load()):
-                read = reader
-            case ast.Call(
-                func=ast.Attribute(value=reader, attr="get" | "pop"), args=[ast.Constant(value=str(key)), *_]
-            ):
-                read = reader
-            case ast.Call(func=reader, args=[ast.Constant(value=str(key)), *_]):
-                read = reader
+            case ast.Subscript(value=reader, slice=ast.Constant(value=str(key) | bytes(key)), ctx=use):
+                if isinstance(use, ast.Store):
+                    own.add(os.fsdecode(key))
+            case ast.Compare(left=ast.Constant(value=str(key) | bytes(key)), comparators=[reader]):
+                pass
+            case (
+                ast.Call(func=ast.Attribute(value=reader, attr="get" | "pop"), args=[ast.Constant(value=key), *_])
+                | ast.Call(func=reader, args=[ast.Constant(value=key), *_])
+            ) if isinstance(key, str | bytes):
+                pass
             case _:
                 continue
-        if (read.attr if isinstance(read, ast.Attribute) else getattr(read, "id", "")) in _READERS:
-            yield key, node.lineno
+        if (reader.attr if isinstance(reader, ast.Attribute) else getattr(reader, "id", "")) in _READERS:
+            found.append((os.fsdecode(key), node.lineno))
+    return ((name, line) for name, line in found if name not in own)
 
 
 def _noted(notes: Notes, text: str, by: str) -> str:

@@ -1,4 +1,4 @@
-"""`identity.packages`: a package counts by its content, however its name is written, or is refused."""
+"""`identity.packages`: a package counts by its version, and by its content where it is worked on."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.packages import files_of_distribution, is_imported, of_distribution
+from nightjar.inference.identity.packages import distribution_version, files_of, is_imported, version_of
 
 Site = dict[str, str]
 
 
-def install(site: Path, name: str, files: Site) -> None:
+def install(site: Path, name: str, files: Site, version: str = "1") -> None:
     """Install a distribution as pip does. Files of its `.dist-info` have no folder."""
     about = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "RECORD": "".join(f"{each},,\n" for each in files),
     }
-    info = f"{name.replace('-', '_')}-1.dist-info"
+    info = f"{name.replace('-', '_')}.dist-info"
     for each, text in {**files, **{f"{info}/{each}": text for each, text in about.items()}}.items():
         (site / each).parent.mkdir(parents=True, exist_ok=True)
         (site / each).write_text(text)
 
 
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    return site
+
+
 @pytest.mark.parametrize("name", ["acme.odd-lib", "acme-odd-lib", "acme_odd_lib", "ACME.Odd--Lib"])
-def test_a_package_counts_by_its_content_however_its_name_is_written(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "acme.odd-lib", {"acmeodd/__init__.py": "W = 1"})
-    monkeypatch.syspath_prepend(tmp_path)
-    before = of_distribution(name)
-    assert before == of_distribution("acme.odd-lib")
-    assert files_of_distribution(name) == [tmp_path / "acmeodd/__init__.py"]
+def test_a_package_counts_by_its_version_however_its_name_is_written(name: str, site: Path) -> None:
+    install(site, "acme.odd-lib", {"acmeodd/__init__.py": "W = 1"})
+    assert distribution_version(name) == "1"
     assert not is_imported(name)
-    (tmp_path / "acmeodd/__init__.py").write_text("W = 2")
-    assert of_distribution(name) != before
+    assert version_of("acmeodd.deep") == "acme.odd-lib 1"
+    install(site, "acme.odd-lib", {"acmeodd/__init__.py": "W = 2"}, "2")
+    assert distribution_version(name) == "2"
 
 
-def test_modules_that_begin_with_an_underscore_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, "acme-bindings", {"_acme_bindings.py": "W = 1"})
-    monkeypatch.syspath_prepend(tmp_path)
-    before = of_distribution("acme-bindings")
-    (tmp_path / "_acme_bindings.py").write_text("W = 2")
-    assert of_distribution("acme-bindings") != before
+def test_a_package_without_a_version_counts_by_its_content(site: Path, tmp_path: Path) -> None:
+    """A folder on the path, also one behind a link."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "w").write_text("1")
+    (site / "loose").mkdir()
+    (site / "loose" / "__init__.py").touch()
+    (site / "loose" / "data").symlink_to(tmp_path / "theirs")
+    (site / "loose" / "up").symlink_to("..")
+    before = version_of("loose")
+    (tmp_path / "theirs" / "w").write_text("2")
+    assert version_of("loose") != before
+    assert site / "loose" / "__init__.py" in files_of("loose")
+    with pytest.raises(LookupError):
+        version_of("no_such_package")
 
 
 EDITABLE = '{"url": "file:///work", "dir_info": {"editable": true}}'
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ({}, "has no modules, so its content would not count"),
-        ({"../bin/acme": "a program"}, "has no modules, so its content would not count"),
-        ({"acme_none/gone.py": ""}, "has no modules, so its content would not count"),
-        (
-            {"acme.pth": "sources\n", "acme_none-1.dist-info/direct_url.json": EDITABLE},
-            "is an editable installation that does not tell where its modules are",
-        ),
-    ],
-)
-def test_a_package_of_which_no_file_counts_is_refused(
-    files: Site, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one of programs alone, one that only requires others, and one whose modules are gone."""
-    site = tmp_path / "site"
-    (site / "sources").mkdir(parents=True)
-    install(site, "acme-none", files)
-    (site / "acme_none/gone.py").unlink(missing_ok=True)
-    monkeypatch.syspath_prepend(site)
-    with pytest.raises(JobError, match=f"^identity.packages: 'acme-none' {said}"):
-        of_distribution("acme-none")
+def test_an_editable_installation_counts_by_content_or_is_refused(site: Path, tmp_path: Path) -> None:
+    info = "acme_none.dist-info/direct_url.json"
+    install(site, "acme-none", {"acme.pth": "../work\n", info: EDITABLE})
+    with pytest.raises(JobError, match=r"^identity.packages: 'acme-none' is an editable installation that does not"):
+        distribution_version("acme-none")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "acme.py").write_text("W = 1")
+    before = distribution_version("acme-none")
+    (tmp_path / "work" / "acme.py").write_text("W = 2")
+    assert before.startswith("1 ")
+    assert distribution_version("acme-none") != before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference.identity.folder import list_code
+from nightjar.inference.identity.code import find_code
 from nightjar.inference.identity.packages import in_environment
 from nightjar.inference.job.file import parse_job
 from support import Lake
@@ -70,7 +70,7 @@ def test_packages_of_an_environment_beside_the_code_are_used(lake: Lake) -> None
     )
     assert done.returncode == 0, done.stderr
     code = "['helpers/ours.py', 'model.py']"
-    assert done.stdout.splitlines() == [code, "[105.0]", f"{code} acme", "[3.0]"]
+    assert done.stdout.splitlines() == [code, "[105.0]", "[] acme", "[3.0]"]
 
 
 def test_an_environment_of_conda_is_one_too_and_so_is_the_folder_itself(tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_an_environment_of_conda_is_one_too_and_so_is_the_folder_itself(tmp_path
         (tmp_path / name).write_text("")
     model = {"uses": "predict:f", "outputs": {"score": "float32"}}
     job = {"name": "j", "input": {"uri": "data/"}, "model": model, "output": {"uri": "out/"}}
-    assert set(list_code(parse_job(job, tmp_path / "job.yaml")).files) == {"predict.py"}
+    assert set(find_code(parse_job(job, tmp_path / "job.yaml")).files) == {"predict.py"}
     assert in_environment(str(tmp_path / "env" / "lib" / "python3.11"), str(tmp_path))
     assert not in_environment(str(tmp_path / "src"), str(tmp_path))

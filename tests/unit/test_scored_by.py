@@ -1,4 +1,4 @@
-"""Results are kept under what really scores them: code, model, packages and job, by content (promise 4)."""
+"""Results are kept under what really scores them: code, model, packages and job (promise 4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import Damaged, JobError
-from nightjar.inference.identity.description import cure, described, differences
+from nightjar.inference.identity.description import described, differences
 from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
@@ -60,16 +60,8 @@ def test_the_same_code_in_another_folder_is_the_same(make_job: MakeJob) -> None:
     assert of(make_job("here")) == of(make_job("there"))
 
 
-@pytest.mark.parametrize("name", ["mine.py", "vocab.json", "pkg/unused.py", "lib.zip", "h.pyc", "x.so", ".hidden"])
-def test_any_file_beside_the_job_is_part_of_what_scores(make_job: MakeJob, name: str) -> None:
-    """No import has to be guessed, and no reader be seen."""
-    before = of(make_job())
-    added = of(make_job(files={name: "# one"}))
-    assert len({before, added, of(make_job(files={name: "# two"}))}) == 3
-
-
 def test_a_link_that_points_elsewhere_is_another_file(make_job: MakeJob, tmp_path: Path) -> None:
-    job = make_job()
+    job = make_job(files={"mine.py": "open('vocab.json')", "prep.py": ""})
     found = []
     for index in range(2):
         write(tmp_path, {f"v{index}.json": str(index)})
@@ -95,9 +87,10 @@ def test_without_code_the_identity_is_that_of_ledgers_of_before(make_job: MakeJo
     assert of(job) == "4cb85af7d3e430f8610afda7eb7183c65c6f7bff4fe7ed8806d6cec8dac91965"
 
 
-def test_an_installed_package_that_is_named_counts_by_content(
+def test_a_package_on_the_path_that_is_named_counts_by_content(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As in an editable installation: its version does not tell when it is edited."""
     site = write(tmp_path / "site", {"counted/__init__.py": "", "counted/m.py": "", "counted/words.txt": "a"})
     monkeypatch.syspath_prepend(str(site))
     job = make_job(uses="counted.m:P")
@@ -167,11 +160,6 @@ def test_an_editable_package_whose_modules_cannot_be_found_does_not_count_silent
         ({"mine.py": ""}, {"preprocess": "gone_prep:p"}, r"preprocess: there is no module 'gone_prep'"),
         ({"mine.py": "x = 1\ndef f(:"}, {}, r"model\.uses: .*mine\.py, line 2: "),
         ({"mine.py": "\0"}, {}, r"model\.uses: .*mine\.py, line 1: "),
-        (
-            {"mine.py": "", ".gitignore": "mine.py"},
-            {},
-            r"model\.uses: there is no module 'mine'.* mine\.py is left out \(.*\.gitignore\); remove it from",
-        ),
     ],
 )
 def test_code_that_cannot_be_read_names_key_file_and_line(
@@ -248,7 +236,7 @@ def test_the_order_of_options_is_part_of_what_scores(make_job: MakeJob, one: dic
 
 def test_what_differs_is_named(make_job: MakeJob) -> None:
     """File by file, key by key; and after the way through storage the same as before."""
-    files = {"mine.py": "", "prep.py": "", "vocab.json": "1", "old.txt": ""}
+    files = {"mine.py": "'vocab.json', 'old.txt', 'new.txt'", "prep.py": "", "vocab.json": "1", "old.txt": ""}
     job = make_job(files=files, model={"options": {"day": dt.date(2026, 1, 2)}})
     before = identify(job, fix(STORAGE, job), COLUMNS)
     assert differences(read_identity(before.to_bytes()), before) == []
@@ -291,46 +279,17 @@ def test_the_format_that_the_job_names_counts_if_a_file_can_be_read_in_several_w
     assert differences(before, now) == ["input.format changed in the job"] * counts
 
 
-def test_what_to_do_about_a_new_file_is_said_unless_it_is_a_module(make_job: MakeJob) -> None:
-    """A file into which the last command was printed is new, and nobody can know that no score depends on it."""
-    job = make_job(files={"mine.py": "", "prep.py": ""})
-    before = identify(job, fix(STORAGE, job), COLUMNS)
-    write(Path(job.folder), {"more.py": ""})
-    assert cure(before, identify(job, fix(STORAGE, job), COLUMNS)) == ""
-    write(Path(job.folder), {"log1": "published", "night.log": "published"})
-    said = cure(before, identify(job, fix(STORAGE, job), COLUMNS))
-    assert "If no score depends on log1: name it in .rayignore" in said
-    write(Path(job.folder), {".rayignore": "log1\n"})
-    assert "log1" not in cure(before, identify(job, fix(STORAGE, job), COLUMNS))
-
-
-def test_keys_beside_the_job_are_left_out_and_named(make_job: MakeJob) -> None:
-    """The output is often a shared bucket; `check` says what does not go there."""
-    files = {
-        "mine.py": "",
-        "prep.py": "",
-        ".env": "",
-        "keys/id_rsa": "",
-        "password_risk.py": "",
-        ".env_notes/monkey": "",
-    }
-    job = make_job(files=files)
-    assert described(job, fix(STORAGE, job))[1:] == [
-        "left out, so your code will not find it when it scores: .env: it may hold a key or a password, keys/id_rsa: "
-        "it may hold a key or a password"
-    ]
-
-
 def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
-    """For `check`: what counts, and what lies beside the job and does not."""
-    files = {"mine.py": "", "prep.py": "", "m.bin": "abc", ".gitignore": "*.tmp", "a.tmp": ""}
+    """For `check` and `plan`: what counts, and why."""
+    files = {"mine.py": "import h", "h.py": "", "prep.py": "", "m.bin": "abc", "a.tmp": ""}
     job = make_job(files=files, model={"path": "m.bin", "version": "2"}, identity={"packages": ["PyYAML"]})
     assert described(job, fix(STORAGE, job)) == [
-        "code: 2 files (mine.py, prep.py)",
+        "code: h.py (mine.py:1)",
+        "code: mine.py (model.uses)",
+        "code: prep.py (preprocess)",
         f"model.path: 1 file ({job.model.path})",
         "package PyYAML",
         "model.version: 2",
-        "left out, so your code will not find it when it scores: a.tmp: .gitignore",
     ]
 
 

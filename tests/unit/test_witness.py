@@ -132,7 +132,6 @@ SAID = {
     "environ_bytes": Way('os.environb[b"NJ_THRESHOLD"]', "environment", "NJ_THRESHOLD"),
     "getenv": Way('os.getenv("NJ_THRESHOLD")', "environment", "NJ_THRESHOLD"),
     "environ_in": Way('"NJ_THRESHOLD" in os.environ', "environment", "NJ_THRESHOLD"),
-    "environ_all": Way("dict(os.environ)", "environment", "every variable"),
     "module": Way("import beyond", "module", "OUT/lib/beyond.py", 'import sys\nsys.path.insert(0, "OUT/lib")'),
     "compiled_only": Way(
         "import beyondc", "module", "OUT/pyc/beyondc.pyc", 'import sys\nsys.path.insert(0, "OUT/pyc")'
@@ -157,12 +156,6 @@ SAID = {
         "file",
         "OUT/vocab.json",
         top="import threading",
-    ),
-    "settings": Way(
-        'decouple.config("NJ_THRESHOLD")',
-        "environment",
-        "NJ_THRESHOLD",
-        'import sys\nsys.path.insert(0, "OUT/lib")\nimport decouple',
     ),
     "library": Way("ctypes.CDLL('OUT/own.so')", "library", "OUT/own.so", "import ctypes"),
 }
@@ -287,11 +280,6 @@ def test_what_identity_does_not_cover_is_noticed(name: str, noticed: Noticed, ro
 def test_what_needs_no_word_gets_none(name: str, noticed: Noticed) -> None:
     """The snapshot, the model, the interpreter, the system and what the process made itself."""
     assert noticed[f"way_{name}"] == []
-
-
-def test_one_that_reads_the_whole_environment_is_told_once(noticed: Noticed) -> None:
-    """Not with every variable there is."""
-    assert [seen[:2] for seen in noticed["way_environ_all"]] == [["environment", "every variable"]]
 
 
 @pytest.fixture
