@@ -11,13 +11,14 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.code import Code, find_code, find_objects
-from nightjar.inference.identity.packages import content_at, distribution_version, version_of
+from nightjar.inference.identity.packages import content_at, distribution_version, files_at, files_of, version_of
 from nightjar.inference.identity.snapshots import (
     NOTHING,
     Snapshot,
@@ -175,6 +176,13 @@ def package_version(job: Job, name: str) -> str:
         return version_of(name, outside=job.folder)
     except LookupError:
         raise JobError(f"model.uses: the package {name!r} is not installed on {socket.gethostname()}") from None
+
+
+def package_files(job: Job, name: str) -> list[Path]:
+    """The files whose content counts; none of a package that counts by its version."""
+    if name in _versions(job):
+        return []
+    return files_at(name) if name in _read(job) else files_of(name, job.folder)
 
 
 def changed_package(job: Job, scoring: ScoringSet) -> str:

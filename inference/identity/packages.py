@@ -39,9 +39,8 @@ def version_of(module: str, outside: str = "") -> str:
     if top in sys.stdlib_module_names:
         return ""
     roots = _roots(top, outside)
-    owners = metadata.packages_distributions().get(top, [])
-    if owners and all(any(part in str(root) for part in INSTALLED) for root in roots):
-        return ", ".join(f"{each} {metadata.version(each)}" for each in sorted(set(owners)))
+    if owners := _owners(top, roots):
+        return ", ".join(f"{each} {metadata.version(each)}" for each in sorted(owners))
     return _hash(file for root in roots for file in _files(root))
 
 
@@ -93,12 +92,18 @@ def distribution_version(name: str) -> str:
 
 
 def files_of(name: str, outside: str = "") -> list[Path]:
-    """The files of a package or distribution whose content counts."""
+    """The files of a package or distribution whose content counts; none of one that counts by its version."""
     with suppress(LookupError):
-        return [file for root in _roots(name, outside) for _, file in _files(root)]
+        roots = _roots(name, outside)
+        return [] if _owners(name, roots) else [file for root in roots for _, file in _files(root)]
     with suppress(metadata.PackageNotFoundError, OSError):
-        return [file for _, file in _of_editable(name)]
+        return [file for _, file in _of_editable(name)] if editable_folder(metadata.distribution(name)) else []
     return []
+
+
+def files_at(place: str) -> list[Path]:
+    """The files whose content `content_at` includes."""
+    return [file for _, file in _files(Path(place))]
 
 
 def _of_editable(name: str) -> list[tuple[str, Path]]:
@@ -149,6 +154,12 @@ def _roots(top: str, outside: str) -> list[Path]:
     if not roots:
         raise LookupError(top)
     return roots
+
+
+def _owners(top: str, roots: list[Path]) -> set[str]:
+    """The distributions whose versions tell what is in a package; none if it is worked on where it lies."""
+    installed = all(any(part in str(root) for part in INSTALLED) for root in roots)
+    return set(metadata.packages_distributions().get(top, ())) if installed else set()
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:

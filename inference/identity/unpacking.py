@@ -51,6 +51,14 @@ class Linked:
             )
 
 
+def watched(path: Path) -> Linked:
+    """Watch a file of a package. Only size and modification time are compared.
+
+    Installers link one file into many environments, and each new or removed link changes the status-change time.
+    """
+    return Linked(str(path), _now(path)[:2])
+
+
 def place_model(storage: Storage, snapshot: Snapshot, cache: Path, path: str) -> tuple[str, tuple[Linked, ...]]:
     """Put the model, under its own name, into a folder that belongs to this process until it ends.
 

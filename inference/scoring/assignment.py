@@ -16,10 +16,10 @@ from pydantic import SecretStr
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, raised, traced
 from nightjar.inference.identity.code import explained
-from nightjar.inference.identity.identity import ScoringSet, changed_package
-from nightjar.inference.identity.packages import files_of, in_environment
+from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
+from nightjar.inference.identity.packages import in_environment
 from nightjar.inference.identity.snapshots import Snapshot
-from nightjar.inference.identity.unpacking import Linked, place_code, place_model
+from nightjar.inference.identity.unpacking import Linked, place_code, place_model, watched
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
@@ -170,14 +170,13 @@ def _opened(
     hide(spec.secrets)
     os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
     job = spec.job
-    _check_packages(spec)
+    linked += _packages(spec)
     if job.modules():
         job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
         linked += more
         if spec.own_process:
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
-            packages = (str(file) for name in spec.scoring.packages for file in files_of(name, spec.job.folder))
-            known = [*paths.values(), *(each.source for each in linked), *packages]
+            known = [*paths.values(), *(each.source for each in linked)]
             notes = witness.watch(job.folder, known, spec.job.folder, whole=bool(job.code))
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
     chosen = [each for each in job.each if only in {None, each.model.called}]
@@ -236,14 +235,21 @@ def _turn_path(live: str, folder: str) -> None:
             sys.path[index] = os.path.normpath(os.path.join(folder, below))  # noqa: PTH118 (text, as the path is)
 
 
-def _check_packages(spec: WorkerSpec) -> None:
-    """Check that the installed packages that count are, on this node, those of the run."""
+def _packages(spec: WorkerSpec) -> tuple[Linked, ...]:
+    """The files of packages whose content counts, with the stamps that they had before the content was checked.
+
+    Raises:
+        JobError: On this node a package that counts is another one.
+    """
+    files = (path for name in spec.scoring.packages for path in package_files(spec.job, name))
+    linked = tuple(map(watched, dict.fromkeys(files)))
     if name := changed_package(spec.job, spec.scoring):
         raise JobError(
             f"model.uses: the installed package {name!r} on {socket.gethostname()} is not the one the run began with: "
             "it was changed meanwhile, or that node has another release, or none. Install the same on each node and "
             "start the run again"
         )
+    return linked
 
 
 def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:

@@ -253,13 +253,10 @@ def test_a_job_that_makes_no_sense_is_refused_by_its_key(keys: dict[str, Any], s
 def test_accumulators_lie_beside_the_parts_and_their_code_does_not_score() -> None:
     of = job(checks=[{"call": "mychecks:fine"}])
     assert of.companions == ("accumulators",)
-    assert of.judging == ("mychecks", "mymetrics")
-    assert of.only_called == ("mychecks",)
     assert scoring_keys(of)["accumulators"] is True
     assert "accumulators" not in scoring_keys(job(accumulators={}))
     other = job(accumulators={"lift": "mymetrics:Other", "more": "mymetrics:Lift"})
     assert scoring_keys(other) == scoring_keys(of)
-    assert job(model={"uses": "mymetrics:f", "outputs": {"score": "float32"}}).judging == ()
 
 
 FIGURES = AccumulatorFigures("mymetrics:Lift", "digest", {"top": 2.25, "none": None})

@@ -103,28 +103,6 @@ def test_a_file_that_only_an_option_names_is_noted(lake: Lake) -> None:
 
 
 @pytest.mark.usefixtures("own_process")
-def test_an_installed_package_that_is_the_predictor_is_watched_like_the_users_own_code(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it asks of the environment is noted; other packages ask for all kinds of things."""
-    site = tmp_path.with_name("site-packages")
-    for name in ("nightjar_theirs/deep", "nightjar_helper"):
-        (site / name).mkdir(parents=True)
-    (site / "nightjar_helper" / "__init__.py").write_text("import os\nos.environ.get('NIGHTJAR_HELPERS')\n")
-    (site / "nightjar_theirs" / "__init__.py").write_text("")
-    (site / "nightjar_theirs" / "deep" / "scoring.py").write_text(
-        "import os\nimport nightjar_helper\nos.environ.get('NIGHTJAR_THEIRS')\n"
-        "def score(batch):\n    return {'score': batch['x']}\n"
-    )
-    monkeypatch.setenv("NIGHTJAR_THEIRS", "1")
-    monkeypatch.setenv("NIGHTJAR_HELPERS", "1")
-    monkeypatch.syspath_prepend(str(site))
-    lake.ready(model__uses="nightjar_theirs.deep.scoring:score")
-    open_scorers(replace(lake.worker_spec(), own_process=True))
-    assert [each.name for each in witness.seen() if each.kind == "environment"] == ["NIGHTJAR_THEIRS"]
-
-
-@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("inside", [True, False])
 def test_python_finds_in_the_copy_what_it_found_in_the_live_folder(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
@@ -201,7 +179,8 @@ def test_all_that_is_read_where_it_lies_is_known(lake: Lake, monkeypatch: pytest
     lake.write_model("from nightjar_large import Model\n")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(snapshots, "COPIED_BYTES", 5)
-    spec = lake.ready(model__uses="nightjar_large:Model", model__path="weights.bin").worker_spec()
+    keys = {"model__uses": "nightjar_large:Model", "model__path": "weights.bin", "model__code": ["model.py"]}
+    spec = lake.ready(**keys).worker_spec()
     names = {Path(each.source).name for each in open_scorers(spec).linked}
     assert names == {"nightjar_large.py", "weights.bin", "model.py"}
 
@@ -280,12 +259,12 @@ def test_a_source_of_the_users_own_reads_as_it_did_when_the_run_began(lake: Lake
     assert open_scorers(plain).reading(plain) is plain
 
 
-def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lake: Lake) -> None:
+def test_a_file_that_the_predictor_misses_is_explained(lake: Lake) -> None:
     """Also where the predictor itself raises, and not the import of its module."""
     lake.write_model(
-        "class Predictor:\n    def __init__(self):\n        open('words.json')\n    def __call__(self, batch): pass\n"
+        "class Predictor:\n    def __init__(self):\n        open('words' + '.json')\n"
+        "    def __call__(self, batch): pass\n"
     )
-    (lake.folder / ".rayignore").write_text("words.json\n")
     (lake.folder / "words.json").write_text("{}")
     spec = replace(lake.ready(model__uses="model:Predictor").worker_spec(), own_process=True)
     try:
@@ -295,9 +274,8 @@ def test_a_file_that_the_predictor_misses_since_it_was_left_out_is_explained(lak
         witness.unwatch()
     assert str(failed.value) == (
         "model.uses: loading model:Predictor failed with FileNotFoundError: [Errno 2] No such file or directory: "
-        f"'words.json' (model.py:3, in __init__). words.json of the job's folder is left out of the snapshot "
-        f"({lake.folder}/.rayignore): name it "
-        "in model.path, or by its whole path in model.code"
+        "'words.json' (model.py:3, in __init__). words.json lies beside the job and is not part of what scores; add it "
+        "to model.code"
     )
 
 

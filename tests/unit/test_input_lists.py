@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.folder import list_code
+from nightjar.inference.identity.code import find_code
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.lists import with_list
@@ -172,32 +172,12 @@ def test_a_changed_list_is_changed_input(lake: Lake) -> None:
     assert lake.published()["id"].tolist() == [*range(2000, 4000), *range(6000, 8000)]
 
 
-def test_a_list_and_what_it_names_are_no_code(lake: Lake) -> None:
-    """They lie in the job's folder; a folder that is listed may hold code, which scores like any other."""
+def test_a_list_is_no_code(lake: Lake) -> None:
+    """Although the code names it. Each night has another one."""
     listed(lake.ready(), "part-00")
-    (lake.folder / "names.txt").write_text("data/part-00.parquet\nlib/\n")
-    (lake.folder / "lib").mkdir()
-    (lake.folder / ".rayignore").unlink()
-    write(lake.folder / "lib" / "x.parquet")
-    (lake.folder / "lib" / "helper.py").write_text("")
-    for name in ("part-01", "part-02", "part-03"):
-        (lake.folder / "data" / f"{name}.parquet").unlink()
-    request = lake.request()
-    assert sorted(each.name for each in request.scoring.code.files) == ["lib/helper.py", "model.py"]
-    assert "names.txt" not in list_code(with_list(STORAGE, request.job)).files
-
-
-def test_what_the_list_of_another_night_names_is_no_code(tmp_path: Path) -> None:
-    """Else each new night would make the results of those before it old."""
-    lists = {"lists/2026-11-18.txt": "a.parquet", "lists/2026-11-19.txt": "b.parquet"}
-    write(*(tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet")))
-    (tmp_path / "lists").mkdir()
-    for name, content in {**lists, "m.py": ""}.items():
-        (tmp_path / name).write_text(content)
-    given = job(tmp_path, list="lists/{date}.txt", within=["."]).at(dt.date(2026, 11, 19))
-    listing = list_code(with_list(STORAGE, given))
-    assert set(listing.files) == {"m.py", "c.parquet"}
-    assert listing.left_out == {"a.parquet": "input.uri"}
+    (lake.folder / "names.txt").write_text("data/part-00.parquet\n")
+    lake.write_model("open('names.txt')\ndef score(batch):\n    return {'score': batch['x']}\n")
+    assert set(find_code(with_list(STORAGE, lake.request().job)).files) == {"model.py"}
 
 
 def test_a_run_waits_for_its_list(lake: Lake) -> None:

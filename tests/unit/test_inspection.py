@@ -80,10 +80,8 @@ def test_the_code_is_looked_at_as_a_run_would_have_it(
     (lake.folder / "model.py").write_text("import nowhere_to_be_found\n")
     assert inspect_code(whole) == ""
     (lake.folder / "size.txt").write_text("3")
-    with pytest.raises(
-        JobError, match=r"No such file .*'size\.txt' \(model\.py:2\)\. size\.txt .*/\.rayignore\): name it in"
-    ):
-        inspect_code(request(lake, source.replace("size.json", "size.txt")))
+    with pytest.raises(JobError, match=r"No such file .*'size\.txt' \(model\.py:2\)\. size\.txt lies beside the job"):
+        inspect_code(request(lake, source.replace("'size.json'", "'size' + '.txt'")))
     assert Path.cwd().name.startswith("elsewhere")
 
 

@@ -47,7 +47,6 @@ from nightjar.inference.validation.manifest import (
 )
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.packages import Package
 from outputs import FIRST_MANIFEST
 from support import Lake
 
@@ -137,7 +136,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     monkeypatch.setitem(FRAMEWORKS, "mine", Framework("adapter_of_mine", "a file"))
     job = lake.ready().request().job
     uri = str(lake.out / "runs/2026-11-19/r3")
-    seen, loaded = Seen("database", "/d.sqlite", "p.py:1"), {"numpy": Package("0.1")}
+    seen, loaded = Seen("database", "/d.sqlite", "p.py:1"), {"numpy": "0.1"}
     writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
     writer.append(
         [
@@ -154,7 +153,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     writer.stop(release=True)
     manifest = manifest_of((lake.out / name).read_bytes())
     assert (manifest.again, manifest.preflight) == (("model.py changed",), ("the model writes over its batch",))
-    assert (manifest.outside, manifest.loaded) == ((seen,), {"numpy": (Package("0.1"),)})
+    assert (manifest.outside, manifest.loaded) == ((seen,), {"numpy": ("0.1",)})
     assert manifest.packages == {"mine": "cc"}
     assert (manifest.code, manifest.model) == (Content("ee", {"model.py": "bb"}), Content("dd", {"m.pt2": "aa"}))
     assert manifest.fingerprint == identity.fingerprint
@@ -209,7 +208,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     job = lake.ready(output__exports=["csv"], output__partition_by=["name"]).request().job
     uri, storage = str(lake.out / "runs/nightly/r2"), LakeStorage()
     writer = open_epoch(storage, uri, this_holder("validate"))
-    seen, package = Seen("database", "/d.sqlite", "p.py:1"), Package("0.1")
+    seen, package = Seen("database", "/d.sqlite", "p.py:1"), "0.1"
     planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
     failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
     writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",), 40), seen, *failed])
@@ -364,14 +363,14 @@ def test_a_finished_run_is_told_from_its_manifest() -> None:
         again=("model.py changed",),
         preflight=("the model writes over its batch",),
         outside=Collection([Seen("database", "/d.sqlite", "p.py:1")]),
-        loaded={"numpy": (Package("0.1"),), "not-installed-here": (Package("1"),)},
+        loaded={"numpy": ("0.1",), "not-installed-here": ("1",)},
     )
     said = {
         "again": list(about.again),
         "preflight": list(about.preflight),
         "outside": [to_json(seen) for seen in about.outside.all()],
     }
-    loaded = {name: [to_json(state) for state in states] for name, states in about.loaded.items()}
+    loaded = {name: list(states) for name, states in about.loaded.items()}
     found = json.dumps({**FIRST_MANIFEST, **said, "loaded": loaded}).encode()
     remarks = manifest_of(found).remarks()
     assert (remarks.again, remarks.loaded) == (about.again, about.loaded)
@@ -389,7 +388,7 @@ def test_packages_are_compared_with_what_they_were_scored_with_last() -> None:
     now = {"version": version("numpy")}
     states = {"numpy": [{"version": "0.1"}, now]}
     found = manifest_of(json.dumps({**FIRST_MANIFEST, "loaded": states}).encode())
-    assert found.remarks().tried["numpy"].version == version("numpy")
+    assert found.remarks().tried["numpy"] == version("numpy")
     assert set(found.remarks().tried) == {"numpy"}
 
 

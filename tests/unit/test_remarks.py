@@ -39,11 +39,6 @@ from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.packages import (
-    Package,
-    added,
-    changes,
-)
 from support import Lake
 
 BAD = """
@@ -85,7 +80,7 @@ class Command:
 
     def learn(self, version: str = "1.0", *notes: str) -> None:
         """What preflight found, with this release of a package."""
-        loaded = Loaded("cpu", packages={"mylib": Package(version)})
+        loaded = Loaded("cpu", packages={"mylib": version})
         outside.learn(self.lake.request().job, loaded, notes, self.writer)
 
     @property
@@ -118,7 +113,7 @@ def learn(lake: Lake, *, fresh: bool = False) -> None:
 
 def versions(now: Command) -> list[str]:
     """The releases that the manifest would name."""
-    return [state.version for state in now.writer.state.about.loaded["mylib"]]
+    return [state for state in now.writer.state.about.loaded["mylib"]]
 
 
 def changed(what: str) -> str:
@@ -306,14 +301,14 @@ def test_what_a_ledger_lacks_of_results_that_it_takes_over_is_written_once() -> 
     source = Remarks(
         preflight=("slow",),
         outside=Collection([Seen("database", "/d.sqlite", "p.py:1", 3)]),
-        loaded={"numpy": (Package("1"), Package("2")), "attrs": (Package("3"),)},
+        loaded={"numpy": ("1", "2"), "attrs": ("3",)},
     )
     mine = Remarks()
     lines = mine.lacking(source, "r1")
     assert lines == [
         Seen("database", "/d.sqlite", "p.py:1", 3),
-        Packages({"numpy": Package("1"), "attrs": Package("3")}, "r1"),
-        Packages({"numpy": Package("2")}, "r1"),
+        Packages({"numpy": "1", "attrs": "3"}, "r1"),
+        Packages({"numpy": "2"}, "r1"),
         Preflight(("slow",)),
     ]
     for line in lines:
@@ -326,12 +321,12 @@ def test_what_a_ledger_lacks_of_results_that_it_takes_over_is_written_once() -> 
 
 def test_results_that_are_taken_over_were_not_scored_with_the_packages_of_now() -> None:
     about = Remarks()
-    about.fold(Packages({"mylib": Package("1.1")}))
+    about.fold(Packages({"mylib": "1.1"}))
     receipt = Receipt("s", 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0)
     about.fold(replace(receipt, adopted_from="r1"))
     assert about.loaded == {}
     about.fold(receipt)
-    assert about.loaded == {"mylib": (Package("1.1"),)}
+    assert about.loaded == {"mylib": ("1.1",)}
 
 
 def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:
@@ -343,15 +338,6 @@ def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:
     with command(lake) as now:
         outside.learn(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == [changed("mylib 1.0 → 1.1")]
-
-
-def test_files_of_a_package_that_were_loaded_at_any_time_are_compared() -> None:
-    """An editable package's, and data, are known by what was loaded or read of them, each time others."""
-    states = added({}, {"a": Package("1", own={"x.py": "1"}, read={"v": "1"})})
-    states = added(states, {"a": Package("1", own={"y.py": "1"}, read={"w": "1"})})
-    assert changes(states) == []
-    assert changes(added(states, {"a": Package("1", own={"y.py": "2"})})) == ["a 1 was edited in place (y.py)"]
-    assert changes(added(states, {"a": Package("1", read={"v": "2"})})) == ["a 1 was edited in place (v)"]
 
 
 # ---- what preflight said, and what made shards old ----------------------------------------------------------
@@ -395,17 +381,13 @@ def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> No
     request = lake.request()
     with leased(request, f"{request.run_uri}/r2", "score", keep=False):
         pass
-    lake.write_model(TRIPLE)
+    lake.write_model(f"{TRIPLE}\n'vocab.json'\n")
     with command(lake) as now:
         assert now.writer.state.about.again == ("model.py changed: 8 of 8 shards are scored again",)
     (lake.folder / "vocab.json").write_text("{}")
     with command(lake) as now:
         (why,) = now.writer.state.about.again
-        assert why == (
-            "model.py changed, vocab.json is new: 8 of 8 shards are scored again. Every file beside the job counts as "
-            "code. If no score depends on vocab.json: name it in .rayignore, name the code alone in model.code, or let "
-            "the name of a log end in .log"
-        )
+        assert why == "model.py changed, vocab.json is new: 8 of 8 shards are scored again"
 
 
 def test_what_is_put_back_is_not_scored_again_and_not_said_to_be(lake: Lake) -> None:

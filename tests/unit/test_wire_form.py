@@ -40,7 +40,6 @@ from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Totals, manifest_of
-from nightjar.inference.witness.packages import Package
 from nightjar.inference.witness.records import Seen
 from outputs import FIRST_MANIFEST
 from support import Lake
@@ -123,7 +122,7 @@ LINES = {
     '"uri":"a.parquet","row":-1,"rows":0,"worker":"","rows_out":9,"rows_quarantined":1,"cuts":0}': (
         Revoked("s", 2, "PartDamaged", "gone", uri="a.parquet", rows_out=9, rows_quarantined=1)
     ),
-    '{"t":"packages","loaded":{"mylib":{"version":"1.0"}}}': Packages({"mylib": Package("1.0")}),
+    '{"t":"packages","loaded":{"mylib":"1.0"}}': Packages({"mylib": "1.0"}),
     '{"t":"packages","loaded":{},"adopted_from":"r1"}': Packages({}, "r1"),
     '{"t":"preflight","notes":["slow"]}': Preflight(("slow",)),
     '{"t":"intent","number":4,"published":{"revision":1,"manifest":"runs/d/r1/manifest-000001.json","checksum":"abc",'

@@ -836,24 +836,22 @@ def test_code_that_changed_since_the_run_began_is_loaded_as_it_was(lake: Lake) -
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("import helpers.hidden", r"helpers/hidden\.py"),
-        ("import private", "private/"),
-        ("Path(__file__).with_name('vocab.json').read_text()", r"vocab\.json"),
-        ("Path(__file__).with_name('data').joinpath('words.json').read_text()", r"data/words\.json"),
+        ("importlib.import_module('helpers.' + 'hidden')", "helpers/"),
+        ("importlib.import_module('pri' + 'vate')", "private/"),
+        ("Path(__file__).with_name('vocab' + '.json').read_text()", "vocab.json"),
+        ("Path(__file__).parent.joinpath('data', 'words.json').read_text()", "data/words.json"),
     ],
 )
-def test_what_is_missing_since_it_was_left_out_is_explained(lake: Lake, line: str, missing: str) -> None:
-    """By an ignore file, or because it lies in the input; what is not there at all is just missing."""
-    lake.write_model(f"from pathlib import Path\n{line}\ndef score(batch):\n    return {{'score': batch['x']}}\n")
-    (lake.folder / ".rayignore").write_text("hidden.py\nprivate/\nvocab.json\n")
+def test_a_file_that_the_search_for_code_misses_is_explained(lake: Lake, line: str, missing: str) -> None:
+    """A computed name, or a file that lies in the input; what is not there at all is just missing."""
+    lake.write_model(f"import importlib\nfrom pathlib import Path\n{line}\ndef score(batch): return batch\n")
     with pytest.raises(JobError, match=r"No (module named|such file)") as plain:
         open_scorers(lake.ready().worker_spec())
-    assert "left out" not in str(plain.value)
+    assert "model.code" not in str(plain.value)
     for name in ("helpers/__init__.py", "helpers/hidden.py", "private/x.py", "vocab.json", "data/words.json"):
         (lake.folder / name).parent.mkdir(exist_ok=True)
         (lake.folder / name).write_text("{}")
-    why = "" if "data" in missing else r" \(.*\.rayignore\)"
-    with pytest.raises(JobError, match=rf"{missing} of the job's folder is left out of the snapshot{why}: name it in"):
+    with pytest.raises(JobError, match=rf"\. {missing} lies beside the job and is not part of what scores; add it to"):
         open_scorers(lake.worker_spec())
 
 
