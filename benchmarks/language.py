@@ -72,7 +72,6 @@ def nightjar(data: Path, out: Path, shard: int) -> None:
             "sampling": SAMPLING,
             "engine": ENGINE,
             "outputs": {"answer": "string", "output_tokens": "int32"},
-            "code": ["job.yaml"],
         },
         "carry": ["id"],
         "output": {"uri": f"{out}/"},

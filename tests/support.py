@@ -74,9 +74,6 @@ def score(batch):
     return {"score": batch["x"] * 2}
 '''
 
-CODE_ONLY = "/*\n!/*.py\n!/*.json\n!/helpers/\n"
-"""What of a test's folder scores, as an ignore file: tests leave much else there."""
-
 GATE = '''
 import contextlib, time
 from pathlib import Path
@@ -250,7 +247,6 @@ class Lake:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "model.py").write_text(source.replace("__LIVE__", repr(str(self.folder))))
-        (self.folder / ".rayignore").write_text(CODE_ONLY)
 
     def write_job(self, **changes: Any) -> Path:
         """The job file; keys like `retry__attempts` change one nested key, None removes a key."""

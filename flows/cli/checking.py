@@ -9,7 +9,7 @@ from rich.table import Table
 from nightjar.flows.cli.tables import sample_rows
 from nightjar.flows.cluster import named
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.estimate import columns_of, columns_text
+from nightjar.flows.pages.estimate import columns_of, columns_text, identity_text
 from nightjar.flows.pages.wording import rows_known
 from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
@@ -105,7 +105,7 @@ def as_text(said: CheckReport) -> list[str | Table]:
         *([f"  input      snapshot {said.snapshot} of its table"] if said.snapshot else []),
         f"  reads      {columns_text(said.reads)}",
         f"  columns    {', '.join(columns)}",
-        *(f"  {'' if index else 'identity':<10} {line(what)}" for index, what in enumerate(said.identity)),
+        *identity_text(said.identity),
     ]
     if said.preprocess:
         parts.append(f"  preprocess {line(said.preprocess)}")

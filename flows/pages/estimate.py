@@ -10,6 +10,7 @@ import pyarrow as pa
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, money, rows_known
 from nightjar.flows.reports import Column, Estimate, PlanReport, TokenEstimate
+from nightjar.inference.identity.description import described
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
@@ -57,6 +58,7 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
         snapshot=discovery.snapshot,
         reads=columns_of(discovery.schema),
         notes=made.doubts,
+        identity=tuple(described(request.job, request.scoring)),
     )
 
 
@@ -69,6 +71,11 @@ def columns_text(columns: Sequence[Column]) -> str:
     """The first columns with their types, as text for people."""
     more = f" … and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
     return ", ".join(f"{line(each.name)} {each.type}" for each in columns[:_SHOWN]) + more
+
+
+def identity_text(identity: Sequence[str]) -> list[str]:
+    """What scores the shards, as text for people."""
+    return [f"  {'' if index else 'identity':<10} {line(each)}" for index, each in enumerate(identity)]
 
 
 def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
@@ -123,6 +130,7 @@ def plan_text(found: PlanReport) -> str:
         without = f"; {counted(found.files_left_out, 'other file')} cannot match" if found.files_left_out else ""
         lines.append(f"  where      of these rows only those with {line(found.where)}{without}")
     lines.append(f"  reads      {columns_text(found.reads)}")
+    lines += identity_text(found.identity)
     lines += [f"  note       {line(note)}" for note in (found.unread, *found.notes) if note]
     if m := found.measured:
         lines.append(

@@ -82,6 +82,8 @@ class PlanReport:
     snapshot: str = ""
     reads: tuple[Column, ...] = ()
     notes: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+    """What scores the shards, a line each, with the reason for each file of the code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,6 @@ class Trips:
         lines = "".join(f"        {line}\n" for line in trouble.splitlines())
         (self.folder / "predict.py").write_text(PREDICT.format(trouble=lines.rstrip("\n")))
         (self.folder / "tips.json").write_text(WEIGHTS)
-        (self.folder / ".rayignore").write_text("*.html\ntruth/\n")
 
     def night(self, date: str, files: int = 4, rows: int = 1000, **columns: Callable[[np.ndarray], Any]) -> Path:
         """Write a night's input, and return its folder. columns: what becomes of a column's values."""

@@ -172,7 +172,6 @@ def test_a_new_training_set_replaces_the_old_one(lake: Lake) -> None:
 def test_data_beside_the_job_is_no_code_of_a_baseline(lake: Lake) -> None:
     """Neither the training set nor the input of nights."""
     lake.write_model()
-    (lake.folder / ".rayignore").unlink()
     lake.write_job(profile="all")
     write(lake.folder / "data" / "part.parquet", np.arange(100.0))
     write(lake.folder / "train" / "part.parquet", np.arange(100.0))

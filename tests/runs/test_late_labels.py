@@ -367,7 +367,6 @@ def test_the_condition_on_labels_may_name_any_column_of_theirs(tmp_path: Path) -
 
 def test_labels_beside_the_job_file_are_no_code_that_scores(tmp_path: Path) -> None:
     lake = flights(tmp_path, late_labels={**LATE, "input": {"uri": "truth/"}})
-    (tmp_path / ".rayignore").unlink()
     written(lake, labels(lake).slice(0, 10), "first.parquet")
     lake.run()
     written(lake, labels(lake), "second.parquet")

@@ -176,7 +176,6 @@ def test_a_package_without_init_is_that_of_the_run(lake: Lake) -> None:
     lake.ready()
     lake.write_model("from lib import factors\ndef score(batch):\n    return {'score': batch['x'] * factors.FACTOR}\n")
     (lake.folder / "lib").mkdir()
-    (lake.folder / ".rayignore").write_text("/data\n/out\n")
     for factor in (2, 3):
         (lake.folder / "lib/factors.py").write_text(f"FACTOR = {factor}  # of now\n")
         assert lake.run().scored.progress.reused_rows == 0

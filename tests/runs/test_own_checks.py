@@ -133,22 +133,17 @@ def test_a_changed_check_judges_again_and_scores_nothing(lake: Lake) -> None:
     assert {file.name for file in code.files} == {"model.py"}
 
 
-def test_what_a_check_imports_from_the_folder_is_identity(lake: Lake) -> None:
-    """Nobody knows that the model does not import it, too."""
+def test_what_only_a_check_imports_is_no_identity(lake: Lake) -> None:
+    """And what the model imports, too, is."""
     ready(lake, "import limits\nreturn True")
     (lake.folder / "limits.py").write_text("MOST = 3\n")
     lake.run()
     (lake.folder / "limits.py").write_text("MOST = 4\n")
+    assert lake.run().scored.progress.reused_shards == 8
+    lake.write_model("import limits, mychecks\n" + DOUBLE)
     assert lake.run().scored.progress.reused_shards == 0
-
-
-def test_a_model_that_imports_a_checks_module_is_told_that_it_is_left_out(lake: Lake) -> None:
-    lake.write_model("import mychecks\n" + DOUBLE)
-    ready(lake, "return True")
-    with pytest.raises(
-        JobError, match=r"mychecks.py of the job's folder is left out .*\(it judges, and does not score"
-    ):
-        lake.run()
+    write_checks(lake, "return bool(1)")
+    assert lake.run().scored.progress.reused_shards == 0
 
 
 def test_a_check_beside_the_model_is_identity_as_the_model_is(lake: Lake) -> None:
@@ -159,18 +154,8 @@ def test_a_check_beside_the_model_is_identity_as_the_model_is(lake: Lake) -> Non
     assert lake.run().scored.progress.reused_shards == 0
 
 
-def test_with_patterns_for_the_code_a_check_is_found_all_the_same(lake: Lake) -> None:
-    ready(lake, "import limits\nreturn limits.MOST == 3", model__code=["model.py"])
-    (lake.folder / "limits.py").write_text("MOST = 3\n")
-    assert verdict(lake).passed
-    write_checks(lake, "return True")
-    (lake.folder / "limits.py").write_text("MOST = 4\n")
-    assert lake.run().scored.progress.reused_shards == 8
-
-
 def test_a_package_of_checks_and_an_installed_function(lake: Lake) -> None:
     lake.ready(checks=[{"call": "mine.tonight:allowed"}, {"call": "operator:truth"}])
-    (lake.folder / ".rayignore").write_text("data\nout\n")
     (lake.folder / "mine").mkdir()
     (lake.folder / "mine" / "__init__.py").write_text("")
     (lake.folder / "mine" / "words.py").write_text("YES = True\n")

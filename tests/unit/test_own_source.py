@@ -82,7 +82,6 @@ def test_a_source_that_is_edited_between_two_runs_of_a_process_describes_as_it_r
     if module != "readings":
         begin, end = EXAMPLE.index("RECORD ="), EXAMPLE.index("class Readings")
         (lake.folder / file).parent.mkdir(exist_ok=True)
-        (lake.folder / ".rayignore").unlink()
         (lake.folder / file).write_text(f"import numpy as np\nimport pyarrow as pa\n{EXAMPLE[begin:end]}")
         imported = f"from {module} import COLUMNS, RECORD\n\n"
         (lake.folder / "readings.py").write_text(EXAMPLE[:begin] + imported + EXAMPLE[end:])

@@ -113,7 +113,7 @@ def learn(lake: Lake, *, fresh: bool = False) -> None:
 
 def versions(now: Command) -> list[str]:
     """The releases that the manifest would name."""
-    return [state for state in now.writer.state.about.loaded["mylib"]]
+    return list(now.writer.state.about.loaded["mylib"])
 
 
 def changed(what: str) -> str:
