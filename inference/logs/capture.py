@@ -36,9 +36,6 @@ EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 _PATIENCE_S = 5.0
 """Seconds that a run waits at its end for storage that is away."""
 
-_TRIES = 20
-"""How often a folder is made anew for a note, because processes that end remove the folder while it is empty."""
-
 URGENT_S = 1.0
 """Seconds after the last part until the output of a failed shard may follow; it does not wait longer."""
 
@@ -68,7 +65,7 @@ class Capture:
             self._book = Book(worker, epoch, (files[0], files[1]), (0, 0), ignored=tuple(ignored))
             self._book.kept = self._book.sizes()
             self._book.marks = [Mark(time.time(), self._book.kept)]
-            self._note = _Note(_place(revision))
+            self._note = _Note(_beginning(revision))
             self._note.save(self._book)
             self._thread = threading.Thread(target=self._watch, daemon=True, name="nightjar-logs")
             self._thread.start()
@@ -78,7 +75,7 @@ class Capture:
     def _say_that_nothing_is_kept(self, epoch: int, worker: str) -> None:
         said = (
             "… what this worker prints is not kept: its standard output and error are no files, or "
-            f"{_place('').parent} is not a folder of this user. See Ray's own logs"
+            f"{_folder()} is not a folder of this user. See Ray's own logs"
         )
         with contextlib.suppress(NightjarError):
             write(self._storage, self._revision, epoch, worker, [Line(time.time(), NOTE, said)])
@@ -154,9 +151,9 @@ class Capture:
 class _Note:
     """The file of a book. It is overwritten in place, and stays if the process is killed."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, beginning: str) -> None:
         self._fd = -1
-        self._path = place / f"{os.getpid()}-{uuid.uuid4().hex[:8]}.json"
+        self._path = Path(f"{beginning}{os.getpid()}-{uuid.uuid4().hex[:8]}.json")
         # Without a note, only the last output of a killed process is missing.
         with contextlib.suppress(OSError):
             self._fd = _opened(self._path, os.O_CREAT | os.O_RDWR)
@@ -169,7 +166,6 @@ class _Note:
                 os.close(fd)
             if not left:
                 self._path.unlink(missing_ok=True)
-                self._path.parent.rmdir()  # the folder stays if it has other notes
 
     def save(self, book: Book) -> None:
         if self._fd >= 0:
@@ -182,10 +178,10 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
 
     What cannot be kept now is left for the next call. secrets: values to mask.
     """
-    masks, found, place = Masks(storage, secrets=secrets), 0, _place(revision)
+    masks, found, folder = Masks(storage, secrets=secrets), 0, _folder()
     if isinstance(storage, LakeStorage):
         storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
-    for path in sorted(place.glob("*.json") if is_own(place.parent) and is_own(place) else ()):
+    for path in sorted(folder.glob(f"{Path(_beginning(revision)).name}*.json") if is_own(folder) else ()):
         try:
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder may have been open to others, and another user's note could name any file
@@ -194,23 +190,21 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
                 found += keep(storage, revision, book, sizes, masks, "", final=True)[1] > 0
             path.unlink()
             for file in map(Path, book.files):
-                if file.parent == place:
+                if file.parent == folder:
                     file.unlink(missing_ok=True)
         except NightjarError:
             break  # the storage is away, for the others, too
         except (OSError, ValueError, LookupError, TypeError):
             continue  # another process has taken it, or it is damaged
-    with contextlib.suppress(OSError):
-        place.rmdir()
     return found
 
 
 def copies(revision: str) -> tuple[int, int]:
     """Make two files for the output and error of a process that has none, beside the notes. -1: none could be made."""
-    place, name = _place(revision), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    name = f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
     try:
-        return _opened(place / f"{name}.out", flags), _opened(place / f"{name}.err", flags)
+        return _opened(Path(f"{name}.out"), flags), _opened(Path(f"{name}.err"), flags)
     except OSError:
         return -1, -1
 
@@ -223,17 +217,11 @@ def close_copies(fds: tuple[int, int], *, left: bool) -> None:
             os.close(fd)
             if not left:
                 path.unlink()
-                path.parent.rmdir()  # the folder stays if it has other notes
 
 
 def _opened(path: Path, flags: int) -> int:
-    """Open a new file, and make its folder, which another process may remove again as long as it is empty."""
-    for _ in range(_TRIES):
-        # It may go at any moment: `mkdir` then finds it, and a moment later no folder.
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            private_folder(private_folder(path.parent.parent) / path.parent.name)
-            return os.open(path, flags, 0o600)
-    raise FileNotFoundError(path)
+    private_folder(path.parent)
+    return os.open(path, flags, 0o600)
 
 
 def _path(fd: int) -> str:
@@ -244,7 +232,11 @@ def _path(fd: int) -> str:
     return ""
 
 
-def _place(revision: str) -> Path:
-    """The folder on this machine with the notes of a revision's processes."""
-    key = hashlib.sha256(revision.encode()).hexdigest()[:20]
-    return Path(tempfile.gettempdir()) / f"nightjar-logs-{os.getuid()}" / key
+def _folder() -> Path:
+    """The folder on this machine with the notes of this user's processes."""
+    return Path(tempfile.gettempdir()) / f"nightjar-logs-{os.getuid()}"
+
+
+def _beginning(revision: str) -> str:
+    """The beginning of the paths of the notes of a revision's processes."""
+    return f"{_folder()}/{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"

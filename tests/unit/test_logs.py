@@ -136,18 +136,22 @@ def test_nothing_is_written_of_a_process_that_prints_nothing(tmp_path: Path, rev
     assert not Path(revision).exists()
 
 
-def test_processes_that_end_in_order_leave_no_folder_behind(tmp_path: Path, revision: str) -> None:
-    """The last of them removes it."""
+def notes_of(revision: str) -> list[Path]:
+    """The notes of a revision's processes on this machine."""
+    return sorted(capture._folder().glob(f"{Path(capture._beginning(revision)).name}*"))
+
+
+def test_processes_that_end_in_order_leave_no_note_behind(tmp_path: Path, revision: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with capturing(tmp_path / "a", revision) as (first, _, _), capturing(tmp_path / "b", revision) as (last, _, _):
         assert first.close()
-        assert len(list(capture._place(revision).iterdir())) == 1
+        assert len(notes_of(revision)) == 1
         assert last.close()
-        assert not capture._place(revision).exists()
+        assert notes_of(revision) == []
 
 
-def test_a_folder_that_goes_while_a_note_is_made_is_made_again(revision: str) -> None:
+def test_processes_that_begin_and_end_at_once_each_have_a_note(revision: str) -> None:
     """Processes begin and end at any time, and each of them has its note."""
 
     def begin_and_end(_: int) -> None:
@@ -158,7 +162,7 @@ def test_a_folder_that_goes_while_a_note_is_made_is_made_again(revision: str) ->
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(begin_and_end, range(4)))
-    assert not capture._place(revision).exists()
+    assert notes_of(revision) == []
 
 
 def test_many_lines_cost_few_parts(tmp_path: Path, revision: str) -> None:
@@ -348,12 +352,11 @@ def test_a_worker_whose_name_comes_again_is_another_one(revision: str) -> None:
 
 def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes: Path) -> None:
     """Nor one that is damaged: neither ends a run."""
-    place = capture._place(revision)
-    place.mkdir(parents=True)
-    (place / "1-damaged.json").write_text('{"worker"')
+    capture._folder().mkdir()
+    Path(f"{capture._beginning(revision)}1-damaged.json").write_text('{"worker"')
     (tmp_path / "secret").write_text("theirs\n")
     book = Book("host:1", 1, (str(tmp_path / "secret"), str(tmp_path / "secret")), (0, 0), [Mark(1.0, (0, 0))])
-    note = place / "2-foreign.json"
+    note = Path(f"{capture._beginning(revision)}2-foreign.json")
     note.write_bytes(book.to_bytes())
     if os.getuid() != 0:
         pytest.skip("only root can give a file to another user")
@@ -364,17 +367,11 @@ def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes:
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "theirs"])
-@pytest.mark.parametrize("level", ["parent", "place"])
-def test_a_folder_that_somebody_planted_is_not_used(
-    tmp_path: Path, revision: str, notes: Path, kind: str, level: str
-) -> None:
+def test_a_folder_that_somebody_planted_is_not_used(tmp_path: Path, revision: str, notes: Path, kind: str) -> None:
     """Everybody may write into the folder for temporary files. Nothing is written or read there; the run goes on."""
-    place = capture._place(revision)
-    planted = place.parent if level == "parent" else place
-    if level == "place":
-        place.parent.mkdir()
+    planted = capture._folder()
     inside = tmp_path / "inside"
-    (inside / place.name).mkdir(parents=True)
+    inside.mkdir()
     if kind == "link":
         planted.symlink_to(inside)
     elif kind == "file":
@@ -382,7 +379,7 @@ def test_a_folder_that_somebody_planted_is_not_used(
     else:
         if os.getuid() != 0:
             pytest.skip("only root can give a folder to another user")
-        place.mkdir(parents=True, exist_ok=True)
+        planted.mkdir()
         os.chown(planted, 65534, 65534)
     before = sorted(tmp_path.rglob("*"))
     assert capture.copies(revision) == (-1, -1)
@@ -395,13 +392,12 @@ def test_a_folder_that_somebody_planted_is_not_used(
 
 def test_a_folder_of_an_earlier_version_is_closed(revision: str, notes: Path) -> None:
     """It let everybody look into it."""
-    place = capture._place(revision)
-    place.mkdir(parents=True)
-    place.chmod(0o755)
-    place.parent.chmod(0o777)
+    place = capture._folder()
+    place.mkdir()
+    place.chmod(0o777)
     capture.close_copies(copied := capture.copies(revision), left=True)
     assert min(copied) > 0
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (place.parent, place)] == [0o700, 0o700]
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
 
 # ---- what a person is shown ----------------------------------------------------------------------------------
