@@ -30,6 +30,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.storage.local import ANYBODY, LocalStorage, storage_error
 from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.reach import Reach
 
 COPIED_BYTES = 64 << 20
 """The most bytes of local files that are copied, the smallest files first; the other files are linked."""
@@ -151,6 +152,15 @@ def _model_files(storage: Storage, path: str) -> list[tuple[str, str, int]]:
         found = [(entry.uri.removeprefix(folder), entry.uri, entry.size) for entry in storage.list(folder)]
     except Missing:
         found = []
+    # Any bytes can be weights, and then become outputs. In the Hub's cache each file is a link to a blob.
+    hub = [up.with_name("blobs") for up in Path(folder).resolve().parents if up.name == "snapshots"]
+    reach = Reach([folder, *map(str, hub)])
+    for name, uri, _ in found:
+        if is_local(uri) and not reach.has(uri):
+            raise JobError(
+                f"model.path: {folder}{name} is a link to {reach.real(uri)}, outside of the model's folder; copy the "
+                "file there"
+            )
     if not found:
         where = f" on {socket.gethostname()}" if is_local(path) else ""
         raise JobError(f"model.path: there is no file or folder {path}{where}")
