@@ -18,7 +18,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from nightjar.inference import forks, witness  # noqa: F401 (forks sets what a model's own processes inherit)
+from nightjar.inference import witness
 from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
