@@ -43,14 +43,11 @@ _FORKS = multiprocessing.get_context("forkserver")
 _prepared = threading.Event()
 
 
-def prepare(libraries: Iterable[str] = ()) -> None:
-    """Start the server of this process, unless it runs, and do not wait for its imports.
-
-    libraries: modules that the work will import, too, and that may be forked once they are imported.
-    """
+def prepare() -> None:
+    """Start the server of this process, unless it runs, and do not wait for its imports."""
     if not _prepared.is_set():
         _prepared.set()
-        _FORKS.set_forkserver_preload([*_IMPORTED, *libraries])
+        _FORKS.set_forkserver_preload(_IMPORTED)
     with _no_program():
         forkserver.ensure_running()
 
