@@ -73,7 +73,8 @@ class LocalEngine:
         loaded: Loaded | None = None
         key, stall_s, answered_at = loaded_by(spec.job), spec.job.retry.stall_s, time.monotonic()
         # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
-        with Child(_tried, cloudpickle.dumps((spec, list(places), steps))) as child:
+        # What the model prints goes where it goes in the run.
+        with Child(_tried, cloudpickle.dumps((spec, list(places), steps)), prints=True) as child:
             try:
                 for outcome in child.answers():
                     if isinstance(outcome, JobError):

@@ -28,8 +28,8 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
-from nightjar.inference.storage.local import ANYBODY, LocalStorage, storage_error
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import ANYBODY, Storage, is_local, join
 from nightjar.inference.storage.reach import Reach
 
 COPIED_BYTES = 64 << 20
@@ -196,10 +196,7 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
         mode = reduce(operator.and_, (each.external_attr >> 16 for each in kept.infolist()), ANYBODY) | 0o600
         kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([asdict(file) for file in snapshot.files], indent=1))
     with suppress(AlreadyExists):
-        if is_local(uri):
-            LocalStorage().create(uri, packed.getvalue(), mode)
-        else:
-            storage.create(uri, packed.getvalue())
+        storage.create(uri, packed.getvalue(), mode)
 
 
 def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:

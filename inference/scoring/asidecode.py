@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +17,7 @@ from nightjar.inference.identity.folder import needs_folder
 from nightjar.inference.identity.identity import ScoringSet
 from nightjar.inference.identity.unpacking import place_code
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import clip, hide
+from nightjar.inference.messages import hide
 from nightjar.inference.scoring.assignment import enter_copy
 
 
@@ -58,16 +57,3 @@ def aside_folder(run: OfRun, job: Job) -> Path:
     if needs_folder(run.job):
         os.chdir(folder)
     return Path(folder)
-
-
-def located(key: str, spec: str, error: BaseException, job: Job, folders: tuple[Path, ...]) -> str:
-    """What the user's code raised, with its file and line. job: as its file is. folders: where the code lies here."""
-    said = f"{key}: {spec} failed with {clip(f'{type(error).__name__}: {error}')}"
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        frames.append((error.filename, error.lineno))
-    for file, line in reversed(frames):
-        for folder in folders:
-            if Path(file).is_relative_to(folder):
-                return f"{said}, in {Path(job.folder, Path(file).relative_to(folder))}, line {line}"
-    return said + (f", in {frames[-1][0]}, line {frames[-1][1]}" if frames else "")
