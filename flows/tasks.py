@@ -5,9 +5,6 @@ They persist no results and cache nothing: the ledger is the memory, so a task r
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -24,38 +21,6 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.run import steps
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
-
-_forking = threading.local()
-"""`blocked`: the signals that were blocked before this thread's fork."""
-
-
-def _hold_sigterm() -> None:
-    """Before a fork: let SIGTERM wait until the child has its own handler of it."""
-    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-
-def _release_sigterm() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
-
-
-def _forget_prefect() -> None:
-    """In a process that the user's code forked off this one, as a DataLoader does.
-
-    Prefect's hook for the end would wait for threads that only the parent has, and raise. Its handler of SIGTERM, and
-    the command's, would raise in the user's code where the parent ends the child.
-    """
-    hooks: list[Any] = getattr(threading, "_threading_atexits", [])
-    hooks[:] = [hook for hook in hooks if not _module(getattr(hook, "func", hook)).startswith("prefect.")]
-    if _module(signal.getsignal(signal.SIGTERM)).startswith(("prefect.", "nightjar.")):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _release_sigterm()
-
-
-def _module(function: Any) -> str:
-    return getattr(function, "__module__", None) or ""
-
-
-os.register_at_fork(before=_hold_sigterm, after_in_parent=_release_sigterm, after_in_child=_forget_prefect)
 
 
 def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:

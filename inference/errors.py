@@ -25,6 +25,7 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── Denied            credentials or permissions
 │   ├── Damaged           a file that Nightjar wrote is not as it was written, or of a newer version
 │   └── Transient *       a fault that may pass; the outcome may be unknown
+│       └── NoAnswer *    … nobody answered the request
 └── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
     ├── InputCorrupt      the file cannot be read
     ├── SourceFailed *    the user's own source raised something unexpected
@@ -220,6 +221,10 @@ class Transient(StorageError):
     repeatable = True
 
 
+class NoAnswer(Transient):
+    """A request that nobody answered: refused, cut off, timed out, or the host's name is unknown."""
+
+
 class ShardError(NightjarError):
     """One attempt at one shard failed."""
 
@@ -368,9 +373,9 @@ class ProcessSpoilt(BaseException):
         return f"{self.cause}: {self.message}"
 
 
-def raised(error: BaseException) -> str:
+def raised(error: BaseException, *, installed: bool = False) -> str:
     """What the user's code raised, and where: "KeyError: 'region' (predict.py:12, in score)"."""
-    return f"{type(error).__name__}: {error}{raised_at(error)}"
+    return f"{type(error).__name__}: {error}{raised_at(error, installed=installed)}"
 
 
 _E = TypeVar("_E", bound=NightjarError)

@@ -26,17 +26,20 @@ INSTALLED = ("/site-packages/", "/dist-packages/")
 """Parts of the paths of installed packages."""
 
 
-def raised_at(error: BaseException) -> str:
+def raised_at(error: BaseException, *, installed: bool = False) -> str:
     """Where the user's code raised, as " (predict.py:12, in score)": the innermost frame outside of libraries; ''
-    without one. The file is named as in the job's folder, of which each process has a copy.
+    without one. The file is named as in the job's folder, of which each process has a copy. installed: the user's code
+    may be an installed package.
     """
-    found = ""
+    found = library = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if not file.startswith(_LIBRARIES) and not any(part in file for part in INSTALLED):
-            found = _at(file, line) + (f", in {name}" if not name.startswith("<") else "")
+        if not file.startswith(_LIBRARIES):
+            at = _at(file, line) + (f", in {name}" if not name.startswith("<") else "")
+            found, library = (found, at) if any(part in file for part in INSTALLED) else (at, library)
     if isinstance(error, SyntaxError) and error.filename:
         found = _at(error.filename, error.lineno or 0)
+    found = found or (library if installed else "")
     return f" ({found})" if found else ""
 
 

@@ -23,7 +23,7 @@ from prefect.settings import PREFECT_API_URL
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
 from nightjar.flows.cluster.local import is_of_local_run, readers_of_token, token_file
-from nightjar.flows.prefect_api.api import ask_api, check_limit
+from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.adapter import frameworks
@@ -163,7 +163,7 @@ def _prefect() -> Iterator[Finding]:
     if not url:
         yield Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
         return
-    answer = ask_api(url)
+    answer, url = ask_api(url), without_user(url)
     if answer.problem:
         yield Finding("Prefect", False, answer.problem, answer.remedy)
         return

@@ -26,6 +26,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.standing import (
     RunFigures,
     RunLine,
+    RunState,
     Standing,
     before_it_begins,
     shown_instead,
@@ -54,7 +55,7 @@ def status(request: RunRequest) -> RunStatus:
     if newest is None:
         return _never_begun(request, now)
     shown = now.runs.get(request.run_id)
-    found = stands(request.storage, request.output, request.run_id, newest, shown, request.job.name, request.lease_s)
+    found = stands(RunState.of(request, newest, shown))
     progress, about = newest.state.progress, newest.state.about
     manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)

@@ -6,6 +6,7 @@ credentials, becomes an error of one sentence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from prefect.settings import (
 from prefect.utilities.urls import url_for
 
 from nightjar.inference.errors import ClusterError, JobError
+from nightjar.inference.storage.signatures import without_password
 
 _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
 _ASK_S = 10.0
@@ -65,7 +67,7 @@ def ask_api(url: str) -> Answer:
         version = str(Version(str(said.json())))
     except _UNUSABLE as error:
         problem, remedy = _explained(url, error)
-        return Answer(problem=problem, remedy=remedy)
+        return Answer(problem=without_password(problem), remedy=remedy)
     return Answer(version, said.headers.get("date"))
 
 
@@ -90,7 +92,7 @@ def _explained(url: str, error: Exception) -> tuple[str, str]:
     # Not JSON, or no version: the page of some other server.
     why = "it answered, but not as a Prefect API" if isinstance(error, ValueError) else _first_line(error)
     private = ", or PREFECT_API_SSL_CERT_FILE if its certificate is private" if url.startswith("https:") else ""
-    return f"no Prefect API at {url}: {why}", f"start it (`prefect server start`), or mend PREFECT_API_URL{private}"
+    return f"no Prefect API at {url}: {why}", f"start that server, or mend PREFECT_API_URL{private}"
 
 
 def _first_line(error: Exception) -> str:
@@ -131,7 +133,7 @@ def check_limit(name: str) -> str:
         raise no_such_limit(name) from error
     except _UNUSABLE as error:
         raise ClusterError(
-            f"Prefect at {url} did not say whether it has the limit {name!r}: {_first_line(error)}"
+            without_password(f"Prefect at {url} did not say whether it has the limit {name!r}: {_first_line(error)}")
         ) from error
     return ""
 
@@ -166,8 +168,8 @@ def no_such_limit(name: str) -> JobError:
 
 
 def api_url() -> str:
-    """The URL of the configured API; if none is configured, a server on this machine's loopback will be started."""
-    return str(PREFECT_API_URL.value() or "http://127.0.0.1/api")
+    """The URL of the configured API, to be shown; without one, that of the server that will be started here."""
+    return without_user(str(PREFECT_API_URL.value() or "http://127.0.0.1/api"))
 
 
 def require_api() -> str:
@@ -179,12 +181,12 @@ def require_api() -> str:
     configured = PREFECT_API_URL.value()
     if not configured:
         raise ClusterError(
-            "PREFECT_API_URL is not set, and a Prefect server keeps the deployments: start one "
-            "(`prefect server start`) and `prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`, or use "
-            "`nightjar serve`, which starts its own"
+            "PREFECT_API_URL is not set, and a Prefect server keeps the deployments: start one with a password "
+            "(`PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD prefect server start`) and here set PREFECT_API_URL, as "
+            "http://127.0.0.1:4200/api, and PREFECT_API_AUTH_STRING; or use `nightjar serve`, which starts its own"
         )
     require(configured)
-    return str(configured).removesuffix("/api")
+    return home()
 
 
 def worker_env() -> dict[str, str]:
@@ -198,7 +200,12 @@ def worker_env() -> dict[str, str]:
 
 def home() -> str:
     """The address of the pages of the API that is configured."""
-    return str(PREFECT_UI_URL.value() or str(PREFECT_API_URL.value() or "").removesuffix("/api"))
+    return without_user(str(PREFECT_UI_URL.value() or str(PREFECT_API_URL.value() or "").removesuffix("/api")))
+
+
+def without_user(url: str) -> str:
+    """The URL without the user and the password that it may have."""
+    return re.sub(r"(?<=://)[^/@]*@", "", url)
 
 
 def run_pages(flow_runs: Iterable[str]) -> dict[str, str]:
@@ -218,4 +225,4 @@ def run_pages(flow_runs: Iterable[str]) -> dict[str, str]:
             found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(asked))))
     except _UNUSABLE:
         return {}
-    return {asked[each.id]: url_for("flow-run", obj_id=each.id) or "" for each in found}
+    return {asked[each.id]: without_user(url_for("flow-run", obj_id=each.id) or "") for each in found}

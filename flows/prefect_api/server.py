@@ -72,8 +72,7 @@ class PrefectApi:
                 if time.monotonic() - began > START_S:
                     raise ClusterError(
                         f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat "
-                        "the command when the machine is less busy, or start a server yourself (`prefect server "
-                        "start`) and set PREFECT_API_URL"
+                        "the command when the machine is less busy, or set PREFECT_API_URL to a server that runs"
                     )
                 time.sleep(_POLL_S)
         self.server.answers = True

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from nightjar.flows.pages import addresses
 from nightjar.flows.parameters import SERVED
+from nightjar.flows.prefect_api.api import without_user
 from nightjar.flows.prefect_api.application import nights_ahead
 from nightjar.flows.prefect_api.ownserver import password_file, passwords
 from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
@@ -84,7 +85,7 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
 
 def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
     """Where the pages are. private: a person reads this, and no log has it: then the addresses sign in."""
-    pages, ends = f"{api.url.removesuffix('/api')}/deployments", ""
+    pages, ends = f"{without_user(api.url).removesuffix('/api')}/deployments", ""
     if api.server is not None:
         ends = "; this server ends with this command, its records stay"
         pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.server.password)}" if private else pages

@@ -31,7 +31,15 @@ from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps, refusal
+from nightjar.inference.scoring.preflight import (
+    Loaded,
+    Outcome,
+    PreflightSteps,
+    loaded_by,
+    observed,
+    preflight_steps,
+    refusal,
+)
 from nightjar.inference.scoring.streaming import answering, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement, Timed
@@ -63,9 +71,10 @@ class LocalEngine:
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         """In a process of its own, which has ended when this returns: a model may crash, hang or take all memory."""
         loaded: Loaded | None = None
-        key, stall_s, answered_at = _loaded_by(spec.job), spec.job.retry.stall_s, time.monotonic()
+        key, stall_s, answered_at = loaded_by(spec.job), spec.job.retry.stall_s, time.monotonic()
         # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
-        with Child(_tried, cloudpickle.dumps((spec, list(places), steps))) as child:
+        # What the model prints goes where it goes in the run.
+        with Child(_tried, cloudpickle.dumps((spec, list(places), steps)), prints=True) as child:
             try:
                 for outcome in child.answers():
                     if isinstance(outcome, JobError):
@@ -80,7 +89,10 @@ class LocalEngine:
                 how = f"took longer than retry.stall_s = {stall_s:g} s and was ended" if hung else lost.how
                 if loaded is None:
                     raise JobError(f"{key}: loading the model {how}; load it once in Python to see why") from None
-                raise NeedsRay(f"{key}: scoring the first rows {how}. {_ON_RAY}") from None
+                raise NeedsRay(
+                    f"{key}: scoring the first rows {how}. {_ON_RAY}. If each row does this, the model is damaged or "
+                    "does not fit its library: write it again"
+                ) from None
         assert loaded is not None
         if loaded.spoilt:
             # A pass in this process would be interrupted by the same row.
@@ -146,12 +158,6 @@ class LocalEngine:
             made = worker_of(spec)
             self._worker, self._spec = made(spec, turn_to=logs.turn_to) if logs else made(spec), spec
         return self._worker
-
-
-def _loaded_by(job: Job) -> str:
-    """The key of the model, with its file, for messages."""
-    paths = [each.model.path for each in job.each if each.model.path]
-    return f"{job.loaded_by} ({', '.join(paths)})" if paths else job.loaded_by
 
 
 def _tried(given: bytes) -> Iterator[Outcome]:

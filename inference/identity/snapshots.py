@@ -28,8 +28,9 @@ from nightjar.inference.errors import (
     RunFailed,
     StorageError,
 )
-from nightjar.inference.storage.local import ANYBODY, LocalStorage, storage_error
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.protocol import ANYBODY, Storage, is_local, join
+from nightjar.inference.storage.reach import Reach
 
 COPIED_BYTES = 64 << 20
 """The most bytes of local files that are copied, the smallest files first; the other files are linked."""
@@ -73,13 +74,13 @@ class Snapshot:
 NOTHING = Snapshot()
 
 
-def take_model(storage: Storage, path: str | None) -> Snapshot:
+def take_model(storage: Storage, path: str | None, *, trusted: bool = False) -> Snapshot:
     """Take the snapshot of a model, a file or a folder. Empty for None.
 
     Raises:
         JobError: There is nothing at the path.
     """
-    return NOTHING if path is None else take("model.path", storage, _model_files(storage, path))
+    return NOTHING if path is None else take("model.path", storage, _model_files(storage, path, trusted))
 
 
 def take(key: str, storage: Storage, found: Sequence[tuple[str, str, int]]) -> Snapshot:
@@ -141,7 +142,7 @@ def inside(name: str) -> str:
     return f"files/{name or '_'}"
 
 
-def _model_files(storage: Storage, path: str) -> list[tuple[str, str, int]]:
+def _model_files(storage: Storage, path: str, trusted: bool) -> list[tuple[str, str, int]]:
     try:
         entry = storage.stat(path)
         return [("", entry.uri, entry.size)]
@@ -151,6 +152,15 @@ def _model_files(storage: Storage, path: str) -> list[tuple[str, str, int]]:
         found = [(entry.uri.removeprefix(folder), entry.uri, entry.size) for entry in storage.list(folder)]
     except Missing:
         found = []
+    # Any bytes can be weights, and then become outputs. In the Hub's cache each file is a link to a blob.
+    hub = [up.with_name("blobs") for up in Path(folder).resolve().parents if up.name == "snapshots"]
+    reach = Reach([folder, *map(str, hub)])
+    for name, uri, _ in found:
+        if is_local(uri) and not trusted and not reach.has(uri):
+            raise JobError(
+                f"model.path: {folder}{name} is a link to {reach.real(uri)}, outside of the model's folder; copy the "
+                "file there, or say that you trust the model's files: `model.trusted: true`"
+            )
     if not found:
         where = f" on {socket.gethostname()}" if is_local(path) else ""
         raise JobError(f"model.path: there is no file or folder {path}{where}")
@@ -186,10 +196,7 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
         mode = reduce(operator.and_, (each.external_attr >> 16 for each in kept.infolist()), ANYBODY) | 0o600
         kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([asdict(file) for file in snapshot.files], indent=1))
     with suppress(AlreadyExists):
-        if is_local(uri):
-            LocalStorage().create(uri, packed.getvalue(), mode)
-        else:
-            storage.create(uri, packed.getvalue())
+        storage.create(uri, packed.getvalue(), mode)
 
 
 def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:

@@ -63,7 +63,8 @@ def _load(job: Job, content: bytes) -> Any:
     try:
         model.load_model(blob=content)
     except catboost.CatBoostError as error:
-        raise JobError(f"model.path: CatBoost cannot load {job.model.path}: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise JobError(f"model.path: CatBoost cannot load {job.model.path}: {said}; {CatBoost.how}") from error
     if model.get_text_feature_indices() or model.get_embedding_feature_indices():
         raise JobError(
             f"model.path: {job.model.path} has features of text or embeddings, which the adapter cannot fill"

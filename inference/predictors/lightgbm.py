@@ -98,7 +98,8 @@ def _load(job: Job, text: str) -> Any:
     try:
         return lightgbm.Booster(model_str=one_by_one)
     except (lightgbm.basic.LightGBMError, ValueError) as error:
-        raise JobError(f"model.path: LightGBM cannot load {job.model.path}: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise JobError(f"model.path: LightGBM cannot load {job.model.path}: {said}; {LightGBM.how}") from error
 
 
 def _arguments(job: Job) -> dict[str, Any]:

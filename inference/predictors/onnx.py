@@ -21,7 +21,6 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.modelproto import ModelFiles, external_files
-from nightjar.inference.storage.protocol import is_local
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 """The distributions that bring the module."""
@@ -62,9 +61,7 @@ class Onnx:
         features.check_types(job, schema, features.is_number_or_text, takes, "convert this one in a preprocess")
 
     def inspect(self, job: Job, path: str) -> None:
-        model = _look(job, path).model
-        if is_local(str(job.model.path)):  # copies, as of remote files, have links of their own
-            _check_links(Path(path), model)
+        _look(job, path)
 
     def warm(self) -> None:
         from nightjar.inference.predictors.session import runtime
@@ -93,7 +90,7 @@ def _look(job: Job, path: str) -> ModelFiles:
         JobError: One is missing, or the model's file is none, or not a whole one.
     """
     model = _model_file(job, Path(path))
-    named = str(job.model.path) + (f"/{model.relative_to(path)}" if model != Path(path) else "")
+    named = str(job.model.path).rstrip("/") + (f"/{model.relative_to(path)}" if model != Path(path) else "")
     try:
         weights = tuple(external_files(str(model)))
     except (OSError, ValueError) as error:
@@ -112,20 +109,6 @@ def _look(job: Job, path: str) -> ModelFiles:
         if not (model.parent / name).is_file():
             raise JobError(f"model.path: {named} keeps weights in {name!r}, which is not beside it")
     return ModelFiles(model, weights)
-
-
-def _check_links(folder: Path, model: Path) -> None:
-    """Check that no file of the folder is a link to elsewhere: any bytes can be weights, and then become outputs.
-
-    Raises:
-        JobError: One is. A link into the folder in which the model's file really lies is none, as in the Hub's cache.
-    """
-    homes = [os.path.realpath(home) for home in (folder, model.resolve().parent)]
-    for each in folder.rglob("*"):
-        if not any(Path(real := os.path.realpath(each)).is_relative_to(home) for home in homes):
-            raise JobError(
-                f"model.path: {each} is a link to {real}, outside of the model's folder; copy the file there"
-            )
 
 
 def _model_file(job: Job, path: Path) -> Path:

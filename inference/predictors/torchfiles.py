@@ -101,7 +101,8 @@ def inspect_torch(job: Job, path: str) -> None:
             _check_archive(kind, path)
     except Exception as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}") from error
+        again = "; copy or write it again" if is_safetensors(named) else ""
+        raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}{again}") from error
     if kind is not STATE:
         instead = "save its state dict (.safetensors) and name the code of its module in model.options.model"
         check_trusted(job, kind.what, instead)

@@ -84,7 +84,7 @@ def _load(job: Job, content: bytes) -> Any:
         booster.num_features()  # raises if nothing was learnt
     except Exception as error:
         said = f"{type(error).__name__}: {_first(error)}"
-        raise JobError(f"model.path: XGBoost cannot load {job.model.path}: {said}") from error
+        raise JobError(f"model.path: XGBoost cannot load {job.model.path}: {said}; {XGBoost.how}") from error
     return booster
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, raised
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.scoring.asidecode import aside_folder, enter, located
+from nightjar.inference.scoring.asidecode import aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.validation.judging import Answer, Judgement, NightEvidence
 
@@ -52,16 +52,15 @@ def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> A
 def _ask(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Iterator[tuple[Any, ...]]:
     """Yield the function's answer as fields of `Answer`."""
     job = enter(request)
-    folders = aside_folder(request, job), Path(job.folder)
     try:
-        function = find(key, spec, folders[0])
+        function = find(key, spec, aside_folder(request, job))
     except JobError as error:
-        yield (False, located(key, spec, error.__cause__, request.job, folders) if error.__cause__ else str(error))
+        yield (False, clip(str(error)))
         return
     try:
         said = function(night)
     except BaseException as error:  # noqa: BLE001 (also sys.exit and Ctrl-C of the function's own)
-        yield (False, located(key, spec, error, request.job, folders))
+        yield (False, f"{key}: {spec} failed with {clip(raised(error, installed=True))}")
         return
     yield _told(key, spec, said)
 

@@ -7,7 +7,6 @@ The code is that of the snapshot, as when it scores.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from nightjar.inference.engine import LOCAL
@@ -15,7 +14,6 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.code import explained
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import user
-from nightjar.inference.predictors.adapter import adapter_of, frameworks
 from nightjar.inference.run.calling import check_calls
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.accumulating import check_classes
@@ -37,7 +35,7 @@ class Inspection:
     def __init__(self, request: RunRequest, *, silent: bool = False) -> None:
         """silent: discard what the imports print; else it goes to standard error."""
         if request.engine == LOCAL:
-            prepare(_libraries(request))  # preflight is in such a process, too
+            prepare()  # preflight is in such a process, too
         self._child = Child(_look, request, silent=silent) if _names_code(request.job) else None
         self._key = _key(request.job)
         self._installs = bool(request.job.resources.runtime_env.installs)
@@ -67,17 +65,6 @@ def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: fl
     """Start an `Inspection` and wait for it."""
     with Inspection(request) as inspection:
         return inspection.found(elsewhere=elsewhere, patience_s=patience_s)
-
-
-def _libraries(request: RunRequest) -> list[str]:
-    """What the model's processes will import and takes seconds. Where GPUs are used, a library may not be forked."""
-    job = request.job
-    if job.resources.gpus:
-        return []
-    code = [Path(job.folder, file.name) for file in request.scoring.code.files if file.name.endswith(".py")]
-    text = b"".join(file.read_bytes() for file in code if file.is_file())
-    imported = (name for each in frameworks() for name in each.libraries if f"import {name}".encode() in text)
-    return [*imported, *(name for each in job.each for name in adapter_of(each).libraries)]
 
 
 def _names_code(job: Job) -> bool:

@@ -26,7 +26,7 @@ from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, 
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.run.shardtimes import ShardTimes, shard_times
-from nightjar.inference.run.standing import RunLine, run_line, sealed_manifest, shown_instead
+from nightjar.inference.run.standing import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.run.trend import NightFigures, figures_of, trend
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
@@ -200,15 +200,7 @@ class _Collector:
         request, newest, state = self.request, self.newest, self.newest.state
         now = publish.newest(self.storage, request.output)
         shown = now.runs.get(request.run_id)
-        line = run_line(
-            self.storage,
-            request.output,
-            request.run_id,
-            newest,
-            shown,
-            request.job.name,
-            request.lease_s,
-        )
+        line = run_line(RunState.of(request, newest, shown))
         tables = RunReport(request, newest)
         name, manifest = self._try(lambda: _manifest(self.storage, request.output, newest)) or ("", None)
         refused = None if manifest else self._try(lambda: _refused(self.storage, newest))

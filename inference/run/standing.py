@@ -22,7 +22,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
 from nightjar.inference.run import account, reasons
-from nightjar.inference.run.request import begun, date_named, is_run_id
+from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
@@ -111,6 +111,28 @@ _CAUSES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run that has a revision. newest: its newest one. shown: the one that readers see, if any. job: its name.
+
+    A writer on another machine can only be watched: for at most `lease_s`.
+    """
+
+    storage: Storage
+    output: str
+    run_id: str
+    newest: revs.Revision
+    shown: Published | None
+    job: str
+    lease_s: float = LEASE_S
+
+    @classmethod
+    def of(cls, request: RunRequest, newest: revs.Revision, shown: Published | None) -> RunState:
+        """Of the request's run."""
+        of = request.storage, request.output, request.run_id
+        return cls(*of, newest, shown, request.job.name, request.lease_s)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFigures:
     """One run of a job, in a list of them. A run that never began has revision 0 and no shards.
@@ -194,7 +216,7 @@ def _line(
         found = before_it_begins(storage, uri, job)
         began = found.ended.at if found and found.ended else ""
         return _without_ledger(run_id, found, shown, began) if found else None
-    return run_line(storage, output, run_id, newest, shown, job, lease_s)
+    return run_line(RunState(storage, output, run_id, newest, shown, job, lease_s))
 
 
 def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | None:
@@ -205,24 +227,17 @@ def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | Non
     return Standing(note.outcome, note) if note else None
 
 
-def run_line(
-    storage: Storage,
-    output: str,
-    run_id: str,
-    newest: revs.Revision,
-    shown: Published | None,
-    job: str,
-    lease_s: float = LEASE_S,
-) -> RunLine:
-    """A run that has a revision. newest: its newest one. shown: the one that readers see, if any. job: its name."""
-    uri, progress = revs.run_folder(output, run_id), newest.state.progress
+def run_line(run: RunState) -> RunLine:
+    """A run in a list."""
+    storage, output, newest, shown = run.storage, run.output, run.newest, run.shown
+    uri, progress = revs.run_folder(output, run.run_id), newest.state.progress
     manifest = sealed_manifest(storage, output, newest.state)
     began, seconds = took(storage, newest, manifest)
     scored, seen = _scored(newest.state), shown.revision if shown else 0
     return RunLine(
-        run_id=run_id,
+        run_id=run.run_id,
         date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
-        standing=stands(storage, output, run_id, newest, shown, job, lease_s),
+        standing=stands(run),
         revision=newest.number,
         shown=seen,
         publication=newest.success.publication if newest.success else 0,
@@ -282,21 +297,10 @@ def _without_ledger(run_id: str, found: Standing, shown: Published | None, began
     return RunLine(run_id=run_id, date=date, standing=found, shown=seen, began=began, seconds=None, metric=None)
 
 
-def stands(
-    storage: Storage,
-    output: str,
-    run_id: str,
-    newest: revs.Revision,
-    shown: Published | None,
-    job: str,
-    lease_s: float = LEASE_S,
-) -> Standing:
-    """How a run stands, and why. shown: the revision readers see. job: its name.
-
-    A writer on another machine can only be watched: for at most `lease_s`.
-    """
-    found = _stands(storage, revs.run_folder(output, run_id), newest, shown.revision if shown else 0, job, lease_s)
-    return replace(found, late=told_late(storage, output, run_id, shown)) if shown else found
+def stands(run: RunState) -> Standing:
+    """How a run stands, and why."""
+    found = _stands(run)
+    return replace(found, late=told_late(run.storage, run.output, run.run_id, run.shown)) if run.shown else found
 
 
 def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> str:
@@ -316,9 +320,10 @@ def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> s
     return ""
 
 
-def _stands(storage: Storage, run_uri: str, newest: revs.Revision, shown: int, job: str, lease_s: float) -> Standing:
-    state = standing(storage, newest, shown, lease_s)
-    note = reasons.note_of(storage, run_uri, job)
+def _stands(run: RunState) -> Standing:
+    newest = run.newest
+    state = standing(run.storage, newest, run.shown.revision if run.shown else 0, run.lease_s)
+    note = reasons.note_of(run.storage, revs.run_folder(run.output, run.run_id), run.job)
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""

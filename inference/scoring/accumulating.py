@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import JobError, NightjarError, raised
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.accumulators import Broken, Kept, Kind, Tried, lacking, packed, tried
-from nightjar.inference.scoring.asidecode import OfRun, aside_folder, enter, located
+from nightjar.inference.scoring.asidecode import OfRun, aside_folder, enter
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost
 
@@ -41,11 +41,11 @@ class Accumulators:
     def __init__(self, run: OfRun, job: Job | None = None) -> None:
         """job: in this process's copy of the folder, if it has one already."""
         self._given, job = run.job, job or enter(run)
-        self._folders = aside_folder(run, job), Path(job.folder)
+        folder = aside_folder(run, job)
         self.kinds: dict[str, Kind] = {}
         self.broken: dict[str, str] = {}
         for name, uses in run.job.accumulators.items():
-            found = self.result(name, partial(_kind, name, uses, self._folders[0]))
+            found = self.result(name, partial(_kind, name, uses, folder))
             if isinstance(found, str):
                 self.broken[name] = found
             else:
@@ -54,18 +54,14 @@ class Accumulators:
     def result(self, name: str, work: Callable[[], R]) -> R | str:
         """What work with an accumulator gives, or in a sentence why it gives nothing."""
         key, uses = f"accumulators.{name}", self._given.accumulators[name]
-        cause: BaseException
         try:
             return work()
         except Broken as broken:
             return f"{key}: {uses} {broken}"
         except JobError as error:
-            if error.__cause__ is None:
-                return str(error)
-            cause = error.__cause__
+            return clip(str(error))
         except BaseException as error:  # noqa: BLE001 (also sys.exit and Ctrl-C of the class's own)
-            cause = error
-        return located(key, uses, cause, self._given, self._folders)
+            return f"{key}: {uses} failed with {clip(raised(error, installed=True))}"
 
     def state(self, name: str, tables: Sequence[pa.Table]) -> Kept:
         """The state of a shard's rows, or why there is none. tables: as `Accumulator.update` gets them."""

@@ -6,7 +6,6 @@ It is as it was when the run began.
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +15,7 @@ from pydantic import SecretStr
 from nightjar.inference.identity.identity import ScoringSet
 from nightjar.inference.identity.unpacking import place_code
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import clip, hide
+from nightjar.inference.messages import hide
 from nightjar.inference.scoring.assignment import enter_copy
 
 
@@ -52,16 +51,3 @@ def aside_folder(run: OfRun, job: Job) -> Path:
     folder = place_code(run.scoring.checks, Path(run.cache))[0]
     os.chdir(folder)
     return Path(folder)
-
-
-def located(key: str, spec: str, error: BaseException, job: Job, folders: tuple[Path, ...]) -> str:
-    """What the user's code raised, with its file and line. job: as its file is. folders: where the code lies here."""
-    said = f"{key}: {spec} failed with {clip(f'{type(error).__name__}: {error}')}"
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        frames.append((error.filename, error.lineno))
-    for file, line in reversed(frames):
-        for folder in folders:
-            if Path(file).is_relative_to(folder):
-                return f"{said}, in {Path(job.folder, Path(file).relative_to(folder))}, line {line}"
-    return said + (f", in {frames[-1][0]}, line {frames[-1][1]}" if frames else "")

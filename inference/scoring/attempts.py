@@ -19,7 +19,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
-from nightjar.inference.scoring import memory
+from nightjar.inference.scoring import forks, memory  # noqa: F401 (forks: what processes of the model inherit)
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.position import At, Running
 from nightjar.inference.scoring.stretch import Stretch

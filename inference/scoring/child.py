@@ -43,14 +43,11 @@ _FORKS = multiprocessing.get_context("forkserver")
 _prepared = threading.Event()
 
 
-def prepare(libraries: Iterable[str] = ()) -> None:
-    """Start the server of this process, unless it runs, and do not wait for its imports.
-
-    libraries: modules that the work will import, too, and that may be forked once they are imported.
-    """
+def prepare() -> None:
+    """Start the server of this process, unless it runs, and do not wait for its imports."""
     if not _prepared.is_set():
         _prepared.set()
-        _FORKS.set_forkserver_preload([*_IMPORTED, *libraries])
+        _FORKS.set_forkserver_preload(_IMPORTED)
     with _no_program():
         forkserver.ensure_running()
 
@@ -82,18 +79,25 @@ class Child:
     """
 
     def __init__(
-        self, work: Callable[..., Iterable[Any]], *args: Any, silent: bool = False, daemon: bool = False
+        self,
+        work: Callable[..., Iterable[Any]],
+        *args: Any,
+        silent: bool = False,
+        prints: bool = False,
+        daemon: bool = False,
     ) -> None:
-        """work: called in the process with `args`; yields the answers. silent: discard what it prints. daemon: end it
-        when Python ends, where it would be waited for; then it cannot use `multiprocessing` itself.
+        """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
+        the standard output of this process. daemon: end it when Python ends, where it would be waited for; then it
+        cannot use `multiprocessing` itself.
         """
         prepare()
         self._answers, answer = _FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
         error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
-        given = answer, error, dict(os.environ), work, args
+        output = Connection(os.dup(_output() if prints else error.fileno()), readable=False)
+        given = answer, output, error, dict(os.environ), work, args
         self._process = _FORKS.Process(target=_run, args=given, daemon=daemon)
-        with _no_program(), error:
+        with _no_program(), output, error:
             self._process.start()
         assert self._process.pid is not None
         self._seen, self._ended = psutil.Process(self._process.pid), False
@@ -165,6 +169,14 @@ class Child:
             time.sleep(_MOMENT_S)
 
 
+def _output() -> int:
+    """The descriptor to which this process prints: a command may have redirected it. Standard error without one."""
+    try:
+        return sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # as in some notebooks
+        return 2
+
+
 _starting = threading.Lock()
 
 
@@ -186,6 +198,7 @@ def _no_program() -> Iterator[None]:
 
 def _run(
     answer: Connection,
+    output: Connection,
     error: Connection,
     environ: Mapping[str, str],
     work: Callable[..., Iterable[Any]],
@@ -199,7 +212,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environ)
     os.dup2(error.fileno(), 2)
-    os.dup2(2, 1)
+    os.dup2(output.fileno(), 1)
     end = _End()
     try:
         for found in work(*args):

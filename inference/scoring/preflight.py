@@ -80,6 +80,12 @@ class Loaded:
     timed: Timed | None = None
 
 
+def loaded_by(job: Job) -> str:
+    """The key of the model, with its file, for messages."""
+    paths = [each.model.path for each in job.each if each.model.path]
+    return f"{job.loaded_by} ({', '.join(paths)})" if paths else job.loaded_by
+
+
 def refusal(key: str, outcome: str) -> JobError:
     """The error for a sentence on what is wrong with the model. key: of the job, that names the model."""
     error = JobError(f"{key}: {outcome}")

@@ -22,15 +22,17 @@ from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
     Missing,
+    NoAnswer,
     StorageError,
     Transient,
 )
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.objectfile import PART, ObjectFile
-from nightjar.inference.storage.protocol import Entry, Names
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
 from nightjar.inference.storage.retrying import (
     OnRetry,
     RetryPolicy,
+    answered,
     current_on_retry,
     settling,
 )
@@ -76,8 +78,9 @@ def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
         return StorageError(f"{uri}: it was overwritten while it was read, by a shorter object")
     if "redirect" in text:
         return StorageError(f"{uri}: the bucket is in another region; set AWS_DEFAULT_REGION to its region")
-    # Without a status there was no answer: refused, cut off, timed out, name not resolved. 501 does not pass.
-    if status in {0, 408, 429} or (status >= 500 and status != 501):
+    if status == 0:
+        return NoAnswer(f"{uri}: {said(error)}")
+    if status in {408, 429} or (status >= 500 and status != 501):  # 501 does not pass
         return Transient(f"{uri}: {said(error)}")
     code = re.search(r"<Code>(\w+)</Code>", text)
     why = f"{said(error)} ({code[1]})" if code else said(error)
@@ -130,16 +133,27 @@ class BucketStorage:
 
     def __init__(self, root: str, settings: StorageSettings, keys: Keys | None = None) -> None:
         self.root, self._settings, self._keys = root, settings, keys
-        self._policy = RetryPolicy(settings.retry_s)
+        self._policy = RetryPolicy(settings.retry_s, store=f"{settings.endpoint or ''} {root}")
         with self._as_ours(root):
             try:
                 self._once = _store(root, settings, keys, retries=0)
-                self._stubborn = _store(root, settings, keys, retries=_UNLIMITED)
+                self._patient = _store(root, settings, keys, retries=_UNLIMITED)
             except sdk.BaseError as error:
                 raise StorageError(f"{root}: {said(error)}") from error
         # Other servers with S3's API, directory buckets and Azure may list folder by folder, not sorted by whole name.
         aws = root.startswith("s3://") and not settings.endpoint and not root.endswith("--x-s3")
         self._lists_sorted = aws or root.startswith("gs://")
+
+    @property
+    def _stubborn(self) -> _Store:
+        """For many requests in one call, which obstore retries; so the first contact is a request of ours."""
+        if self._policy.store not in answered:
+            try:
+                self._retried(self.root, lambda: obstore.head(self._once, ".nightjar"))
+            except StorageError:
+                if self._policy.store not in answered:
+                    raise
+        return self._patient
 
     def subfolders(self, folder: str) -> Names:
         key = self._key(folder).rstrip("/") or None
@@ -149,7 +163,7 @@ class BucketStorage:
     def read(self, uri: str) -> bytes:
         return self._retried(uri, lambda: self._get(uri))
 
-    def create(self, uri: str, data: bytes) -> None:
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         self._retried(uri, settling(lambda: self._create(uri, data), lambda: self._get(uri), data))
 
     def write(self, uri: str, data: Buffer) -> None:

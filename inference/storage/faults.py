@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.errors import Transient
-from nightjar.inference.storage.protocol import Entry, Names, Storage
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,8 +82,8 @@ class FaultyStorage:
     def read(self, uri: str) -> bytes:
         return self._call("read", uri, lambda _: self.inner.read(uri))
 
-    def create(self, uri: str, data: bytes) -> None:
-        self._call("create", uri, lambda share: self.inner.create(uri, data[: int(len(data) * share)]))
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
+        self._call("create", uri, lambda share: self.inner.create(uri, data[: int(len(data) * share)], mode))
 
     def write(self, uri: str, data: Buffer) -> None:
         view = memoryview(data).cast("B")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.storage import signatures
 from nightjar.inference.storage.credentials import Keys, StorageSettings, check_credentials
-from nightjar.inference.storage.protocol import Entry, Names, Storage, is_local, is_web, join
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, Storage, is_local, is_web, join
 from nightjar.inference.storage.registries import connect, is_registered, root_of
+from nightjar.inference.storage.retrying import answered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +47,7 @@ class LakeStorage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
-        return _restored, (self.settings, signatures.queries())
+        return _restored, (self.settings, signatures.queries(), frozenset(answered))
 
     def subfolders(self, folder: str) -> Names:
         return self._backend(folder).subfolders(folder)
@@ -54,8 +55,8 @@ class LakeStorage:
     def read(self, uri: str) -> bytes:
         return self._backend(uri).read(uri)
 
-    def create(self, uri: str, data: bytes) -> None:
-        self._backend(uri).create(uri, data)
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
+        self._backend(uri).create(uri, data, mode)
 
     def write(self, uri: str, data: Buffer) -> None:
         self._backend(uri).write(uri, data)
@@ -123,8 +124,9 @@ class LakeStorage:
         return BucketStorage(root, settings, Keys(settings, root))
 
 
-def _restored(settings: StorageSettings, queries: Mapping[str, str]) -> LakeStorage:
+def _restored(settings: StorageSettings, queries: Mapping[str, str], stores: frozenset[str]) -> LakeStorage:
     signatures.remember(queries)
+    answered.update(stores)
     return LakeStorage(settings)
 
 

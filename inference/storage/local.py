@@ -26,7 +26,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage.protocol import Entry, Names, join
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, join
 from nightjar.inference.storage.versions import local_version
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ _NAMED = 64
 """The longest object name, in bytes, that its temporary file's name repeats; that name must fit, too.
 
 A part's name has 44 bytes."""
-
-ANYBODY = 0o666
-"""The permissions of new files, before the process's mask."""
 
 _PASSING = {
     errno.EAGAIN,

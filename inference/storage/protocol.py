@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Names = list[str]  # inside the classes `list` is the method
 
+ANYBODY = 0o666
+"""The permissions of new files, before the process's mask."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -40,8 +43,8 @@ class Storage(Protocol):
             Missing: It does not exist.
         """
 
-    def create(self, uri: str, data: bytes) -> None:
-        """Create the object, whole and durable, if it does not exist.
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
+        """Create the object, whole and durable, if it does not exist. mode: its permissions as a local file.
 
         After `Transient` the caller must read the object back to know whether this call created it, because the answer
         may have been lost. `LakeStorage` itself reads back when it has repeated a request: its `AlreadyExists` means

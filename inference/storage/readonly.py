@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nightjar.inference.errors import StorageError
+from nightjar.inference.storage.protocol import ANYBODY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -18,7 +19,7 @@ class ReadOnly:
 
     refusal = "models there are only read"
 
-    def create(self, uri: str, data: bytes) -> None:
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         """Refused."""
         raise self._refused(uri)
 

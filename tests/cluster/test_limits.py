@@ -98,6 +98,14 @@ def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[
         preflown(lake, files, hangs)
 
 
+def test_a_row_that_ends_preflights_process_at_once_is_not_taken_for_the_model(lake: Lake) -> None:
+    """What that process said before has arrived: the model was loaded, so the passes look for the row."""
+    kills = "import os, signal\n\n\ndef score(batch):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    spec = placed(lake, FILES, kills)
+    for _ in range(3):  # without the wait for each answer, some are lost
+        assert preflight(spec, samples(lake.planned())).sample_error == "scoring the first rows ended the process"
+
+
 def test_an_actor_in_which_a_row_hangs_says_so_before_it_ends(lake: Lake) -> None:
     """Its last event arrives, and the pass ends. What comes of it: tests/runs/test_deaths.py."""
     # Until an actor has been started there is no event, and three times this ends the pass: a slow machine takes 15 s.

@@ -27,11 +27,13 @@ from predicting import export
 from lazily import lazily, skip_without
 from mediamodels import save_classifier, save_detector, save_listener
 from nightjar.inference.errors import JobError
+from nightjar.inference.identity.identity import take_models
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.storage.local import LocalStorage
 from textmodels import save_model
 
 for needed in ("tokenizers", "PIL", "skops", "keras", "onnx", "safetensors"):
@@ -285,8 +287,9 @@ def job_of(folder: Path, uses: str, path: str, **model: Any) -> Job:
 
 
 def score(job: Job) -> None:
-    """As a run does: the adapter looks at the file, loads it, and scores."""
+    """As a run does: its files are found, the adapter looks at them, loads the model, and scores."""
     check_keys(job)
+    take_models(LocalStorage(), job)
     adapter_of(job).inspect(job, str(job.model.path))
     scorer = load_scorer(job, job.model.path)
     if job.model.uses not in FOLDERS:
@@ -371,9 +374,10 @@ def onnx_beside(location: str, where: str) -> Callable[[Path, Path], str]:
     def write(folder: Path, secret: Path) -> str:
         (folder / "m").mkdir()
         (folder / "m" / "link").symlink_to(secret)
+        (folder / "m" / "up").symlink_to("..")
         linear(folder / "m" / "model.onnx", location.format(secret=secret), where)
-        if "link" not in location:
-            (folder / "m" / "link").unlink()
+        for link in {"link", "up"} - {location.partition("/")[0]}:
+            (folder / "m" / link).unlink()
         return "m"
 
     return write
@@ -410,7 +414,7 @@ LEAKS = {
     **{
         f"onnx {where}, {location}": ("onnx", onnx_beside(location, where))
         for where in ("initializer", "attribute")
-        for location in ("{secret}", "../secret", "link")
+        for location in ("{secret}", "../secret", "../..", "link", "up/secret")
     },
     **{
         f"keras {suffix}, {'link' if link else 'external'}": ("keras", keras_external(link, suffix))
@@ -430,15 +434,26 @@ def test_no_bytes_of_other_files_become_weights(tmp_path: Path, name: str, trust
         score(job_of(tmp_path, uses, write(tmp_path, secret), trusted=trusted))
 
 
-def test_an_onnx_folder_of_the_hubs_cache_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uses", FOLDERS)
+def test_no_file_of_a_model_folder_is_a_link_out_of_it(tmp_path: Path, uses: str) -> None:
+    """It would be kept with the output, too."""
+    (tmp_path / "secret.txt").write_text("secret")
+    FOLDERS[uses][0](tmp_path / "m")
+    (tmp_path / "m" / "vocab.txt").unlink(missing_ok=True)
+    (tmp_path / "m" / "vocab.txt").symlink_to("../secret.txt")
+    with pytest.raises(JobError, match=r"^model\.path: .*/m/vocab\.txt is a link to .*/secret\.txt, outside of"):
+        score(job_of(tmp_path, uses, "m"))
+
+
+def test_a_model_folder_of_the_hubs_cache_is_taken(tmp_path: Path) -> None:
     """All its files are links, into one folder of contents."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "w").write_bytes(SECRET)
     linear(tmp_path / "blobs" / "m", "weights", "initializer")
-    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots" / "1a").mkdir(parents=True)
     for name, blob in (("model.onnx", "m"), ("weights", "w")):
-        (tmp_path / "snapshots" / name).symlink_to(f"../blobs/{blob}")
-    score(job_of(tmp_path, "onnx", "snapshots"))
+        (tmp_path / "snapshots" / "1a" / name).symlink_to(f"../../blobs/{blob}")
+    score(job_of(tmp_path, "onnx", "snapshots/1a"))
 
 
 @pytest.mark.parametrize("head", [b"{" + b" " * 100, b'{"a":' + b"[" * 200_000], ids=["long", "deep"])

@@ -409,7 +409,7 @@ def test_an_api_that_is_away_at_the_start_is_one_sentence(lake: Lake) -> None:
     assert ended.returncode == 2
     said = json.loads(ended.stdout)["message"]
     assert said.startswith("no Prefect API at http://127.0.0.1:1/api: ")
-    assert "prefect server start" in said
+    assert "start that server, or mend PREFECT_API_URL" in said
     assert not lake.out.exists()
 
 

@@ -41,6 +41,7 @@ from prefect.settings import (
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLOUD_API_URL,
     PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
+    PREFECT_UI_URL,
     temporary_settings,
 )
 from prefect.states import Cancelling, Running
@@ -49,8 +50,12 @@ from proxy import fault_proxy
 from commands import DATE
 from forked import forked
 from nightjar.flows import waiting
+from nightjar.flows.cli import doctor
 from nightjar.flows.prefect_api.api import (
+    api_url,
     ask_api,
+    check_limit,
+    home,
     is_away,
     require_api,
     was_cancelled,
@@ -231,7 +236,28 @@ def test_the_remedy_is_the_command_s_own() -> None:
         with pytest.raises(ClusterError, match=f"no Prefect API at {NOWHERE}: ") as deploy:
             require_api()
     assert f"or let the run start its own {OWN_INSTEAD}" in str(run.value)
-    assert str(deploy.value).endswith("; start it (`prefect server start`), or mend PREFECT_API_URL")
+    assert str(deploy.value).endswith("; start that server, or mend PREFECT_API_URL")
+
+
+def test_a_password_in_the_url_is_not_shown() -> None:
+    """Neither in a refusal nor in the address of the pages."""
+    secret = NOWHERE.replace("://", "://me:hush-hush@")
+    with temporary_settings({PREFECT_API_URL: secret, PREFECT_UI_URL: None}):
+        for call in (start_api, require_api, lambda: check_limit("x")):
+            with pytest.raises(ClusterError, match="no Prefect API at ") as caught:
+                call()
+            assert "hush" not in str(caught.value)
+        assert [each.found for each in doctor._prefect() if "hush" in f"{each.found} {each.remedy}"] == []
+        assert api_url() == NOWHERE
+        assert home() == NOWHERE.removesuffix("/api")
+    with door() as url, temporary_settings({PREFECT_API_URL: url.replace("://", "://me:hush-hush@")}):
+        assert "hush" not in str([*doctor._prefect()])
+
+
+def test_deployments_are_told_to_use_a_server_with_a_password() -> None:
+    told = "PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD prefect server start"
+    with temporary_settings({PREFECT_API_URL: None}), pytest.raises(ClusterError, match=told):
+        require_api()
 
 
 # ---- limits that jobs share ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from nightjar.inference.errors import AlreadyExists, JobError
 from nightjar.inference.run import steps as run
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import ANYBODY
 from s3 import S3Server
 from support import FLIGHTS, Lake
 
@@ -118,9 +119,9 @@ def test_nothing_but_the_run_is_left_in_the_bucket(on_s3: OnS3) -> None:
 class Overwriting(LakeStorage):
     """A store that takes every create, whether the object is there or not."""
 
-    def create(self, uri: str, data: bytes) -> None:
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         try:
-            super().create(uri, data)
+            super().create(uri, data, mode)
         except AlreadyExists:
             self.write(uri, data)
 

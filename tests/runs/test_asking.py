@@ -16,7 +16,7 @@ from nightjar.inference.output import visibility
 from nightjar.inference.run import approving, steps
 from nightjar.inference.run.approving import Answered, answer, carried_out
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import Standing, stands
+from nightjar.inference.run.standing import RunState, Standing, stands
 from support import Lake
 from writers import BEFORE_SNAPSHOT, BEFORE_SUCCESS, Point, die_answering
 
@@ -40,7 +40,7 @@ def stands_at(lake: Lake) -> Standing:
     newest = revs.newest_revision(request.storage, request.run_uri)
     assert newest is not None
     shown = lake.snapshot().runs.get(request.run_id)
-    return stands(request.storage, request.output, request.run_id, newest, shown, "lake")
+    return stands(RunState.of(request, newest, shown))
 
 
 def yes(lake: Lake, **more: object) -> Answered:

@@ -25,7 +25,7 @@ from nightjar.inference.job.imported import modules_in
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, Reading
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.run.standing import stands
+from nightjar.inference.run.standing import RunState, stands
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
@@ -353,7 +353,7 @@ def test_a_night_that_only_ray_gets_over_is_repeated_there(lake: Lake) -> None:
     request = lake.request()
     revision = newest_revision(request.storage, request.run_uri)
     assert revision is not None
-    standing = stands(request.storage, request.output, request.run_id, revision, None, request.job.name)
+    standing = stands(RunState.of(request, revision, None))
     later = advised(request, standing, "job.yaml")
     for repeat in (found.commands["repeat"], later["repeat"]):
         assert repeat.endswith("run job.yaml --run-id 2026-11-19")

@@ -80,8 +80,8 @@ def test_what_fails_costs_its_own_figures_and_what_ends_the_process_ends_the_ask
         assert {name: each.figures for name, each in tried.items()} == {"late": ("share",), "fragile": ("share",)}
         with pytest.raises(JobError, match=r"accumulators\.late: .*KeyError.*It is given the columns id$"):
             beside.tried(rows(1, 2, 3).select(["id"]))
-        place = f"in {Path(spec.job.folder) / 'mymetrics.py'}, line 25"
-        failed = f"accumulators.fragile: mymetrics:Fragile failed with ValueError: id 77, {place}"
+        place = "(mymetrics.py:25, in update)"
+        failed = f"accumulators.fragile: mymetrics:Fragile failed with ValueError: id 77 {place}"
         assert states(beside.states([rows(1, 2), rows(77)])) == {"late": [3, 2], "fragile": failed}
         assert states(beside.states([])) == {"late": [0, 0], "fragile": [0, 0]}
         lost = "accumulators.fragile: mymetrics:Fragile ended its process (exit code 3), without an exception"

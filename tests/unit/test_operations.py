@@ -93,6 +93,7 @@ FIRST = {
         "create plan": 1,
         "create probe": 2,
         "create run record": 1,
+        "create snapshot": 1,
         "delete probe": 1,
         "list ledger": 17,
         "list publications": 1,

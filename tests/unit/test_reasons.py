@@ -50,7 +50,7 @@ from nightjar.inference.output.owner import claim_output
 from nightjar.inference.run import reasons
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import stands
+from nightjar.inference.run.standing import RunState, stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult, Offender
@@ -546,7 +546,7 @@ def stood(request: RunRequest) -> tuple[str, str]:
     """How the run stands, and why."""
     newest = revs.newest_revision(LakeStorage(), request.run_uri)
     assert newest is not None
-    found = stands(LakeStorage(), request.output, request.run_id, newest, None, "lake")
+    found = stands(RunState.of(request, newest, None))
     return found.words, found.cause
 
 

@@ -17,6 +17,7 @@ from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
 from nightjar.inference.storage.protocol import (
+    ANYBODY,
     join,
 )
 
@@ -84,5 +85,5 @@ class TestProbe:
 class _Careless(LakeStorage):
     """As some S3 front ends: the condition is ignored without a word."""
 
-    def create(self, uri: str, data: bytes) -> None:
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         self.write(uri, data)

@@ -89,8 +89,8 @@ def proxy(server: S3Server) -> Iterator[FaultProxy]:
 
 
 def through(proxy: FaultProxy, server: S3Server, retry_s: float = 30.0, timeout_s: float = 30.0) -> LakeStorage:
-    """A client that patient."""
-    return LakeStorage(
+    """A client that patient, of a store that has answered once."""
+    storage = LakeStorage(
         StorageSettings(
             proxy.endpoint,
             server.region,
@@ -100,6 +100,10 @@ def through(proxy: FaultProxy, server: S3Server, retry_s: float = 30.0, timeout_
             timeout_s=timeout_s,
         )
     )
+    with pytest.raises(Missing):
+        storage.stat("s3://wrong/not-there")
+    proxy.requests.clear()
+    return storage
 
 
 @pytest.fixture
@@ -278,7 +282,7 @@ def test_the_reason_of_a_broken_connection_is_told(proxy: FaultProxy, server: S3
     with pytest.raises(Transient, match=r"small: .*timed out"):
         storage.read(join(filled, "small"))
     nobody = LakeStorage(StorageSettings("http://127.0.0.1:1", "x", None, "a", "b", retry_s=0))
-    with pytest.raises(Transient, match=r"small: .*Connection refused"):
+    with pytest.raises(StorageError, match=r"small: .*Connection refused"):
         nobody.read(join(filled, "small"))
 
 

@@ -20,6 +20,7 @@ from nightjar.inference.errors import (
     Denied,
     JobError,
     Missing,
+    NoAnswer,
     StorageError,
     Transient,
 )
@@ -246,12 +247,13 @@ def test_bad_credentials_are_denied(settings: StorageSettings, folder: str, keys
         assert keys[1] not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_is_transient(settings: StorageSettings) -> None:
+def test_a_server_that_is_not_there_is_refused_as_a_wrong_address(settings: StorageSettings) -> None:
     """And is given up within the time set."""
     storage = LakeStorage(StorageSettings("http://127.0.0.1:1", "x", None, "a", "b", retry_s=0.5))
     for call in (lambda: storage.read("s3://b/x"), lambda: list(storage.list("s3://b/x"))):
-        with pytest.raises(Transient, match="s3://b/x"):
+        with pytest.raises(StorageError, match=r"s3://b.*Connection refused.*check its address") as caught:
             call()
+        assert not caught.value.repeatable
 
 
 def test_a_fault_while_parquet_is_read_keeps_its_type(storage: LakeStorage, folder: str) -> None:
@@ -297,7 +299,7 @@ def test_settings_are_found_where_they_were_not_given(
         ("Server returned non-2xx status code: 403 Forbidden", Denied),
         ("Server returned non-2xx status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>", Denied),
         ("Server returned non-2xx status code: 400 Bad Request", StorageError),
-        ("HTTP error: error sending request", Transient),
+        ("HTTP error: error sending request", NoAnswer),
         ("Received redirect without LOCATION, this normally indicates a wrong region", StorageError),
         ("Server returned non-2xx status code: 400 Bad Request: <?xml?><Error><Code>RequestTimeout</Code>", Transient),
         ("Server returned non-2xx status code: 400 Bad Request: <?xml?><Error><Code>InvalidURI</Code>", StorageError),

@@ -18,7 +18,7 @@ from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, observed, preflight_steps, refusal
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, loaded_by, observed, preflight_steps, refusal
 from nightjar.inference.scoring.worker import ShardWorker
 
 _LOST = (
@@ -28,6 +28,9 @@ _LOST = (
     ray.exceptions.NodeDiedError,
 )
 """Ray's errors for a process that was lost: by itself, by Ray because the node's memory was short, or with its node."""
+
+_STREAMED: dict[str, Any] = {"num_returns": "streaming", "_generator_backpressure_num_objects": 1}
+"""Each answer has arrived before the next step begins, which may end the process, and lose what is still under way."""
 
 
 def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
@@ -46,7 +49,7 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps =
             others = places[loaded.place + 1 :]
             if _tried(spec, others or places[loaded.place :], steps, last=not others).hung:
                 said = f"{loaded.sample_error}; see whether it hangs, or allow more"
-                raise JobError(f"{spec.job.loaded_by}: {said}")
+                raise JobError(f"{loaded_by(spec.job)}: {said}")
     except NightjarError:
         # After a success the first pass does this at its end. On several nodes it takes seconds.
         gather(spec)
@@ -71,9 +74,9 @@ def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece], last: b
     demand = Demand(spec.job.resources)
     warm = taken(spec.job.retry.stall_s) if demand.plain else None
     if warm is not None:
-        told = warm.run.options(num_returns="streaming").remote(_captured, steps, spec, places, last)
+        told = warm.run.options(**_STREAMED).remote(_captured, steps, spec, places, last)
         return told, partial(ray.kill, warm)
-    task: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1, num_returns="streaming")(_captured)
+    task: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1, **_STREAMED)(_captured)
     answers: Any = task.options(name="nightjar preflight").remote(steps, spec, places, last)
     return answers, partial(ray.cancel, answers, force=True)
 
@@ -87,7 +90,7 @@ def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last
 
 def _answered(spec: WorkerSpec, answers: Any) -> Loaded:
     """What the process found. If it ends or hangs with the model loaded, a row may be the cause: that is noted."""
-    key, stall_s = spec.job.loaded_by, spec.job.retry.stall_s
+    key, stall_s = loaded_by(spec.job), spec.job.retry.stall_s
     loaded: Loaded | None = None
     began = False
     try:
