@@ -23,8 +23,8 @@ class _Lazy:
         self._module, self._name = module, name
 
     def _there(self) -> Any:
-        if self._module == "transformers":
-            import skops.io  # noqa: F401 (first: its import asks all modules for names, and there that fails)
+        if self._module in ("transformers", "skops"):
+            import skops.io  # noqa: F401 (a module of its own; and before transformers, of whose modules it asks all names)
         module = import_module(self._module)
         return getattr(module, self._name) if self._name else module
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import linecache
 import os
+import pathlib
 import re
 import time
 from collections import deque
@@ -25,6 +27,7 @@ _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
 _WITNESS = str(Path(__file__).parent) + "/"
 _LINES = linecache.updatecache.__code__.co_filename
+_LISTING = {module.__file__ for module in (os, glob, pathlib)}
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
 
@@ -100,6 +103,12 @@ class Notes:
         name = self._in_copy(path)
         if name and self._live and not Path(self.places.home, name).exists() and Path(self._live, name).exists():
             self.add("absent", name, by)
+
+    def lists_itself(self, frame: FrameType | None) -> bool:
+        """Whether the user's own line lists a folder, and no library (Python's import, say) does it for itself."""
+        while frame is not None and frame.f_code.co_filename in _LISTING:
+            frame = frame.f_back
+        return frame is not None and bool(self.line(frame))
 
     def lists(self, path: str | bytes | os.PathLike[str], by: str) -> None:
         """Keep a folder that the code lists, if more lies there beside the job than in the copy."""

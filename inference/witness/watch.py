@@ -98,8 +98,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event in PATH_AT and is_installed(arguments[PATH_AT[event]]):
         return  # the import of a library causes thousands of these
     frame = sys._getframe(1)
-    if event in LISTS and frame.f_code.co_filename.startswith("<frozen importlib"):
-        return  # Python looks for a module
+    if event in LISTS and not notes.lists_itself(frame):
+        return
     _inside.busy = True
     try:
         cause = notes.cause(frame)
