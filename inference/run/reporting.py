@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
@@ -18,22 +19,74 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.manifests import RevisionFile
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
-from nightjar.inference.run.apart import ColumnCompared, compared
+from nightjar.inference.run.comparing import ColumnCompared, compared
 from nightjar.inference.run.latetables import late
 from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.run.shardtimes import ShardTimes, shard_times
 from nightjar.inference.run.standing import RunLine, RunState, run_line, sealed_manifest, shown_instead
-from nightjar.inference.run.trend import NightFigures, figures_of, trend
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.validation.evaluations import LateEvaluation, latest
-from nightjar.inference.validation.evidence import baseline
+from nightjar.inference.validation.evaluations import LateEvaluation, by_latest, latest
+from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Manifest, manifest_of, profile_in
 from nightjar.inference.validation.refused import Refused, read_refused
+
+MAX_NIGHTS = 30
+"""The most earlier nights of a trend: a month. Each costs a request to the storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightFigures:
+    """One night. figures: by name; what a night does not have is not in it."""
+
+    date: str
+    run_id: str
+    rows: int
+    quarantined: int
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def figures_of(metrics: Figures) -> dict[str, float]:
+    """The figures by which nights are compared: of the evaluation and of the user's own accumulators, or without both
+    the ends of the checked columns.
+    """
+    found = metrics.evaluation
+    if found is not None or metrics.accumulators:
+        return {name: each.value for name, each in (found.figures() if found else {}).items()} | metrics.own()
+    ends = {
+        f"{name}.{end}": value
+        for name, column in metrics.columns.items()
+        for end, value in (("min", column.min), ("max", column.max))
+    }
+    return {name: value for name, value in ends.items() if isinstance(value, int | float)}
+
+
+def _figures(storage: Storage, output: str, run: str, night: Manifest) -> dict[str, float]:
+    """As `figures_of`, with the labels that came late. An evaluation that is damaged is none; `status` says so."""
+    try:
+        return figures_of(by_latest(storage, revision_in(output, run, night.revision), night.metrics))
+    except StorageError:
+        return figures_of(night.metrics)
+
+
+def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
+    """The published nights before this date, the earliest first; at most `MAX_NIGHTS`.
+
+    Raises:
+        JobError: A manifest is not the one that was published.
+    """
+    found = islice(earlier_nights(storage, output, date), MAX_NIGHTS)
+    nights = [
+        NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, _figures(storage, output, run, each))
+        for run, day, each in found
+    ]
+    return tuple(reversed(nights))
+
 
 MAX_COLUMNS = 300
 """The most columns of a table; they come in the order of how far they are apart."""

@@ -38,8 +38,8 @@ from nightjar.inference.metrics.accumulators import (
 )
 from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
 from nightjar.inference.run.comparing import RunsCompared, recounted
+from nightjar.inference.run.reporting import figures_of
 from nightjar.inference.run.standing import Metric, first_metric
-from nightjar.inference.run.trend import figures_of
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
 from support import Lake

@@ -42,9 +42,8 @@ from nightjar.flows.pages.wording import (
 )
 from nightjar.inference.errors import Rejected
 from nightjar.inference.messages import counted
-from nightjar.inference.run.reporting import Report
+from nightjar.inference.run.reporting import NightFigures, Report
 from nightjar.inference.run.standing import RunLine
-from nightjar.inference.run.trend import NightFigures
 from nightjar.inference.validation.gates import GateResult
 
 _TEXT = 1500
