@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from nightjar.flows.nightly import nightly
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Night
+    from nightjar.inference.history.comparison import RunsCompared
     from nightjar.inference.output.reading import Files
-    from nightjar.inference.run.comparing import RunsCompared
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 __all__ = [
@@ -48,7 +48,7 @@ _MODULES = {
     "Night": "nightjar.flows.results",
     "RunResult": "nightjar.flows.reports",
     "RunStatus": "nightjar.flows.reports",
-    "RunsCompared": "nightjar.inference.run.comparing",
+    "RunsCompared": "nightjar.inference.history.comparison",
     "approve": "nightjar.flows.api",
     "backfill": "nightjar.flows.api",
     "baseline": "nightjar.flows.api",

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.prefect_api.logs import as_found
+from nightjar.flows.start_failures import request_to_begin
 from nightjar.flows.starting import check_night_tables, launched, nights
-from nightjar.flows.unbegun import request_to_begin
 from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request
 
 if TYPE_CHECKING:
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Launched, Night
+    from nightjar.inference.history.comparison import RunsCompared
     from nightjar.inference.output.reading import Files
-    from nightjar.inference.run.comparing import RunsCompared
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 Date = str | dt.date
@@ -190,10 +190,10 @@ def diff(
         JobError: The job file, date or name is wrong; a run did not pass its gates; or its rows have no such key.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.run import comparing
+    from nightjar.inference.history import comparison
 
     request = make_request(job, date=_date(date), scores=False)
-    return comparing.diff(request, before, now, key=_listed(key), rows=rows)
+    return comparison.diff(request, before, now, key=_listed(key), rows=rows)
 
 
 def approve(

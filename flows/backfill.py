@@ -37,7 +37,7 @@ from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
-from nightjar.flows.unbegun import request_to_begin, telling
+from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nightjar.flows.pages.report import writing
-from nightjar.inference.run.evaluating import evaluate_late
+from nightjar.inference.history.evaluation import evaluate_late
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.validation.evaluations import LateEvaluation
 

@@ -20,7 +20,7 @@ from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Launched
-from nightjar.flows.unbegun import could_not_begin
+from nightjar.flows.start_failures import could_not_begin
 from nightjar.flows.waiting import showing
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL

@@ -54,12 +54,12 @@ from nightjar.inference.errors import (
     Unanswered,
 )
 from nightjar.inference.garbage import seldom_collected
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import newest_revision, revision_uri
-from nightjar.inference.run import approving, reasons, steps
+from nightjar.inference.run import approving, failure_notes, steps
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
 from nightjar.inference.run.publishing import unanswered
-from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.stopwatch import Stopwatch
@@ -254,7 +254,9 @@ def _stopped(signal: BaseException) -> Interrupted:
 def keep_reason(request: RunRequest, error: NightjarError) -> None:
     """Keep why a run ends, for whoever asks once the terminal is closed. Storage that hangs holds up nothing."""
     step = "start" if isinstance(error, ClusterError) else "discover"
-    thread = threading.Thread(target=reasons.keep, args=(request, error, step), daemon=True, name="nightjar-reason")
+    thread = threading.Thread(
+        target=failure_notes.keep, args=(request, error, step), daemon=True, name="nightjar-reason"
+    )
     thread.start()
     thread.join(_KEEP_S)
 

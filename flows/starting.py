@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.flows.prefect_api.ownserver import OwnServer
-from nightjar.flows.unbegun import request_to_begin, telling
+from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.garbage import seldom_collected

@@ -18,10 +18,10 @@ from nightjar.flows import reports
 from nightjar.flows.cli.doctor import Finding
 from nightjar.flows.results import Night
 from nightjar.flows.serving.deploy import Deployed
+from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.output.nights import PublishedFiles
 from nightjar.inference.output.targets import TableShown
-from nightjar.inference.run.comparing import RunsCompared
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 REPORTS: dict[str, Any] = {

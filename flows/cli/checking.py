@@ -16,6 +16,7 @@ from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
+from nightjar.inference.history.run_status import told_late
 from nightjar.inference.identity.description import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
@@ -24,7 +25,6 @@ from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.samples import Sampled
-from nightjar.inference.run.standing import told_late
 from nightjar.inference.run.steps import Checked
 
 

@@ -10,9 +10,9 @@ from rich.text import Text
 from nightjar.flows.cli.tables import table_of
 from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import distinct_text
+from nightjar.inference.history.comparison import RunsCompared
+from nightjar.inference.history.row_diff import RowsCompared, RunRows
 from nightjar.inference.messages import counted
-from nightjar.inference.run.comparing import RunsCompared
-from nightjar.inference.run.moving import RowsCompared, RunRows
 from nightjar.inference.validation.movement import NUMBER, VALUE, VECTOR, OutputMoved
 
 _SOME = 5

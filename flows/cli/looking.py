@@ -63,8 +63,8 @@ def runs(
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
     from nightjar.inference.errors import StorageError
+    from nightjar.inference.history.run_status import UNREADABLE, Standing, list_runs
     from nightjar.inference.run.request import make_request
-    from nightjar.inference.run.standing import UNREADABLE, Standing, list_runs
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
@@ -104,7 +104,7 @@ def show(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
-    from nightjar.inference.run.report import RunReport
+    from nightjar.inference.history.run_tables import RunReport
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json):
@@ -154,12 +154,12 @@ def diff(
     by a key; those whose outputs moved most come first.
     """
     from nightjar.flows.cli import diffing
-    from nightjar.inference.run import comparing
+    from nightjar.inference.history import comparison
     from nightjar.inference.run.request import make_request
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)
-        found = comparing.diff(request, before, now, key=key or (), rows=rows)
+        found = comparison.diff(request, before, now, key=key or (), rows=rows)
     if as_json:
         emit(found)
         return

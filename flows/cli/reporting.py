@@ -70,8 +70,8 @@ def history(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
+    from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
-    from nightjar.inference.run.standing import list_runs
 
     with as_json_too(as_json):
         request = make_request(job, date=date, scores=False)

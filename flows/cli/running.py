@@ -51,7 +51,7 @@ def run(
     3 held by another writer, 4 published but a table of the job does not show it, 5 a gate asks a person first,
     130 interrupted.
     """
-    from nightjar.flows.unbegun import request_to_begin
+    from nightjar.flows.start_failures import request_to_begin
 
     with as_json_too(as_json) as about:
         request = request_to_begin(
@@ -77,7 +77,7 @@ def retry(
 ) -> None:
     """Score the shards without a result again; publish."""
     from nightjar.flows.pages.advice import no_run
-    from nightjar.flows.unbegun import request_to_begin
+    from nightjar.flows.start_failures import request_to_begin
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
@@ -111,7 +111,7 @@ def baseline(
     It is not published, and no check of the job judges it. A check {drift: all, against: baseline} compares nights with
     it. Repeat the command to continue it, or to replace it.
     """
-    from nightjar.flows.unbegun import request_to_begin
+    from nightjar.flows.start_failures import request_to_begin
     from nightjar.inference.job.checks import BASELINE
 
     with as_json_too(as_json) as about:
@@ -164,8 +164,8 @@ def plan(
         request = make_request(job, date=date, run_id=run_id, limit=limit)
         about.update(job=request.job.name, run_id=request.run_id)
         from nightjar.flows.pages import estimate
+        from nightjar.inference.history.replay import measure_shard
         from nightjar.inference.run import steps
-        from nightjar.inference.run.replay import measure_shard
 
         found = steps.discover(request)
         made = steps.plan(request, found)
@@ -225,7 +225,7 @@ def replay(
     Prints the row's input values, then its outputs, or why it has none.
     """
     from nightjar.flows.cli import tables
-    from nightjar.inference.run.replay import replay_row
+    from nightjar.inference.history.replay import replay_row
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)

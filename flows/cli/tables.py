@@ -12,16 +12,16 @@ from rich.text import Text
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, duration, metric_text, minute
+from nightjar.inference.history.run_status import RunLine
+from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
-from nightjar.inference.run.report import Incident, ShardLine
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import RunLine
 
 if TYPE_CHECKING:
     from nightjar.flows.reports import NightListed
     from nightjar.flows.results import Night
-    from nightjar.inference.run.replay import Replayed, Values
+    from nightjar.inference.history.replay import Replayed, Values
 
 _RUNS = 5
 

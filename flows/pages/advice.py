@@ -10,11 +10,11 @@ from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import NeedsRay, NightjarError, StorageError, TablesBehind, Unanswered
+from nightjar.inference.history.run_status import RunLine, Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import RunLine, Standing
 
 
 def typed(name: str) -> str:

@@ -29,9 +29,9 @@ from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import pictures
 from nightjar.flows.pages.wording import cells, said_of
 from nightjar.inference.errors import NightjarError, StorageError
+from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine
 from nightjar.inference.output.revisions import Revision, newest_revision
 from nightjar.inference.run.account import Account
-from nightjar.inference.run.report import Incident, RunReport, ShardLine
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import GateResult

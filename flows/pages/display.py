@@ -18,8 +18,8 @@ from rich.text import Text
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import describe, details, shards_done
 from nightjar.inference.errors import StorageError
+from nightjar.inference.history.run_tables import follow
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.run.report import follow
 from nightjar.inference.run.request import RunRequest
 
 POLL_S = 0.5

@@ -17,9 +17,9 @@ from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
+    from nightjar.inference.history.replay import Measured
     from nightjar.inference.input.discovery import Discovery
     from nightjar.inference.input.plan import Plan
-    from nightjar.inference.run.replay import Measured
     from nightjar.inference.run.steps import RunPlan
 
 START_S = 20.0

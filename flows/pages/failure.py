@@ -17,12 +17,12 @@ from nightjar.flows.pages.escaping import address, cell, code, line, markdown
 from nightjar.flows.pages.report.writing import none_written, written
 from nightjar.flows.pages.wording import describe, said_of
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, Unanswered
+from nightjar.inference.history.run_status import before_it_begins
+from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, printed_last, remarks
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.run.report import Incident, RunReport, lost, mending, printed_last, remarks
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import before_it_begins
 from nightjar.inference.validation.gates import warnings
 
 _REPLAYS = 3

@@ -27,6 +27,8 @@ from nightjar.flows.pages.wording import (
 )
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
 from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.history.run_status import shown_instead
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.messages import counted
@@ -36,9 +38,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors.prices import TokenPrices, prices_of
 from nightjar.inference.records import as_line
 from nightjar.inference.run.account import Account, workers_cost
-from nightjar.inference.run.report import worded
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import shown_instead
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import marked, overruled, warnings
 

@@ -14,16 +14,7 @@ from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, late_table, named_instead
 from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
-from nightjar.inference.ledger.holders import Holder, can_be_asked
-from nightjar.inference.output import publications as publish
-from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import targets
-from nightjar.inference.output.nights import deleted
-from nightjar.inference.records import as_line
-from nightjar.inference.run.latetables import mendable
-from nightjar.inference.run.report import lost, mending, worded
-from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import (
+from nightjar.inference.history.run_status import (
     RunFigures,
     RunLine,
     RunState,
@@ -33,13 +24,22 @@ from nightjar.inference.run.standing import (
     stands,
     took,
 )
+from nightjar.inference.history.run_tables import lost, mending, worded
+from nightjar.inference.history.stale_tables import mendable
+from nightjar.inference.ledger.holders import Holder, can_be_asked
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
+from nightjar.inference.output.nights import deleted
+from nightjar.inference.records import as_line
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waits import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
-    from nightjar.inference.run.report import Incident, ShardLine
+    from nightjar.inference.history.run_tables import Incident, ShardLine
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""

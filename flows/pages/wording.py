@@ -12,13 +12,13 @@ from nightjar.inference.messages import counted
 from nightjar.inference.run.account import SCORE, Account
 
 if TYPE_CHECKING:
+    from nightjar.inference.history.run_status import Metric
+    from nightjar.inference.history.run_tables import Incident, ShardLine
     from nightjar.inference.ledger.tokenrates import TokenRates
     from nightjar.inference.metrics.figures import Distinct
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.prices import TokenPrices
     from nightjar.inference.run.account import WorkersCost
-    from nightjar.inference.run.report import Incident, ShardLine
-    from nightjar.inference.run.standing import Metric
     from nightjar.inference.run.steps import Publication
     from nightjar.inference.validation.gates import Offender
 

@@ -15,10 +15,10 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFi
 from prefect.exceptions import PrefectException
 
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
+from nightjar.inference.history.run_tables import lost
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.output.revisions import newest_revision, revision_uri
-from nightjar.inference.run.report import lost
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:

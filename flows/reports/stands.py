@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nightjar.inference.history.run_status import Metric, RunFigures
+from nightjar.inference.history.run_tables import Incident, ShardLine
+from nightjar.inference.history.stale_tables import late
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.output.targets import TableShown
-from nightjar.inference.run.latetables import late
-from nightjar.inference.run.report import Incident, ShardLine
-from nightjar.inference.run.standing import Metric, RunFigures
 from nightjar.inference.validation.evaluations import LateEvaluation
 from nightjar.inference.validation.gates import marked
 

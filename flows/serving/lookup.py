@@ -18,6 +18,9 @@ from nightjar.flows.pages.wording import late_table
 from nightjar.flows.prefect_api.api import run_pages
 from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
+from nightjar.inference.history.night import Report
+from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
+from nightjar.inference.history.stale_tables import late, mendable
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
@@ -25,10 +28,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
-from nightjar.inference.run.latetables import late, mendable
-from nightjar.inference.run.reporting import Report
 from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
-from nightjar.inference.run.standing import UNREADABLE, RunLine, list_runs
 from nightjar.inference.storage.protocol import Storage
 
 _SHOWN, _LOOKED_AT = 5, 12

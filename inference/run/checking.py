@@ -19,7 +19,7 @@ from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
-from nightjar.inference.run import outside
+from nightjar.inference.run import external_reads
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.run.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
@@ -109,7 +109,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
             sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
             refuse_broken(request.job, sampled)
         placement = engine.place(request.job, loaded.timed)
-    outside.refuse(request.job, loaded.outside)
+    external_reads.refuse(request.job, loaded.outside)
     # Where the first steps run is printed in any case.
     warnings = [*told(request, loaded, Placement()), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)

@@ -14,7 +14,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited
-from nightjar.inference.validation.offenders import with_replays
+from nightjar.inference.validation.violating_rows import with_replays
 
 
 def collected(

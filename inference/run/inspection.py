@@ -14,8 +14,8 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.code import explained
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import user
-from nightjar.inference.run.calling import check_calls
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.user_checks import check_calls
 from nightjar.inference.scoring.accumulating import check_classes
 from nightjar.inference.scoring.asidecode import enter
 from nightjar.inference.scoring.child import Child, WorkLost, prepare

@@ -24,7 +24,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
-from nightjar.inference.run import outside
+from nightjar.inference.run import external_reads
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
@@ -118,7 +118,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
         canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
-        outside.learn(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
+        external_reads.learn(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
         if canary.shards:
             tried = campaign.try_each(canary.shards)
             with watch.during("canary"):

@@ -26,12 +26,12 @@ from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
-from nightjar.inference.run.calling import answers
 from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.run.resume import limited
+from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.accumulated import accumulated

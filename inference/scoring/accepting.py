@@ -25,10 +25,10 @@ from nightjar.inference.records import Backoffs, Crumb, Event, Started
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
-from nightjar.inference.scoring.parcels import Parcel, unpacked
 from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.prepared_shards import Parcel, unpacked
+from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.streaming import answering
-from nightjar.inference.scoring.stretch import Stretch
 from nightjar.inference.scoring.worker import ShardWorker
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from nightjar.inference.scoring.parcels import Batch, found
+from nightjar.inference.scoring.prepared_shards import Batch, found
 from nightjar.inference.stopwatch import Stopwatch
 
 

@@ -20,7 +20,7 @@ from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
 from nightjar.inference.scoring.accumulating import columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.cuts import Cuts
+from nightjar.inference.scoring.bisections import Cuts
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.storage.protocol import Storage
 

@@ -22,7 +22,7 @@ from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Rec
 from nightjar.inference.scoring import forks, memory  # noqa: F401 (forks: what processes of the model inherit)
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage

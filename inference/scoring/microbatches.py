@@ -29,8 +29,8 @@ from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.batchsize import BatchSize, Weighed
-from nightjar.inference.scoring.cuts import Cuts
-from nightjar.inference.scoring.parcels import Batch
+from nightjar.inference.scoring.bisections import Cuts
+from nightjar.inference.scoring.prepared_shards import Batch
 
 S = TypeVar("S")
 T = TypeVar("T")

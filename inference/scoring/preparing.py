@@ -15,8 +15,8 @@ from nightjar.inference.records import Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import Worker
 from nightjar.inference.scoring.microbatches import micro_batches
-from nightjar.inference.scoring.parcels import Batch, Parcel
 from nightjar.inference.scoring.position import At, Running
+from nightjar.inference.scoring.prepared_shards import Batch, Parcel
 
 PARCEL_BYTES = 512 << 20
 """What a parcel may hold before nothing is added to it: the actor prepares the rest, which bounds the object store."""

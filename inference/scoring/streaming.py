@@ -44,7 +44,7 @@ from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.watchdog import ByForce, Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage

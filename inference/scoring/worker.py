@@ -49,9 +49,9 @@ from nightjar.inference.scoring.attempts import IDLE, Worker
 from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
-from nightjar.inference.scoring.parcels import Batch
 from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.prepared_shards import Batch
+from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.timing import Timed, timed, together
 from nightjar.inference.storage.protocol import Storage, join
 

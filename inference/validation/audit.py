@@ -31,9 +31,9 @@ from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import MODEL, SHARD_KEY, checksum, read_metrics, read_part
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.validation.offenders import Finder, Offenders
-from nightjar.inference.validation.offenders import join as join_offenders
 from nightjar.inference.validation.unique import KeyNotes, Spill
+from nightjar.inference.validation.violating_rows import Finder, Offenders
+from nightjar.inference.validation.violating_rows import join as join_offenders
 
 
 # A row is lost whole if it has no model in the quarantine (it could not be read), if every model is named for it, or if

@@ -25,7 +25,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.datapart import DataPart, read_data
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import Offender, Repeated
-from nightjar.inference.validation.offenders import MAX_OFFENDERS, place_of
+from nightjar.inference.validation.violating_rows import MAX_OFFENDERS, place_of
 
 _FOLDER = "keys"
 _BUCKETS = 256

@@ -19,7 +19,7 @@ from nightjar.flows.pages.report.history import by_date, history_page
 from nightjar.flows.pages.report.writing import write
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, RunFailed
-from nightjar.inference.run.standing import list_runs
+from nightjar.inference.history.run_status import list_runs
 from support import Lake, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]

@@ -20,7 +20,7 @@ from ports import quiet_ports
 import pages
 from fleet import Fleet
 from forked import forked
-from nightjar.inference.run.standing import list_runs
+from nightjar.inference.history.run_status import list_runs
 from support import DOUBLE, NIGHT, Lake, nightjar, wait_until
 
 LEAVER = """

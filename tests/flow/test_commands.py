@@ -21,8 +21,8 @@ from forked import forked, forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.prefect_api.ownserver import go_past_proxies
-from nightjar.inference.run.replay import Replayed
-from nightjar.inference.run.report import Incident, ShardLine
+from nightjar.inference.history.replay import Replayed
+from nightjar.inference.history.run_tables import Incident, ShardLine
 from service import client, own_server
 from support import Lake, command, nightjar
 

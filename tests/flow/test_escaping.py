@@ -29,8 +29,8 @@ from nightjar.flows.pages.escaping import (
     visible,
 )
 from nightjar.flows.serving.deploy import as_deployment
+from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.run.report import Incident, ShardLine
 from service import client
 from support import Lake
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.file import parse_job
@@ -29,7 +30,6 @@ from nightjar.inference.records import (
     Receipt,
     encode,
 )
-from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 

@@ -11,12 +11,12 @@ from nightjar.flows.pages.advice import advised
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.pages.standing import status
 from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswered
+from nightjar.inference.history.run_status import RunState, Standing, stands
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
 from nightjar.inference.run import approving, steps
 from nightjar.inference.run.approving import Answered, answer, carried_out
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import RunState, Standing, stands
 from support import Lake
 from writers import BEFORE_SNAPSHOT, BEFORE_SUCCESS, Point, die_answering
 

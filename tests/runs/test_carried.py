@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.history.replay import replay_row
 from nightjar.inference.output.manifests import data_files
-from nightjar.inference.run.replay import replay_row
 from support import Lake
 
 NESTED = pa.table(

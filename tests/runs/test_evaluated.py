@@ -13,9 +13,9 @@ import pytest
 
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import AuditFailed, GateFailed
+from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.run import steps
-from nightjar.inference.run.comparing import compare
 from support import Lake
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, Point, die_at, metrics_of
 

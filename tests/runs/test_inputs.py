@@ -22,9 +22,9 @@ from nightjar.inference.errors import (
     QuarantineFull,
     ShardsFailed,
 )
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.input.sources import normalisation, parquet
 from nightjar.inference.output.manifests import data_files
-from nightjar.inference.run.report import RunReport
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server

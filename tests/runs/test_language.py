@@ -22,6 +22,7 @@ from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference import engine
 from nightjar.inference.errors import Damaged, GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
+from nightjar.inference.history.replay import measure_shard
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output.keptanswers import KeptAnswers, discard
 from nightjar.inference.predictors import answers as reading
@@ -30,7 +31,6 @@ from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
 from nightjar.inference.run import steps
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.replay import measure_shard
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker

@@ -22,11 +22,11 @@ from nightjar.flows.cli.main import app
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.flows.pages.wording import metric_text
 from nightjar.inference.errors import Damaged, GateFailed, JobError
+from nightjar.inference.history.comparison import compare
+from nightjar.inference.history.night import collect
+from nightjar.inference.history.run_status import Metric, list_runs
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.output import visibility
-from nightjar.inference.run.comparing import compare
-from nightjar.inference.run.reporting import collect
-from nightjar.inference.run.standing import Metric, list_runs
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations, keep

@@ -21,11 +21,11 @@ from nightjar.flows.pages.failure import failure
 from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, opened
 from nightjar.inference.errors import JobError, NeedsRay, RunFailed
+from nightjar.inference.history.run_status import RunState, stands
 from nightjar.inference.job.imported import modules_in
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, Reading
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.run.standing import RunState, stands
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage

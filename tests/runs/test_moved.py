@@ -13,8 +13,8 @@ from nightjar.flows import diff
 from nightjar.flows.cli.main import app
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.history.comparison import ROWS
 from nightjar.inference.output import visibility
-from nightjar.inference.run.comparing import ROWS
 from nightjar.inference.storage.lake import LakeStorage
 from support import NIGHT, Lake, conforms
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
+from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics.accumulators import Kind, unpacked
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.run import validating
-from nightjar.inference.run.comparing import compare
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.validation.accumulated import accumulated
 from support import NIGHT, Lake, Ran

@@ -15,10 +15,10 @@ import pytest
 
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError
+from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics import drawing
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.run import steps
-from nightjar.inference.run.comparing import compare
 from support import NIGHT, Lake, conforms
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, BEFORE_SWEEP, Point, die_at, metrics_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from forked import forked
 from nightjar.inference.errors import JobError, QuarantineFull, ShardsFailed
-from nightjar.inference.run.report import RunReport
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

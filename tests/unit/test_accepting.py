@@ -20,7 +20,7 @@ from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, 
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
-from nightjar.inference.scoring.parcels import PACKED, Parcel
+from nightjar.inference.scoring.prepared_shards import PACKED, Parcel
 from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep

@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 
 from nightjar.flows.cli.diffing import compared
 from nightjar.flows.pages.evaluated import metric_lines
+from nightjar.inference.history.comparison import RunsCompared, recounted
+from nightjar.inference.history.night import figures_of
+from nightjar.inference.history.run_status import Metric, first_metric
 from nightjar.inference.identity.identity import identify
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.model import Job
@@ -37,9 +40,6 @@ from nightjar.inference.metrics.accumulators import (
     unpacked,
 )
 from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
-from nightjar.inference.run.comparing import RunsCompared, recounted
-from nightjar.inference.run.reporting import figures_of
-from nightjar.inference.run.standing import Metric, first_metric
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
 from support import Lake

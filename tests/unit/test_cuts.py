@@ -21,7 +21,7 @@ from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.cuts import (
+from nightjar.inference.scoring.bisections import (
     ALLOWED,
     Cuts,
 )

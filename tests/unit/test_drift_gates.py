@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nightjar.inference.history.night import beside
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.run.reporting import beside
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,

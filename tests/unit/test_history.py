@@ -15,8 +15,8 @@ from nightjar.flows.pages.report.history import history_page
 from nightjar.flows.reports import NightListed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
-from nightjar.inference.run import reasons
-from nightjar.inference.run.standing import Metric, list_runs
+from nightjar.inference.history.run_status import Metric, list_runs
+from nightjar.inference.run import failure_notes
 from support import Lake, command, conforms
 
 NASTY = "<script>alert(1)</script>"
@@ -119,7 +119,7 @@ def test_a_single_night_has_nothing_to_compare_with() -> None:
 def test_a_night_that_never_began_has_the_date_of_its_name(nights: Lake) -> None:
     """And no revision."""
     night, request = "2026-12-24", nights.request(date="2026-12-24")
-    reasons.keep(request, JobError("there is no input"), "discover")
+    failure_notes.keep(request, JobError("there is no input"), "discover")
     lines = {each.run_id: each for each in list_runs(request.storage, request.output, request.job.name)}
     assert (lines[night].date, lines[night].revision) == (night, 0)
     assert f"{night} r0" not in said("history", nights.job_path)

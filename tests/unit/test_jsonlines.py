@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, JobError, SchemaMismatch
+from nightjar.inference.history.replay import Replayed, _replay_here
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.fitting import marked
 from nightjar.inference.input.sources.jsonlines import SOURCE
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.run import steps as run
-from nightjar.inference.run.replay import Replayed, _replay_here
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker

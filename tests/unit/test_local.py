@@ -22,6 +22,12 @@ from nightjar.inference.errors import (
     RunFailed,
     Transient,
 )
+from nightjar.inference.history.replay import (
+    Measured,
+    Replayed,
+    measure_shard,
+    replay_row,
+)
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger.epochs import open_epoch
@@ -29,12 +35,6 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
-from nightjar.inference.run.replay import (
-    Measured,
-    Replayed,
-    measure_shard,
-    replay_row,
-)
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.faults import (

@@ -21,6 +21,7 @@ from nightjar.flows.cli import tables
 from nightjar.flows.cli.logs import logs as logs_command
 from nightjar.flows.pages import failure
 from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.history.run_tables import RunReport, printed_last
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Planned
@@ -44,7 +45,6 @@ from nightjar.inference.logs.printed import (
 )
 from nightjar.inference.messages import HIDDEN
 from nightjar.inference.records import Failed, Started
-from nightjar.inference.run.report import RunReport, printed_last
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage

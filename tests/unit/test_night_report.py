@@ -28,15 +28,7 @@ from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import Left, leave, made, write, written
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
-from nightjar.inference.metrics.drift import Group
-from nightjar.inference.metrics.evaluation import BinaryState
-from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.output.visibility import unpublish
-from nightjar.inference.run.account import Account
-from nightjar.inference.run.approving import answer
-from nightjar.inference.run.report import Incident
-from nightjar.inference.run.reporting import (
+from nightjar.inference.history.night import (
     INCIDENTS_SHOWN,
     MAX_COLUMNS,
     MAX_GROUPED,
@@ -45,7 +37,15 @@ from nightjar.inference.run.reporting import (
     beside,
     collect,
 )
-from nightjar.inference.run.shardtimes import MAX_BARS, MAX_WORKERS, SlowShard, shard_times
+from nightjar.inference.history.run_tables import Incident
+from nightjar.inference.history.shard_times import MAX_BARS, MAX_WORKERS, SlowShard, shard_times
+from nightjar.inference.metrics.drift import Group
+from nightjar.inference.metrics.evaluation import BinaryState
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.output.outcomes import OUTCOMES
+from nightjar.inference.output.visibility import unpublish
+from nightjar.inference.run.account import Account
+from nightjar.inference.run.approving import answer
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult

@@ -34,7 +34,7 @@ from nightjar.inference.validation.gates import (
     enforce,
 )
 from nightjar.inference.validation.gates.column import column_gates
-from nightjar.inference.validation.offenders import (
+from nightjar.inference.validation.violating_rows import (
     MAX_OFFENDERS,
     _first,
     _planned,

@@ -30,12 +30,12 @@ from nightjar.flows import parameters, starting
 from nightjar.flows.cli import running
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ShardsFailed
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import campaign
 from nightjar.inference.run import steps as run
-from nightjar.inference.run.report import RunReport
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

@@ -41,16 +41,16 @@ from nightjar.inference.errors import (
     Terminated,
     Transient,
 )
+from nightjar.inference.history.run_status import RunState, stands
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output
-from nightjar.inference.run import reasons
+from nightjar.inference.run import failure_notes
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.standing import RunState, stands
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult, Offender
@@ -167,13 +167,13 @@ CASES = {
     ),
     "no input": Case(no_input, "rejected at discover", "input.uri: no input files at", TO_BE_CHANGED),
     "no cluster": Case(
-        lambda lake: reasons.keep(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
+        lambda lake: failure_notes.keep(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
         "failed at start",
         "no usable Ray cluster at head:6379",
         TO_BE_CHANGED,
     ),
     "a lost cluster": Case(
-        lambda lake: reasons.keep(begun(lake), RunFailed("the Ray cluster of this run was lost"), "discover"),
+        lambda lake: failure_notes.keep(begun(lake), RunFailed("the Ray cluster of this run was lost"), "discover"),
         "failed at score",
         "the Ray cluster of this run was lost",
     ),
@@ -183,12 +183,12 @@ CASES = {
         "stopped by Ctrl-C (SIGINT), process",
     ),
     "SIGTERM, while a step works elsewhere": Case(
-        lambda lake: reasons.keep(begun(lake), stopped_by(Terminated()), "discover"),
+        lambda lake: failure_notes.keep(begun(lake), stopped_by(Terminated()), "discover"),
         "stopped at score",
         "stopped by SIGTERM, process",
     ),
     "SIGTERM, as Prefect has it": Case(
-        lambda lake: reasons.keep(begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"),
+        lambda lake: failure_notes.keep(begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"),
         "stopped at score",
         "stopped by SIGTERM, process",
     ),
@@ -293,7 +293,7 @@ def test_of_a_run_that_goes_on_status_says_what_is_known_of_its_writer(job: Lake
         "its process is there now; it may outlive a command that was killed by some seconds, so ask again then",
     )
     assert f"  alive      {found.sign_of_life}\n" in standing.status_text(found)
-    reasons.keep(request, RunFailed("it ended"), "")
+    failure_notes.keep(request, RunFailed("it ended"), "")
     assert standing.status(request).sign_of_life == ""
 
 
@@ -301,7 +301,7 @@ def test_what_is_tried_again_is_running_and_its_new_end_counts(job: Lake) -> Non
     fails(job, "score", ShardsFailed("the first end"))
     request = begun(job)
     assert stood(request) == ("running", "")
-    reasons.keep(request, RunFailed("the second end"), "")
+    failure_notes.keep(request, RunFailed("the second end"), "")
     assert stood(request) == ("failed at score", "the second end")
 
 
@@ -309,7 +309,7 @@ def test_a_step_that_kept_why_is_believed_more_than_the_flow(job: Lake) -> None:
     """The flow hears of it later, and perhaps less."""
     request = fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     records = job.records()
-    reasons.keep(request, RunFailed("a task failed"), "")
+    failure_notes.keep(request, RunFailed("a task failed"), "")
     assert job.records() == records
 
 
@@ -318,7 +318,7 @@ def test_who_was_replaced_says_nothing_about_the_run(job: Lake) -> None:
     mine = fails(job, "score", ShardsFailed("the other's end"))
     fails(job, "validate", Fenced("this writer was replaced"))
     fails(job, "validate", Held("this run was taken over"))
-    reasons.keep(replace(mine, flow_run="third"), Held("is being written by"), "score")
+    failure_notes.keep(replace(mine, flow_run="third"), Held("is being written by"), "score")
     assert stood(mine) == ("failed at score", "the other's end")
 
 
@@ -333,7 +333,7 @@ def test_a_living_step_is_overtaken_to_say_that_the_run_was_stopped(job: Lake) -
             step.append(records)
 
     racing = FaultyStorage(LakeStorage(), [pause("create", "*/ledger/*", before=overtake)])
-    reasons.keep(replace(request, storage=racing), stopped_by(KeyboardInterrupt()), "")
+    failure_notes.keep(replace(request, storage=racing), stopped_by(KeyboardInterrupt()), "")
     with pytest.raises(Fenced):
         step.append([])
     step.stop(release=True)
@@ -344,7 +344,7 @@ def test_what_the_storage_refuses_is_not_kept_and_hides_nothing(job: Lake) -> No
     """The error that ended the run is the one that is raised."""
     away = FaultyStorage(LakeStorage(), [fail("create", "*/ledger/00000002*", None, StorageError("away"))])
     fails(job, "score", Transient("the input's storage is away"), storage=away)
-    reasons.keep(job.request(storage=away), ClusterError("none"), "start")
+    failure_notes.keep(job.request(storage=away), ClusterError("none"), "start")
     assert "ended" not in {record["t"] for record in job.records()}
 
 
@@ -403,7 +403,7 @@ def test_a_mistyped_shard_changes_nothing_of_why_a_run_ended(
     else:
         fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
-    reasons.keep(job.request(), NoSuchShard("--shard TYPO: the run has no such shard"), "score")
+    failure_notes.keep(job.request(), NoSuchShard("--shard TYPO: the run has no such shard"), "score")
     assert json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json")) == before
 
 

@@ -18,6 +18,7 @@ from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.failure import after_failure
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
+from nightjar.inference.history.run_tables import follow, remarks
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Packages, Planned, Preflight, Published, decode, encode
@@ -25,11 +26,10 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches, small_batches
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Backoffs, Noticed, Receipt
-from nightjar.inference.run import outside
+from nightjar.inference.run import external_reads
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listeners
-from nightjar.inference.run.report import follow, remarks
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import number_for, plan_in
 from nightjar.inference.run.steps import Scored, discover
@@ -81,7 +81,7 @@ class Command:
     def learn(self, version: str = "1.0", *notes: str) -> None:
         """What preflight found, with this release of a package."""
         loaded = Loaded("cpu", packages={"mylib": version})
-        outside.learn(self.lake.request().job, loaded, notes, self.writer)
+        external_reads.learn(self.lake.request().job, loaded, notes, self.writer)
 
     @property
     def notes(self) -> list[str]:
@@ -336,7 +336,7 @@ def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:
             now.learn(version)
             now.score(4)
     with command(lake) as now:
-        outside.learn(lake.request().job, Loaded(""), (), now.writer)
+        external_reads.learn(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == [changed("mylib 1.0 → 1.1")]
 
 
@@ -349,7 +349,7 @@ def test_what_preflight_said_is_there_while_nothing_is_tried_anew(lake: Lake) ->
         now.learn("1.0", "the model writes over its batch")
         now.score()
     with command(lake) as now:
-        outside.learn(lake.request().job, Loaded(""), (), now.writer)
+        external_reads.learn(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == ["the model writes over its batch"]
         now.learn("1.0")
         assert now.notes == []

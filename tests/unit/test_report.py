@@ -17,14 +17,14 @@ from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied, StorageError
+from nightjar.inference.history.run_status import standing
+from nightjar.inference.history.run_tables import RunReport, lost
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
 from nightjar.inference.ledger.lines import Intent, Planned, Published
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt
-from nightjar.inference.run.report import RunReport, lost
-from nightjar.inference.run.standing import standing
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, fail

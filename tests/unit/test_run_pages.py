@@ -15,12 +15,12 @@ from nightjar.flows.pages.failure import after_failure, as_page, failure
 from nightjar.flows.pages.report.writing import write
 from nightjar.flows.pages.wording import left_out, money
 from nightjar.inference.errors import GateFailed, Interrupted, JobError, NightjarError, QuarantineFull, ShardsFailed
+from nightjar.inference.history.run_tables import MAX_LINES, RunReport
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Failed
-from nightjar.inference.run import reasons
-from nightjar.inference.run.report import MAX_LINES, RunReport
+from nightjar.inference.run import failure_notes
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.storage.faults import FaultyStorage, fail
@@ -78,7 +78,7 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
     }
     assert not found.adds("repeat")
     claim_output(request.storage, request.output, "lake")
-    reasons.keep(request, late, "discover")
+    failure_notes.keep(request, late, "discover")
     found = failure(request, late, "job.yaml", None)
     assert list(found.commands) == ["look", "repeat"], "its reason is kept now, and `show` has it"
     assert not found.adds("repeat")

@@ -30,7 +30,7 @@ from nightjar.inference.run.scoring import too_heavy
 from nightjar.inference.scoring import preparing, timing
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.parcels import unpacked
+from nightjar.inference.scoring.prepared_shards import unpacked
 from nightjar.inference.scoring.preparing import PreparingWorker
 from nightjar.inference.scoring.timing import GAIN, Placement, Timed, placed
 from nightjar.inference.scoring.worker import ShardWorker

@@ -13,10 +13,10 @@ import pytest
 
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied
+from nightjar.inference.history.run_status import list_runs
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.run.standing import list_runs
 from nightjar.inference.run.waits import Waits, keeping, waits
 from nightjar.inference.storage.lake import LakeStorage
 from support import NIGHT, Lake, wait_until

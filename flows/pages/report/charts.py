@@ -19,11 +19,11 @@ from markupsafe import Markup
 
 from nightjar.flows.pages.escaping import line, markdown
 from nightjar.flows.pages.wording import duration, said_of_part
+from nightjar.inference.history.shard_times import ShardTimes
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.figures import CalibrationBin
 from nightjar.inference.run.account import Account
-from nightjar.inference.run.shardtimes import ShardTimes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

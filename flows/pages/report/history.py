@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nightjar.flows.pages.report.charts import Chart, Drawing, trend_chart
 from nightjar.flows.pages.report.page import ALONE, templates, tone
 from nightjar.flows.reports import NightListed
-from nightjar.inference.run.standing import RunLine
+from nightjar.inference.history.run_status import RunLine
 
 MAX_NIGHTS = 400
 """The most nights of the page: a year and a month. The ledger of each is read."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nightjar.flows.pages.report.page import templates, tone, verdict
-from nightjar.inference.run.standing import RunLine
+from nightjar.inference.history.run_status import RunLine
 
 _ORDER = ("asks", "bad", "open", "good")
 """The jobs that need a person come first."""

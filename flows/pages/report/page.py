@@ -41,9 +41,9 @@ from nightjar.flows.pages.wording import (
     shards_done,
 )
 from nightjar.inference.errors import Rejected
+from nightjar.inference.history.night import NightFigures, Report
+from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.messages import counted
-from nightjar.inference.run.reporting import NightFigures, Report
-from nightjar.inference.run.standing import RunLine
 from nightjar.inference.validation.gates import GateResult
 
 _TEXT = 1500

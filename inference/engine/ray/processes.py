@@ -20,7 +20,7 @@ from nightjar.inference.logs.capture import Capture
 from nightjar.inference.records import Crumb, Event, Failed, encode
 from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.parcels import PACKED
+from nightjar.inference.scoring.prepared_shards import PACKED
 from nightjar.inference.scoring.preparing import PreparingWorker
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.history.row_diff import RowsCompared, key_of, moved
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.drift import Drift, Incomparable, drifts
 from nightjar.inference.metrics.figures import Distinct, Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
-from nightjar.inference.run.moving import RowsCompared, key_of, moved
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest

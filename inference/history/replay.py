@@ -40,7 +40,7 @@ from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
-from nightjar.inference.scoring.stretch import Stretch
+from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.values import row_values

@@ -21,7 +21,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
-from nightjar.inference.run import account, reasons
+from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
 from nightjar.inference.storage.protocol import Storage, join
@@ -221,7 +221,7 @@ def _line(
 
 def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | None:
     """How a run stands that has no ledger: what it waits for, or why it could not begin; None if nothing was kept."""
-    note = reasons.note_of(storage, run_uri, job)
+    note = failure_notes.note_of(storage, run_uri, job)
     if found := waits(storage, run_uri, job, note.at if note else ""):
         return Standing(SILENT if found.silent else WAITING, problem=str(found), opened=found.holder.engine)
     return Standing(note.outcome, note) if note else None
@@ -323,7 +323,7 @@ def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> s
 def _stands(run: RunState) -> Standing:
     newest = run.newest
     state = standing(run.storage, newest, run.shown.revision if run.shown else 0, run.lease_s)
-    note = reasons.note_of(run.storage, revs.run_folder(run.output, run.run_id), run.job)
+    note = failure_notes.note_of(run.storage, revs.run_folder(run.output, run.run_id), run.job)
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""

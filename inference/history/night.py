@@ -8,6 +8,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
+from nightjar.inference.history.comparison import ColumnCompared, compared
+from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
+from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
+from nightjar.inference.history.shard_times import ShardTimes, shard_times
+from nightjar.inference.history.stale_tables import late
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
@@ -22,13 +27,8 @@ from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
-from nightjar.inference.run.comparing import ColumnCompared, compared
-from nightjar.inference.run.latetables import late
-from nightjar.inference.run.report import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
-from nightjar.inference.run.shardtimes import ShardTimes, shard_times
-from nightjar.inference.run.standing import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, by_latest, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights

@@ -18,14 +18,14 @@ def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> Non
 
     The message goes first, because a storage that is away holds up what is kept there.
     """
-    from nightjar.inference.run import reasons
+    from nightjar.inference.run import failure_notes
 
     if request.job.notify is not None:
         from nightjar.flows import notifying  # with it Prefect is imported, which takes seconds
 
         if problem := notifying.failed(request, error, begun=False):
             error.add_note(problem)
-    reasons.keep(request, error, step)
+    failure_notes.keep(request, error, step)
 
 
 def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
