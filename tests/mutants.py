@@ -97,7 +97,7 @@ ROOMS = {
     "audit": Room(
         (
             *("metrics/keyhash.py", "validation/audit.py", "validation/contradictions.py", "validation/evidence.py"),
-            *("validation/manifest.py", "validation/offenders.py", "validation/partly.py", "validation/rescore.py"),
+            *("validation/manifest.py", "validation/violating_rows.py", "validation/partly.py", "validation/rescore.py"),
             "validation/unique.py",
         ),
         unit(
@@ -114,7 +114,7 @@ ROOMS = {
     ),
     "scoring": Room(
         (
-            *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/cuts.py", "scoring/memory.py"),
+            *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/bisections.py", "scoring/memory.py"),
             *("scoring/microbatches.py", "scoring/position.py", "scoring/preflight.py", "scoring/rowsizes.py"),
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),
@@ -126,8 +126,8 @@ ROOMS = {
     ),
     "stages": Room(
         (
-            *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/parcels.py"),
-            *("scoring/preparing.py", "scoring/stretch.py", "scoring/timing.py", "predictors/ownbatch.py"),
+            *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/prepared_shards.py"),
+            *("scoring/preparing.py", "scoring/scored_table.py", "scoring/timing.py", "predictors/batch_copies.py"),
         ),
         unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "stretch"),
     ),

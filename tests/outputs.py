@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.output import places
+from nightjar.inference.output import latest_view
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
@@ -123,7 +123,7 @@ class Placed(Output):
     """An output and its places for readers."""
 
     def refresh(self, date: str | None = None, storage: Storage | None = None) -> str:
-        return places.refresh(storage or self.storage, self.uri, JOB, date)
+        return latest_view.refresh(storage or self.storage, self.uri, JOB, date)
 
     def night(self, place: str) -> str | None:
         """What all that lies in one place says readers see: `run rN`, if each file of it says so."""

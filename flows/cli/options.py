@@ -122,14 +122,14 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
 
     Those of another job's output are left alone: a job file that was copied may still name it.
     """
-    from nightjar.inference.output import places
+    from nightjar.inference.output import latest_view
 
     try:
         request.check_owner()
     except NightjarError as error:
         note_aside(f"latest/ and dates/ were left as they are: {error}")
         return
-    if note := places.refresh(request.storage, request.output, request.job.name, date):
+    if note := latest_view.refresh(request.storage, request.output, request.job.name, date):
         note_aside(note)
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.history.comparison import ColumnCompared, compared
+from nightjar.inference.history.column_drift import ColumnCompared, compared
 from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.history.shard_times import ShardTimes, shard_times

@@ -269,7 +269,7 @@ def _model_at_hand(request: RunRequest, job: Job, kept: Snapshot) -> Snapshot:
     if is_at_hand("model.path", request.storage, kept, Path(request.cache)):
         return kept
     with naming(job):
-        now = take_model(request.storage, job.model.path, trusted=job.model.trusted)
+        now = take_model(request.storage, job.model.path)
         if now.digest != kept.digest:
             raise JobError(
                 "model.path: the job's model is not the one that the run scored with, and of one over 64 MiB, or in a "

@@ -145,7 +145,7 @@ def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:
     taken = []
     for each in job.each:
         with naming(each):
-            taken.append(take_model(storage, each.model.path, trusted=each.model.trusted))
+            taken.append(take_model(storage, each.model.path))
     return tuple(taken)
 
 

@@ -74,13 +74,13 @@ class Snapshot:
 NOTHING = Snapshot()
 
 
-def take_model(storage: Storage, path: str | None, *, trusted: bool = False) -> Snapshot:
+def take_model(storage: Storage, path: str | None) -> Snapshot:
     """Take the snapshot of a model, a file or a folder. Empty for None.
 
     Raises:
         JobError: There is nothing at the path.
     """
-    return NOTHING if path is None else take("model.path", storage, _model_files(storage, path, trusted))
+    return NOTHING if path is None else take("model.path", storage, _model_files(storage, path))
 
 
 def take(key: str, storage: Storage, found: Sequence[tuple[str, str, int]]) -> Snapshot:
@@ -142,7 +142,7 @@ def inside(name: str) -> str:
     return f"files/{name or '_'}"
 
 
-def _model_files(storage: Storage, path: str, trusted: bool) -> list[tuple[str, str, int]]:
+def _model_files(storage: Storage, path: str) -> list[tuple[str, str, int]]:
     try:
         entry = storage.stat(path)
         return [("", entry.uri, entry.size)]
@@ -156,10 +156,10 @@ def _model_files(storage: Storage, path: str, trusted: bool) -> list[tuple[str, 
     hub = [up.with_name("blobs") for up in Path(folder).resolve().parents if up.name == "snapshots"]
     reach = Reach([folder, *map(str, hub)])
     for name, uri, _ in found:
-        if is_local(uri) and not trusted and not reach.has(uri):
+        if is_local(uri) and not reach.has(uri):
             raise JobError(
                 f"model.path: {folder}{name} is a link to {reach.real(uri)}, outside of the model's folder; copy the "
-                "file there, or say that you trust the model's files: `model.trusted: true`"
+                "file there, or name the folder in which all of them lie"
             )
     if not found:
         where = f" on {socket.gethostname()}" if is_local(path) else ""

@@ -40,39 +40,50 @@ class Framework:
 ASKED_ROWS = (64, 512)
 """Of a micro-batch of prompts, on the CPU and on a GPU: a large model with long answers has them in `retry.stall_s`."""
 
+_TABULAR = "nightjar.inference.predictors.tabular"
+_TRANSFORMERS = "nightjar.inference.predictors.transformers"
+_LANGUAGE = "nightjar.inference.predictors.language"
+
 FRAMEWORKS = {
     "torch": Framework(
-        "nightjar.inference.predictors.torch",
+        f"{_TABULAR}.torch",
         "an exported program (.pt2), TorchScript (.pt) or weights (.pt, .pth, .safetensors)",
         code=("model",),
     ),
-    "sklearn": Framework("nightjar.inference.predictors.sklearn", "a skops file (.skops), or a pickle or joblib file"),
-    "onnx": Framework("nightjar.inference.predictors.onnx", "an ONNX model (.onnx, or its folder)", inexact=True),
-    "lightgbm": Framework("nightjar.inference.predictors.lightgbm", "a Booster's text file (.txt)"),
-    "xgboost": Framework("nightjar.inference.predictors.xgboost", "a Booster's file (.json or .ubj)"),
-    "catboost": Framework("nightjar.inference.predictors.catboost", "a model's binary file (.cbm)"),
-    "keras": Framework("nightjar.inference.predictors.keras", "a model that Keras saved (.keras or .h5)"),
-    "embed": Framework("nightjar.inference.predictors.texttasks:EMBED", "a model's folder", packs=True, inexact=True),
+    "sklearn": Framework(f"{_TABULAR}.sklearn", "a skops file (.skops), or a pickle or joblib file"),
+    "onnx": Framework(f"{_TABULAR}.onnx", "an ONNX model (.onnx, or its folder)", inexact=True),
+    "lightgbm": Framework(f"{_TABULAR}.lightgbm", "a Booster's text file (.txt)"),
+    "xgboost": Framework(f"{_TABULAR}.xgboost", "a Booster's file (.json or .ubj)"),
+    "catboost": Framework(f"{_TABULAR}.catboost", "a model's binary file (.cbm)"),
+    "keras": Framework(f"{_TABULAR}.keras", "a model that Keras saved (.keras or .h5)"),
+    "embed": Framework(f"{_TRANSFORMERS}.texttasks:EMBED", "a model's folder", packs=True, inexact=True),
     "text-classification": Framework(
-        "nightjar.inference.predictors.texttasks:TEXT_CLASSIFICATION", "a model's folder", packs=True, inexact=True
+        f"{_TRANSFORMERS}.texttasks:TEXT_CLASSIFICATION",
+        "a model's folder",
+        packs=True,
+        inexact=True,
     ),
     "token-classification": Framework(
-        "nightjar.inference.predictors.texttasks:TOKEN_CLASSIFICATION", "a model's folder", packs=True, inexact=True
+        f"{_TRANSFORMERS}.texttasks:TOKEN_CLASSIFICATION",
+        "a model's folder",
+        packs=True,
+        inexact=True,
     ),
-    "zero-shot": Framework(
-        "nightjar.inference.predictors.texttasks:ZERO_SHOT", "a model's folder", packs=True, inexact=True
-    ),
+    "zero-shot": Framework(f"{_TRANSFORMERS}.texttasks:ZERO_SHOT", "a model's folder", packs=True, inexact=True),
     "image-classification": Framework(
-        "nightjar.inference.predictors.imagetasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
+        f"{_TRANSFORMERS}.imagetasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
     ),
     "object-detection": Framework(
-        "nightjar.inference.predictors.imagetasks:OBJECT_DETECTION", "a model's folder", rows=(4, 16), inexact=True
+        f"{_TRANSFORMERS}.imagetasks:OBJECT_DETECTION",
+        "a model's folder",
+        rows=(4, 16),
+        inexact=True,
     ),
     "speech-recognition": Framework(
-        "nightjar.inference.predictors.speechrecognition", "a model's folder", rows=(4, 16), inexact=True
+        f"{_TRANSFORMERS}.speechrecognition", "a model's folder", rows=(4, 16), inexact=True
     ),
     "vllm": Framework(
-        "nightjar.inference.predictors.vllm",
+        f"{_LANGUAGE}.vllm",
         "a model's folder",
         rows=ASKED_ROWS,
         streams=True,
@@ -81,7 +92,7 @@ FRAMEWORKS = {
         aside=("requests_in_flight", "journal"),
     ),
     "ray.data.llm": Framework(
-        "nightjar.inference.predictors.raydatallm",
+        f"{_LANGUAGE}.raydatallm",
         "a model's folder",
         code=("config", "preprocess", "postprocess"),
         rows=ASKED_ROWS,
@@ -90,7 +101,7 @@ FRAMEWORKS = {
         aside=("requests_in_flight",),
     ),
     "openai": Framework(
-        "nightjar.inference.predictors.openai",
+        f"{_LANGUAGE}.openai",
         "",
         rows=(128, 128),
         streams=True,

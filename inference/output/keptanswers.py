@@ -20,7 +20,7 @@ from typing import Any
 from nightjar.inference.errors import Damaged, StorageError
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.output.parts import part_name
-from nightjar.inference.predictors.answers import Answer
+from nightjar.inference.predictors.language.answers import Answer
 from nightjar.inference.records import Usage
 from nightjar.inference.storage.protocol import Storage, join
 

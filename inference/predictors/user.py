@@ -23,8 +23,8 @@ from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
 from nightjar.inference.predictors.adapter import Adapter, Predictor, TakesCode, WithoutDevices, adapter_of
+from nightjar.inference.predictors.language.rayprocessor import renamed
 from nightjar.inference.predictors.naming import naming
-from nightjar.inference.predictors.rayprocessor import renamed
 
 # A subclass says how a batch becomes tensors (`collate`), what the model does with them on its device
 # (`process_on_device`), and how tensors become outputs (`finalize`). As in Ray Data, the tensors are moved in between.

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from nightjar.inference.errors import StorageError, TakenBack, Unanswered
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, question_name
-from nightjar.inference.output import places, targets
+from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import failure_notes
@@ -109,7 +109,7 @@ def commit_tables(request: RunRequest, dates: Collection[str] = ()) -> tuple[str
 
 def lead_readers(request: RunRequest) -> str:
     """Update `latest/` and `dates/` to what is published. Returns what could not be done, and why."""
-    return places.refresh(request.storage, request.output, request.job.name, request.date)
+    return latest_view.refresh(request.storage, request.output, request.job.name, request.date)
 
 
 def mend_places(request: RunRequest, now: publish.Snapshot | None, *, settled: bool) -> None:
@@ -119,7 +119,7 @@ def mend_places(request: RunRequest, now: publish.Snapshot | None, *, settled: b
     read already. settled: whether this run's publication was finished just now.
     """
     date = request.date if settled else None
-    places.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
+    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
 
 
 def check_visible(request: RunRequest, revision: int, checksum: str) -> None:

@@ -35,7 +35,7 @@ from nightjar.inference.messages import clip, utf8
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
-from nightjar.inference.predictors.requests import Answered
+from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started, Usage
 from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.assembly import Assembly

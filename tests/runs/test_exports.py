@@ -17,7 +17,7 @@ import pytest
 from lazily import lazily
 from nightjar.inference.errors import AuditFailed, JobError
 from nightjar.inference.job.sections import EXPORTS
-from nightjar.inference.output import exports, nights, outcomes, places, visibility
+from nightjar.inference.output import exports, latest_view, nights, outcomes, visibility
 from nightjar.inference.run import steps
 from nightjar.inference.validation.audit import audit_block
 from support import Lake
@@ -184,7 +184,7 @@ def test_exports_are_published_with_the_parts_and_taken_back_with_them(lake: Lak
     assert not (latest / "jsonl").is_symlink()
     request = lake.request()
     visibility.unpublish(request.storage, request.output, request.run_id)
-    places.refresh(request.storage, request.output, "lake")
+    latest_view.refresh(request.storage, request.output, "lake")
     assert "exports" not in json.loads((latest / "files.json").read_text())
     assert not (latest / "csv").is_symlink()
 

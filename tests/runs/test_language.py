@@ -25,8 +25,8 @@ from nightjar.inference.errors import Damaged, GateFailed, JobError, ProcessSpoi
 from nightjar.inference.history.replay import measure_shard
 from nightjar.inference.ledger.state import State
 from nightjar.inference.output.keptanswers import KeptAnswers, discard
-from nightjar.inference.predictors import answers as reading
-from nightjar.inference.predictors.answers import Answer
+from nightjar.inference.predictors.language import answers as reading
+from nightjar.inference.predictors.language.answers import Answer
 from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
 from nightjar.inference.run import steps
 from nightjar.inference.run import steps as run

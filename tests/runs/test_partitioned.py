@@ -15,7 +15,7 @@ import pytest
 from lazily import lazily
 from nightjar import flows
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.output import hive, nights, places, publications, reading, visibility
+from nightjar.inference.output import hive, latest_view, nights, publications, reading, visibility
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from partitioned import ROWS, SOME, by_python, check, files_of, ready, rows, wanted
@@ -157,10 +157,10 @@ def test_a_night_is_taken_back_and_shown_again_whole(lake: Lake) -> None:
     lake.run()
     request = lake.request()
     visibility.unpublish(request.storage, request.output, request.run_id)
-    places.refresh(request.storage, request.output, "lake")
+    latest_view.refresh(request.storage, request.output, "lake")
     assert not (lake.out / "latest" / "data").is_symlink()
     visibility.republish(request.storage, request.output, request.run_id)
-    places.refresh(request.storage, request.output, "lake")
+    latest_view.refresh(request.storage, request.output, "lake")
     check(lake)
     lake.write_model("def score(batch):\n    return {'score': batch['x'] * 3}\n")
     lake.run()

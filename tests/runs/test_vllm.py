@@ -23,7 +23,7 @@ from nightjar.inference import engine
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.predictors.requests import Answered
+from nightjar.inference.predictors.language.requests import Answered
 from processes import PROCESSES, ProcessEngine
 from support import Lake
 
@@ -289,7 +289,7 @@ def test_a_night_accounts_for_every_prompt(lake: Lake, smollm: str) -> None:
 def test_a_process_may_end_right_after_its_engine_was_closed(smollm: str) -> None:
     """C++ aborts a process that ends while one of vLLM's threads runs, and these weights take long to give back."""
     script = (
-        "from nightjar.inference.predictors.vllmengine import Engine\n"
+        "from nightjar.inference.predictors.language.vllmengine import Engine\n"
         f"Engine({smollm!r}, { ({**ENGINE, 'dtype': 'bfloat16'})!r}).close()\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

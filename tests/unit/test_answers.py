@@ -12,7 +12,7 @@ from nightjar.inference.errors import AnswerInvalid, JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors import outputs as product
-from nightjar.inference.predictors.answers import Answer, Reader, check_schema
+from nightjar.inference.predictors.language.answers import Answer, Reader, check_schema
 
 SCHEMA = {
     "type": "object",

@@ -25,7 +25,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.predictors.features import numbers
+from nightjar.inference.predictors.tabular.features import numbers
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from support import Lake

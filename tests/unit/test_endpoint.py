@@ -21,12 +21,12 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.predictors.prices import TokenPrices, prices_of
-from nightjar.inference.predictors.requests import Answered
+from nightjar.inference.predictors.language.prices import TokenPrices, prices_of
+from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until
 
-product = lazily("nightjar.inference.predictors.endpoint")
+product = lazily("nightjar.inference.predictors.language.endpoint")
 KEY = "sk-very-secret-key"
 
 

@@ -30,9 +30,12 @@ LIBRARIES = (
     "transformers",
     "keras",
 )
-OF_TEXTS = ("textloading", "textmodel")
-OF_TORCH = ("exported", "kerasmodel", "mapped", "modules", "placing", "user", "weights")
-OF_FOLDERS = (*OF_TEXTS, "imagemodel", "transcriber")
+OF_TORCH = (
+    "user",
+    *(f"tabular/{name}" for name in ("exported", "kerasmodel", "mapped", "modules", "placing", "weights")),
+)
+OF_TEXTS = ("transformers/textloading", "transformers/textmodel")
+OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
 """The predictors of models in folders, of which only `textloading` knows the library that loads them."""
 
 HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3", "matplotlib", "jinja2")
@@ -67,6 +70,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 ORDER = {
     "inference": (
+        "history",
         "run",
         "engine",
         "validation",
@@ -106,7 +110,7 @@ ORDER = {
         "answering",
         "evaluation",
         "nightly",
-        "unbegun",
+        "start_failures",
         "notifying",
         "tasks",
         "parameters",
@@ -199,15 +203,15 @@ def importers(room: str, module: str) -> set[str]:
             "torch",
             {f"inference/predictors/{n}.py" for n in (*OF_TORCH, *OF_FOLDERS)},
         ),
-        ("inference", "transformers", {"inference/predictors/textloading.py"}),
-        ("inference", "sklearn", {"inference/predictors/sklearn.py"}),
-        ("inference", "skops", {"inference/predictors/sklearn.py"}),
-        ("inference", "onnxruntime", {"inference/predictors/session.py"}),
-        ("inference", "lightgbm", {"inference/predictors/lightgbm.py"}),
-        ("inference", "xgboost", {"inference/predictors/xgboost.py"}),
-        ("inference", "catboost", {"inference/predictors/catboost.py"}),
-        ("inference", "keras", {"inference/predictors/kerasmodel.py"}),
-        ("inference", "h5py", {"inference/predictors/kerasmodel.py"}),
+        ("inference", "transformers", {"inference/predictors/transformers/textloading.py"}),
+        ("inference", "sklearn", {"inference/predictors/tabular/sklearn.py"}),
+        ("inference", "skops", {"inference/predictors/tabular/sklearn.py"}),
+        ("inference", "onnxruntime", {"inference/predictors/tabular/session.py"}),
+        ("inference", "lightgbm", {"inference/predictors/tabular/lightgbm.py"}),
+        ("inference", "xgboost", {"inference/predictors/tabular/xgboost.py"}),
+        ("inference", "catboost", {"inference/predictors/tabular/catboost.py"}),
+        ("inference", "keras", {"inference/predictors/tabular/kerasmodel.py"}),
+        ("inference", "h5py", {"inference/predictors/tabular/kerasmodel.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "deltalake", {"inference/input/sources/delta.py", "inference/output/targets/delta.py"}),
         ("inference", "adbc_driver_postgresql", {"inference/input/sources/postgres.py"}),
@@ -256,7 +260,7 @@ def test_only_the_predictors_name_a_framework() -> None:
     uses = {rf"\b{name}\b" for name in FRAMEWORKS}  # some are plain words, which are parts of others
     names = re.compile("|".join({*uses, *libraries, r"\.pt2", "tensorflow", "keras"}))
     assert names.search("import torch")
-    allowed = {ROOT / "inference/job/seams.py", *(ROOT / "inference/predictors").glob("*.py")}
+    allowed = {ROOT / "inference/job/seams.py", *(ROOT / "inference/predictors").rglob("*.py")}
     files = {*(ROOT / "inference").rglob("*.py"), *(ROOT / "flows").rglob("*.py")} - allowed
     found = {
         f"{path.relative_to(ROOT)}: {names.findall(text)}"

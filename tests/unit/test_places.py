@@ -16,7 +16,7 @@ import pytest
 from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
-from nightjar.inference.output import nights, places, visibility
+from nightjar.inference.output import latest_view, nights, visibility
 from nightjar.inference.output.manifests import data_files
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
@@ -344,7 +344,7 @@ def test_places_in_a_bucket_hold_the_same(bucket: tuple[str, LakeStorage]) -> No
     output.publish(NIGHT)
     assert output.refresh() == ""
     assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
-    links = storage.read(join(output.uri, "latest", places.LINKS)).decode().split()
+    links = storage.read(join(output.uri, "latest", latest_view.LINKS)).decode().split()
     assert links == list(data_files(storage, output.uri, None))
     assert all(link.startswith("s3://places/out/runs/") for link in links)
     visibility.unpublish(storage, output.uri, NIGHT)

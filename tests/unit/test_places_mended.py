@@ -14,7 +14,7 @@ import pytest
 from test_places import OBJECTS
 
 from nightjar.inference.errors import Denied, StorageError
-from nightjar.inference.output import places, visibility
+from nightjar.inference.output import latest_view, visibility
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.storage import faults
@@ -121,7 +121,7 @@ def test_a_date_that_cannot_be_written_keeps_no_other_from_being_written(output:
     assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
     assert output.night("dates/2026-11-18") == "2026-11-18 r1"
     assert not Path(output.uri, "dates/2026-11-17/files.json").exists()
-    assert places.refresh(output.storage, output.uri, JOB, behind=True) == ""
+    assert latest_view.refresh(output.storage, output.uri, JOB, behind=True) == ""
     assert output.night("dates/2026-11-17") == "2026-11-17 r1"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.prompts import Prompt, prompt_of
+from nightjar.inference.predictors.language.prompts import Prompt, prompt_of
 
 
 def job(**model: Any) -> Job:

@@ -16,7 +16,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors.installed import missing
-from nightjar.inference.predictors.rayprocessor import followed
+from nightjar.inference.predictors.language.rayprocessor import followed
 from nightjar.inference.predictors.user import check_usable, imported
 
 CODE = """

@@ -14,7 +14,7 @@ from nightjar.inference.identity.description import described, differences
 from nightjar.inference.identity.identity import fix, identify, package_files, verify_packages
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors import vllm
+from nightjar.inference.predictors.language import vllm
 from nightjar.inference.storage.lake import LakeStorage
 
 STORAGE = LakeStorage()

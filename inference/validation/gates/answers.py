@@ -13,7 +13,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.predictors.answers import CUT, REASON
+from nightjar.inference.predictors.language.answers import CUT, REASON
 from nightjar.inference.records import Usage
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult
 

@@ -1,0 +1,281 @@
+"""Predictors that ask for one row at a time: requests of several batches are underway at once, under one bound.
+
+All requests run in one event loop, which has a thread of its own. A batch is done when its last row is; meanwhile the
+rows of the next batch take the places that are free. So no batch waits for the slowest row of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors.arrays import is_frame, to_array
+from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
+from nightjar.inference.predictors.tabular import features
+from nightjar.inference.records import NO_USAGE, Usage
+
+Known = Mapping[int, tuple[Answer, Usage]]
+"""Row → its answer, and what it took."""
+
+Keep = Callable[[Any, Answer, Usage], None]
+"""Gets what was asked for a row, the answer, and what it took."""
+
+NOTHING: Known = {}
+
+_LOOK_S = 0.5
+"""Seconds between two looks whether rows of a batch were done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a batch.
+
+    outputs: of each declared output a list, in which a row without outputs has its exception. usage: what all its
+    requests took, those of rows without outputs, too.
+    """
+
+    outputs: dict[str, list[Any]]
+    usage: Usage
+
+    def part(self, rows: Iterable[int]) -> Answered:
+        """What became of some rows of the batch; the usage is that of all."""
+        rows = list(rows)
+        return replace(self, outputs={name: [found[row] for row in rows] for name, found in self.outputs.items()})
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A predictor that takes several batches at once, or the scorer around it.
+
+    most: the rows that are underway at once. waiting: the rows that were submitted and are not done. done: the number
+    of rows that are done, since the model was loaded. elsewhere: whether the model is in a process that is none of
+    ours, so that this one works on if it hangs.
+    """
+
+    most: int
+    waiting: int
+    done: int
+    elsewhere: bool
+
+    def submit(self, prepared: Any, known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
+        """Begin a batch, and do not wait for it. Cancelling it cancels its requests.
+
+        known: answers that were paid for before, by row: these rows are not asked for. keep: called with each further
+        answer as it comes, in another thread.
+        """
+
+
+@dataclass(slots=True)
+class _Left:
+    """The rows of a batch that wait."""
+
+    rows: int
+
+
+class Requests(ABC):
+    """Base of these predictors. Subclasses say how one row is asked, and what its answer gives."""
+
+    device = "cpu"
+    elsewhere = False
+
+    def __init__(self, job: Job, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
+        """columns: that a row is asked with; none for all that the model gets. key: the job's, which names them."""
+        self.most = most
+        self.waiting = 0
+        self.done = 0
+        self._unclaimed = NO_USAGE
+        self._uses = job.model.uses
+        self._columns, self._key = columns, key
+        self._outputs = tuple(job.model.outputs)
+        self._loop = asyncio.new_event_loop()
+        self._at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        threading.Thread(target=_run, args=(self._loop, self._at_end), daemon=True, name="nightjar-requests").start()
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        self._counting = threading.Lock()
+        self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
+
+    @abstractmethod
+    def request(self, row: dict[str, Any]) -> Any:
+        """What is asked for one row.
+
+        Raises:
+            OutputInvalid: The row cannot be asked for; it costs the row.
+        """
+
+    @abstractmethod
+    async def answer(self, request: Any) -> tuple[Answer, Usage]:
+        """Ask for one row, in the loop. Returns the answer, and what it took.
+
+        Raises:
+            OutputInvalid: This row has no answer. Anything else costs the batch.
+        """
+
+    @abstractmethod
+    def read(self, request: Any, answer: Answer) -> dict[str, Any]:
+        """The job's outputs in the answer to a request.
+
+        Raises:
+            OutputInvalid: The answer has them not; it costs the row.
+        """
+
+    def prepare(self, batch: Any) -> list[Any]:
+        """A request for each row, or the exception of a row that has none."""
+        held = features.named(batch, self._uses)
+        if gone := [name for name in self._columns if name not in held]:
+            raise JobError(f"{self._key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}")
+        columns = {name: _values(held[name]) for name in self._columns or held}
+        rows = len(next(iter(held.values())))
+        return self.requests([{name: values[row] for name, values in columns.items()} for row in range(rows)])
+
+    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """What is asked for each row, or the exception of a row that cannot be asked for."""
+        return [self._request(row) for row in rows]
+
+    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
+        """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
+        return range(len(prepared))
+
+    def predict(
+        self,
+        prepared: list[Any],
+        known: Known = NOTHING,
+        keep: Keep | None = None,
+        alive: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
+        """Ask for a batch, and wait for it. Its usage is added to what `claimed` returns.
+
+        known, keep: as for `submit`. alive: called when further rows of the batch are done.
+        """
+        left = _Left(len(prepared))
+        begun = self._begun(prepared, left, known, keep)
+        rows = left.rows
+        while not wait([begun], _LOOK_S).done:
+            if alive is not None and left.rows != rows:
+                rows = left.rows
+                alive()
+        answered = begun.result()
+        self._unclaimed = self._unclaimed.plus(answered.usage)
+        return answered.outputs
+
+    def claimed(self) -> Usage:
+        """The usage of the batches that were waited for, since this was last asked."""
+        usage, self._unclaimed = self._unclaimed, NO_USAGE
+        return usage
+
+    def submit(self, prepared: list[Any], known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
+        """As in `Streaming`."""
+        return self._begun(prepared, _Left(len(prepared)), known, keep)
+
+    def _begun(self, prepared: list[Any], left: _Left, known: Known, keep: Keep | None) -> Future[Answered]:
+        """Begin a batch. left: its rows that are not done."""
+        with self._counting:
+            self.waiting += left.rows
+        begun: Future[Answered] = self.call(self._batch(prepared, left, known, keep))
+        begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
+        return begun
+
+    def at_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something closed in the loop when this predictor is not used any more. It must not refer to it."""
+        self._at_end.append(close)
+
+    def call(self, running: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run something in the loop."""
+        return asyncio.run_coroutine_threadsafe(running, self._loop)
+
+    def _request(self, row: dict[str, Any]) -> Any:
+        try:
+            return self.request(row)
+        except OutputInvalid as error:
+            return error
+
+    def _settled(self, left: _Left, rows: int) -> None:
+        """So many rows of a batch do not wait any more."""
+        with self._counting:
+            rows = min(rows, left.rows)
+            left.rows -= rows
+            self.waiting -= rows
+
+    async def _batch(self, prepared: Sequence[Any], left: _Left, known: Known, keep: Keep | None) -> Answered:
+        """All rows of a batch. The first error that is not about a row cancels the others."""
+        tasks = {
+            row: asyncio.create_task(self._row(prepared[row], known.get(row), keep)) for row in self.order(prepared)
+        }
+        try:
+            for task in asyncio.as_completed(tasks.values()):
+                await task
+                self.done += 1
+                self._settled(left, 1)
+        finally:
+            for each in tasks.values():
+                each.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        found = [tasks[row].result() for row in range(len(prepared))]
+        usage = NO_USAGE.plus(*(used for _, used in found))
+        return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
+
+    async def _row(
+        self, request: Any, known: tuple[Answer, Usage] | None, keep: Keep | None
+    ) -> tuple[dict[str, Any] | Exception, Usage]:
+        """The outputs of a row, or why it has none; and what it took."""
+        if isinstance(request, Exception):
+            return request, replace(NO_USAGE, failed=1)
+        try:
+            answer, usage = known or await self._asked(request, keep)
+        except OutputInvalid as error:
+            return error, replace(NO_USAGE, requests=1, failed=1)
+        try:
+            return self.read(request, answer), usage
+        except OutputInvalid as error:
+            return error, replace(usage, failed=1)
+
+    async def _asked(self, request: Any, keep: Keep | None) -> tuple[Answer, Usage]:
+        """The answer, when there was a place for the request."""
+        async with self._slots:
+            answer, usage = await self.answer(request)
+        if keep is not None:
+            keep(request, answer, usage)
+        return answer, usage
+
+
+def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run the loop until it is stopped, and leave nothing open."""
+    loop.run_forever()
+    for close in at_end:
+        loop.run_until_complete(close())
+    loop.close()
+
+
+def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
+    """What an answer took. seconds: that its request took, the one that was answered."""
+    reason = answer.finish_reason
+    return Usage(
+        requests=1 + retries,
+        retries=retries,
+        prompt_tokens=answer.prompt_tokens,
+        output_tokens=answer.output_tokens,
+        cached_tokens=answer.cached_tokens,
+        cut=int(reason == CUT),
+        stopped=int(reason == STOPPED),
+        ended_otherwise=int(answer.vector is None and reason not in (STOPPED, CUT)),
+        longest_prompt=answer.prompt_tokens,
+        answering_ms=round(seconds * 1000),
+    )
+
+
+def _of(name: str, row: dict[str, Any] | Exception) -> Any:
+    return row if isinstance(row, Exception) else row[name]
+
+
+def _values(column: Any) -> list[Any]:
+    """A column's values as Python's own, None for a null."""
+    if is_frame(column) or hasattr(column, "to_pylist"):
+        return list(column.to_pylist())
+    return list(to_array(column).tolist())

@@ -1,0 +1,88 @@
+"""`uses: torch`: an exported program, TorchScript, or weights for a module that the user's own code makes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option
+from nightjar.inference.predictors.adapter import Adapter, Predictor
+from nightjar.inference.predictors.installed import versions
+from nightjar.inference.predictors.tabular import features
+from nightjar.inference.predictors.tabular.torchfiles import (
+    EXPORTED,
+    OPTIONS,
+    STATE,
+    check_torch_keys,
+    inspect_torch,
+    kind_of,
+)
+from nightjar.inference.predictors.user import factory_keywords
+
+
+class OnTorch:
+    """Base of the adapters whose models compute with torch."""
+
+    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        """As `Adapter.device_errors`."""
+        found = getattr(sys.modules.get("torch"), "AcceleratorError", None)
+        return () if found is None else (found,)
+
+    def devices(self) -> str:
+        """As `Adapter.devices`."""
+        from nightjar.inference.predictors.tabular.placing import describe_devices
+
+        return describe_devices()
+
+
+class Torch(OnTorch):
+    """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
+
+    libraries: tuple[str, ...] = ("torch",)
+    extra = ""
+    options: tuple[Option, ...] | None = OPTIONS
+    reads_arrow = True
+
+    def check_keys(self, job: Job) -> None:
+        check_torch_keys(job)
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        """Empty if the file contains its operations. The user's code calls those of the installed torch."""
+        return versions("torch", ("torch",)) if kind_of(job) is STATE else {}
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        features.check_numbers(job, schema)
+
+    def inspect(self, job: Job, path: str) -> None:
+        inspect_torch(job, path)
+
+    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+        """As `TakesCode.check_code`."""
+        for key, target in found.items():
+            factory_keywords(job, key, target)
+
+    def warm(self) -> None:
+        from importlib import import_module
+
+        from nightjar.inference.predictors.tabular import exported  # noqa: F401 (the import itself is the purpose)
+
+        # For a small model most of the time of `torch.export.load` is this import.
+        import_module("torch.export.pt2_archive")
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        if kind_of(job) is EXPORTED:
+            from nightjar.inference.predictors.tabular.exported import load_program
+
+            return load_program(job, path)
+        from nightjar.inference.predictors.tabular.weights import load_module
+
+        return load_module(job, path)
+
+
+ADAPTER: Adapter = Torch()

@@ -1,0 +1,1 @@
+"""Adapters of Hugging Face models in a folder: texts, images, recordings, and the predictors around them."""

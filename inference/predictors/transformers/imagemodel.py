@@ -1,0 +1,135 @@
+"""A transformers model of images with its processor, and the predictor of each task of images. Imports torch.
+
+Each image is prepared alone, and images that are of one size then are computed together, without padding. So what is
+made of an image does not depend on the images beside it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import outputs
+from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.transformers.labels import LabelHead
+from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
+from nightjar.inference.predictors.transformers.pictures import pictures
+from nightjar.inference.predictors.transformers.textloading import load_image_processor, load_model, quiet
+
+Keep = Callable[[list[int], Any], None]
+"""Gets the indices of images, and what the model returns for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """The model's input for one image. height, width: of the image itself."""
+
+    tensors: dict[str, torch.Tensor]
+    height: int
+    width: int
+
+
+class ImageModel:
+    """A model and its processor. Several threads may call it at once. device: where the model is."""
+
+    def __init__(self, job: Job, folder: ModelFolder, auto: str) -> None:
+        """auto: the class of transformers that loads the model.
+
+        Raises:
+            JobError: Model or processor cannot be loaded.
+        """
+        self._place = device_of_job(job)
+        self._uses = job.model.uses
+        with quiet(job) as transformers:
+            self._model = load_model(job, folder, getattr(transformers, auto)).to(self._place)
+            self.processor = load_image_processor(folder)
+        self._takes = set(inspect.signature(self._model.forward).parameters)
+        self._dtype = self._model.dtype
+        self.config = self._model.config
+        self.device = str(self._place)
+
+    def prepare(self, batch: Any) -> list[Pixels]:
+        """Decode, scale and normalise each image."""
+        return [self._prepared(picture) for picture in pictures(batch, self._uses)]
+
+    def each(self, images: list[Pixels], keep: Keep) -> None:
+        """Call the model until `keep` has got what it returns for each image."""
+        alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for row, image in enumerate(images):
+            alike[tuple((name, tensor.shape) for name, tensor in image.tensors.items())].append(row)
+        for rows in alike.values():
+            names = images[rows[0]].tensors
+            given = {name: torch.cat([images[row].tensors[name] for row in rows]).to(self._place) for name in names}
+            with torch.inference_mode():
+                keep(rows, self._model(**given))
+
+    def _prepared(self, picture: Any) -> Pixels:
+        made = self.processor(images=picture, return_tensors="pt")
+        tensors = {name: tensor for name, tensor in made.items() if name in self._takes}
+        return Pixels({name: self._cast(tensor) for name, tensor in tensors.items()}, picture.height, picture.width)
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+
+class ImageClassifier:
+    """A model with one number for each of its labels, as a `Predictor`."""
+
+    def __init__(self, job: Job, folder: ModelFolder) -> None:
+        self._types = job.model.output_types()
+        self._model = ImageModel(job, folder, "AutoModelForImageClassification")
+        self._head = LabelHead(job, self._model.config)
+        self.device = self._model.device
+        self.prepare = self._model.prepare
+
+    def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        if not prepared:
+            return outputs.empty(self._types)
+        found = torch.empty((len(prepared), self._head.width))
+
+        def keep(rows: list[int], raw: Any) -> None:
+            found[rows] = self._head.scores(raw.logits).cpu()
+
+        self._model.each(prepared, keep)
+        return self._head.of(found)
+
+
+class Detector:
+    """A model that finds any number of objects in an image, as a `Predictor`."""
+
+    def __init__(self, job: Job, folder: ModelFolder, threshold: float) -> None:
+        """threshold: objects with a lower score are left out."""
+        self._types = job.model.output_types()
+        self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
+        self._labels = self._model.config.id2label
+        self._threshold = threshold
+        if not hasattr(self._model.processor, "post_process_object_detection"):
+            raise JobError(f"model.path: the image processor of {folder.named} is not one for object-detection")
+        self.device = self._model.device
+        self.prepare = self._model.prepare
+
+    def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        found: list[dict[str, list[Any]]] = [{} for _ in prepared]
+
+        def keep(rows: list[int], raw: Any) -> None:
+            sizes = [(prepared[row].height, prepared[row].width) for row in rows]
+            finish = self._model.processor.post_process_object_detection
+            for row, each in zip(rows, finish(raw, self._threshold, sizes), strict=True):
+                found[row] = {
+                    "labels": [str(self._labels[place]) for place in each["labels"].tolist()],
+                    "scores": each["scores"].tolist(),
+                    "boxes": each["boxes"].tolist(),
+                }
+
+        self._model.each(prepared, keep)
+        return {name: pa.array([row[name] for row in found], kind) for name, kind in self._types.items()}

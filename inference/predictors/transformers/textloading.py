@@ -1,0 +1,180 @@
+"""Loads a transformers model and its tokenizer from a folder: without a network, and without code of the folder's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors.installed import missing
+from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_UNLIMITED = 1 << 31
+"""A tokenizer that knows no limit says a number of thirty digits."""
+
+_UNUSED = "pooler."
+"""How the names of weights of an encoder begin whose results no task takes; many folders have none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, and its tokenizer's core, which truncates and does not pad.
+
+    takes: the names of the model's inputs. pad: the token that fills them up.
+    """
+
+    model: Any
+    backend: Any
+    takes: tuple[str, ...]
+    pad: int
+
+
+def load(job: Job, folder: ModelFolder, auto: str, max_length: int | None, cut: str) -> Loaded:
+    """Load both on the CPU.
+
+    auto: the class of transformers that loads the model. max_length: the most tokens of a text, if the job says
+    nothing; None for as many as model and tokenizer take. cut: which of two texts loses the tokens beyond that.
+
+    Raises:
+        JobError: transformers is not installed, or cannot load one of them, or weights are missing.
+    """
+    with quiet(job) as transformers:
+        model = load_model(job, folder, getattr(transformers, auto))
+        _check_reads_only(job, folder, model)
+        tokenizer = _tokenizer(folder, transformers.AutoTokenizer)
+    if model.config.pad_token_id is None:  # models that read the last token look for it
+        model.config.pad_token_id = tokenizer.pad_token_id
+    accepted = inspect.signature(model.forward).parameters
+    takes = tuple(name for name in _INPUTS if name in tokenizer.model_input_names and name in accepted)
+    limit = _limit(job, folder, model, max_length or tokenizer.model_max_length)
+    # A copy with settings of its own.
+    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    if limit < _UNLIMITED:
+        backend.enable_truncation(limit, strategy=cut, direction=tokenizer.truncation_side)
+    return Loaded(model, backend, takes, tokenizer.pad_token_id)
+
+
+@contextmanager
+def quiet(job: Job) -> Iterator[Any]:
+    """The module transformers, without the progress bars and notes that it prints while it loads."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise missing(job.model.uses, ("transformers",)) from error
+    said = transformers.utils.logging
+    level, bars = said.get_verbosity(), said.is_progress_bar_enabled()
+    said.set_verbosity_error()
+    said.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        said.set_verbosity(level)
+        if bars:
+            said.enable_progress_bar()
+
+
+def load_model(job: Job, folder: ModelFolder, auto: Any) -> Any:
+    """The model on the CPU, in the type that the job names. auto: the class that loads it.
+
+    Raises:
+        JobError: It cannot be loaded, or weights are missing.
+    """
+    dtype = getattr(torch, job.model.options.get("dtype", "float32"))
+    try:
+        model, loading = auto.from_pretrained(
+            folder.path,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype=dtype,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise failed(folder, folder.named, error) from error
+    # transformers fills in random numbers, and warns.
+    gone = sorted(str(name) for name in loading["missing_keys"] if not str(name).startswith(_UNUSED))
+    if gone:
+        more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+        raise JobError(
+            f"model.path: {folder.named} has no weights for {', '.join(gone[:3])}{more} of {type(model).__name__}; it "
+            f"is not a model for {job.model.uses}, or was not saved whole"
+        )
+    return model.eval()
+
+
+def speech_model(transformers: Any, folder: ModelFolder) -> Any:
+    """The class that loads a folder's model of speech, as the library's pipeline chooses it: one for models that write
+    word after word, as Whisper does, and one for those that tell a letter for each moment.
+    """
+    writers = transformers.models.auto.modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+    writes = folder.config["model_type"] in writers
+    return transformers.AutoModelForSpeechSeq2Seq if writes else transformers.AutoModelForCTC
+
+
+def _check_reads_only(job: Job, folder: ModelFolder, model: Any) -> None:
+    if model.config.is_encoder_decoder:
+        raise JobError(
+            f"model.path: {folder.named} is a {type(model).__name__}, which reads one text and writes another; the "
+            f"{job.model.uses} adapter takes models that only read"
+        )
+
+
+def _tokenizer(folder: ModelFolder, auto: Any) -> Any:
+    try:
+        tokenizer = auto.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise failed(folder, f"the tokenizer of {folder.named}", error) from error
+    if not tokenizer.is_fast:
+        raise JobError(
+            f"model.path: the tokenizer of {folder.named} is written in Python ({type(tokenizer).__name__}), which the "
+            "adapter cannot use; convert it to a tokenizer.json"
+        )
+    if tokenizer.pad_token_id is None:
+        raise JobError(
+            f"model.path: the tokenizer of {folder.named} has no padding token, without which texts cannot be scored "
+            "together; set one and save it again: tokenizer.pad_token = tokenizer.eos_token"
+        )
+    return tokenizer
+
+
+def load_image_processor(folder: ModelFolder) -> Any:
+    """The processor of a folder's images, of the kind that computes with Pillow: it is the same everywhere.
+
+    Raises:
+        JobError: It cannot be loaded.
+    """
+    # Under its short name the class asks for torchvision, which it does not need.
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+    try:
+        return AutoImageProcessor.from_pretrained(
+            folder.path, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    except Exception as error:
+        raise failed(folder, f"the image processor of {folder.named}", error) from error
+
+
+def failed(folder: ModelFolder, what: str, error: Exception) -> JobError:
+    """The error for a part of a folder that transformers cannot load."""
+    said = str(error).replace(str(folder.path), folder.named)
+    return JobError(f"model.path: transformers cannot load {what}: {type(error).__name__}: {said}")
+
+
+def _limit(job: Job, folder: ModelFolder, model: Any, usual: int) -> int:
+    """The most tokens of a text: what the job says, else what is usual, and never more than the model has positions."""
+    most = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
+    positions = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    padding: int | None = getattr(positions, "padding_idx", None)
+    if padding is not None:  # the first ones are no text's, as in RoBERTa
+        most -= padding + 1
+    asked: int = job.model.options.get("max_length") or min(int(usual), most)
+    if asked > most:
+        raise JobError(f"model.options.max_length: {asked}, and {folder.named} takes at most {most} tokens")
+    return asked
