@@ -97,7 +97,12 @@ ROOMS = {
     "audit": Room(
         (
             *("metrics/keyhash.py", "validation/audit.py", "validation/contradictions.py", "validation/evidence.py"),
-            *("validation/manifest.py", "validation/violating_rows.py", "validation/partly.py", "validation/rescore.py"),
+            *(
+                "validation/manifest.py",
+                "validation/violating_rows.py",
+                "validation/partly.py",
+                "validation/rescore.py",
+            ),
             "validation/unique.py",
         ),
         unit(
@@ -114,7 +119,13 @@ ROOMS = {
     ),
     "scoring": Room(
         (
-            *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/bisections.py", "scoring/memory.py"),
+            *(
+                "scoring/as*.py",
+                "scoring/attempts.py",
+                "scoring/batchsize.py",
+                "scoring/bisections.py",
+                "scoring/memory.py",
+            ),
             *("scoring/microbatches.py", "scoring/position.py", "scoring/preflight.py", "scoring/rowsizes.py"),
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),

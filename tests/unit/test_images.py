@@ -29,7 +29,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
-from nightjar.inference.predictors.transformers.pictures import pictures
+from nightjar.inference.predictors.transformers.imagemodel import pictures
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
