@@ -20,11 +20,10 @@ from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.adapter import NamesColumns, Predictor, adapter_of, forced_tokens
 from nightjar.inference.predictors.alignment import aligned
 from nightjar.inference.predictors.arrays import joined
-from nightjar.inference.predictors.batch_copies import own_batch
+from nightjar.inference.predictors.batch_copies import Copier, own_batch
 from nightjar.inference.predictors.language.answers import Answer
 from nightjar.inference.predictors.language.requests import NOTHING, Answered, Known, Streaming
 from nightjar.inference.predictors.naming import naming
-from nightjar.inference.predictors.table_copies import Copier
 from nightjar.inference.records import Usage
 
 __all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
