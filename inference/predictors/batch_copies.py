@@ -23,7 +23,7 @@ from nightjar.inference.predictors.arrays import Array, is_frame, is_series, is_
 
 
 # The kept rows are needed again: for carried columns and labels, for the quarantine, and for the second try of a batch
-# that failed. A read-only flag does not protect them (`torch.from_numpy` ignores numpy's). So the user's code gets a new
+# that failed. A read-only flag does not protect them (`torch.from_numpy` ignores it). So the user's code gets a new
 # copy for each call.
 @dataclass(frozen=True, slots=True)
 class OwnCopy:
