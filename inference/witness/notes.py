@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import linecache
 import os
-import pathlib
 import re
 import time
 from collections import deque
@@ -27,7 +25,9 @@ _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
 _WITNESS = str(Path(__file__).parent) + "/"
 _LINES = linecache.updatecache.__code__.co_filename
-_LISTING = {module.__file__ for module in (os, glob, pathlib)}
+_LISTING = {"os", "glob", "pathlib"}
+"""Modules that list a folder for their callers."""
+
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
 
@@ -106,7 +106,7 @@ class Notes:
 
     def lists_itself(self, frame: FrameType | None) -> bool:
         """Whether the user's own line lists a folder, and no library (Python's import, say) does it for itself."""
-        while frame is not None and frame.f_code.co_filename in _LISTING:
+        while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LISTING:
             frame = frame.f_back
         return frame is not None and bool(self.line(frame))
 
