@@ -13,7 +13,7 @@ import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.sources import audio, mp3
+from nightjar.inference.input.sources import audio
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
@@ -107,7 +107,7 @@ def test_an_mp3_stream_without_a_number_of_frames_is_read_whole(tmp_path: Path, 
     for name, sound in (("more", [loud, loud * 0]), ("less", [loud * 0, loud])):
         out = io.BytesIO()
         soundfile.write(out, np.concatenate(sound), rate, format="MP3")
-        whole, size = out.getvalue(), mp3._size(out.getvalue(), 0)
+        whole, size = out.getvalue(), audio._size(out.getvalue(), 0)
         assert b"Xing" in whole[:size]
         tag = b"ID3\x04\x00\x00\x00\x00\x00\x05title"
         (tmp_path / f"{name}.mp3").write_bytes(
