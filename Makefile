@@ -147,7 +147,7 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch]'
 	touch $@
 
 # Spark needs an older pandas than Nightjar.

@@ -56,10 +56,12 @@ def to_batch(table: pa.Table, form: str, memory: Sequence[pa.Buffer] = ()) -> An
         return table
     kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}
     if form == "torch":
-        from nightjar.inference.predictors.tabular.placing import (
-            to_tensor,  # imports torch, only for those who ask for it
-        )
-
+        try:
+            from nightjar.inference.predictors.tabular.placing import to_tensor
+        except ModuleNotFoundError as error:
+            raise JobError(
+                "model.options.batch_format: torch is not installed; install it: pip install 'nightjar-batch[torch]'"
+            ) from error
         return {name: kept.get(name, to_tensor(to_numpy(table.column(name)))) for name in table.column_names}
     if form == "pandas":
         return framed(table).assign(**kept) if kept else framed(table)

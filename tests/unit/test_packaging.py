@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support import Lake
+
 ROOT = Path(__file__).parents[2]
 PACKED = {".py", ".typed", ".html", ".css"}
 
@@ -62,3 +64,26 @@ def test_the_wheel_imports_without_the_checkout(installed: Path) -> None:
         check=True,
     )
     assert ran.stdout.startswith(str(installed))
+
+
+def test_a_night_without_a_framework_needs_no_torch(lake: Lake, tmp_path: Path) -> None:
+    """torch is an extra: it takes gigabytes. A job that needs torch says what to install."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    lake.write_files(files=1)
+    lake.write_model()
+    lake.write_job()
+
+    def nightjar(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "nightjar.flows.cli.main", *words]
+        env = {**os.environ, "PYTHONPATH": str(hidden)}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    done = nightjar("run", str(lake.job_path), "--engine", "local")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(lake.published()) == 2000
+    lake.write_job(model__options={"batch_format": "torch"})
+    done = nightjar("run", str(lake.job_path), "--engine", "local")
+    assert done.returncode != 0
+    assert "install it: pip install 'nightjar-batch[torch]'" in " ".join(done.stderr.split())

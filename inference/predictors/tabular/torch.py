@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
 from nightjar.inference.predictors.adapter import Adapter, Predictor
-from nightjar.inference.predictors.installed import versions
+from nightjar.inference.predictors.installed import missing, versions
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.torchfiles import (
     EXPORTED,
@@ -36,6 +37,8 @@ class OnTorch:
 
     def devices(self) -> str:
         """As `Adapter.devices`."""
+        if find_spec("torch") is None:
+            return ""
         from nightjar.inference.predictors.tabular.placing import describe_devices
 
         return describe_devices()
@@ -45,7 +48,7 @@ class Torch(OnTorch):
     """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
 
     libraries: tuple[str, ...] = ("torch",)
-    extra = ""
+    extra = "torch"
     options: tuple[Option, ...] | None = OPTIONS
     reads_arrow = True
 
@@ -54,7 +57,8 @@ class Torch(OnTorch):
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
         """Empty if the file contains its operations. The user's code calls those of the installed torch."""
-        return versions("torch", ("torch",)) if kind_of(job) is STATE else {}
+        found = versions("torch", ("torch",))
+        return found if kind_of(job) is STATE else {}
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
         features.check_numbers(job, schema)
@@ -76,6 +80,14 @@ class Torch(OnTorch):
         import_module("torch.export.pt2_archive")
 
     def load(self, job: Job, path: str | None) -> Predictor:
+        try:
+            return self._loaded(job, path)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise missing("torch", ("torch",)) from error
+
+    def _loaded(self, job: Job, path: str | None) -> Predictor:
         if kind_of(job) is EXPORTED:
             from nightjar.inference.predictors.tabular.exported import load_program
 
