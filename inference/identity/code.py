@@ -313,8 +313,10 @@ class _Search:
     def _data(self) -> set[str]:
         """Where input, output and model lie, as patterns for any date; none that holds the job's folder itself."""
         job = self.job
-        given = [*job.templates, *job.input.uris, job.input.list_, job.output.uri, *job.paths]
-        given += [table.uri for table in job.output.tables]
+        targets = [job.output.uri, *(table.uri for table in job.output.tables)]
+        # A file where a run would write is the job's error, which is reported later.
+        wrong = set(filter(os.path.isfile, targets))
+        given = {*job.templates, *job.input.uris, job.input.list_, *job.paths, *targets} - wrong
         places = {_HOLE.sub("*", each).removeprefix("sqlite://").rstrip("/") for each in given if each}
         places |= {os.path.realpath(each) for each in places if each.startswith("/") and "*" not in each}
         inside = f"{self.folder}/", f"{os.path.realpath(self.folder)}/"
@@ -346,8 +348,8 @@ def _size(path: str) -> int:
 def _check_syntax(key: str, path: Path) -> None:
     try:
         ast.parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise JobError(f"{key}: {path} cannot be read: {error.strerror or error}") from error
+    except OSError:
+        return  # the snapshot reads it again, and says what fails
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         raise JobError(f"{key}: {path}, line {line}: {getattr(error, 'msg', None) or error}") from error
