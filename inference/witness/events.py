@@ -27,7 +27,8 @@ def _opened(notes: Notes, by: str, path: Any, mode: Any, flags: Any) -> None:
     if writes:
         notes.places.made(path)
     if not writes or not flags & (os.O_TRUNC | os.O_EXCL | os.O_WRONLY):  # "a+" reads, too
-        notes.lacks(path, by)
+        if by and isinstance(mode, str):  # Python's `open`; the path of `os.open` may be relative to a descriptor
+            notes.lacks(path, by)
         notes.path("file", path, by)
 
 

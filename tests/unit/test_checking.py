@@ -49,7 +49,7 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
         "device": "cpu",
         "output": str(lake.out),
         "columns": [{"name": "id", "type": "int64"}, {"name": "score", "type": "float32"}],
-        "identity": ["code: 1 file (model.py)"],
+        "identity": ["code: model.py (model.uses)"],
         "sample": {
             "rows": 256,
             "places": 8,
@@ -78,7 +78,7 @@ def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) 
     assert str(ready).endswith("/out accepts conditional writes. Ready, but see the notes.")
     assert reads == "  reads      id int64, x float32, name string"
     assert columns == "  columns    id int64, score float32"
-    assert identity == "  identity   code: 1 file (model.py)"
+    assert identity == "  identity   code: model.py (model.uses)"
     assert sample == "  sample     the first rows of a"
     assert list(table.columns[0].cells) == [Text("\\x1b[31mred columns none")]
     assert notes == ["Note: its files change", "Note: \\x1b[31mred columns none"]
@@ -88,7 +88,7 @@ def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     found = said(lake, Sampled())
     ready, *more = checking.as_text(found)
     assert "the model loads and is on cpu" in str(ready)
-    identity = "  identity   code: 1 file (model.py)"
+    identity = "  identity   code: model.py (model.uses)"
     reads = "  reads      id int64, x float32, name string"
     assert more == [reads, "  columns    id int64, score float32", identity, "Note: its files change"]
 

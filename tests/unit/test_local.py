@@ -255,8 +255,9 @@ def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> Non
     made = run.plan(request, found)
     planned = estimate.planned(request, found, made, Measured("s", 100, 3.0, 1.0))
     assert planned.measured.estimate_s == estimate.START_S + 2 * 3.0 + 10.0
-    first, reads, about, counted = estimate.plan_text(planned).splitlines()
+    first, reads, identity, about, counted = estimate.plan_text(planned).splitlines()
     assert reads.startswith("  reads      id int64")
+    assert identity == "  identity   code: model.py (model.uses)"
     assert first.endswith("1 of 1 shards to score, 1,000 rows in 1 file, 1,000 rows a shard")
     assert about.endswith("model loaded in 3.0 s: about 36 s with 1 actor")
     assert counted.strip().startswith("counted: 20 s to start (typical), loading the model twice")
