@@ -245,7 +245,7 @@ def _identity(report: Report) -> str:
 
 
 def _files(report: Report) -> list[tuple[str, str, str]]:
-    """What scored, by content: kind, name and SHA-256."""
+    """What scored: kind, name, and the SHA-256 or version."""
     if report.identity is None:
         return []
     kinds = (("code", report.identity.code), ("model", report.identity.model), ("package", report.identity.packages))
