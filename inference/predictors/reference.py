@@ -16,7 +16,7 @@ Every value of `model.uses` besides your own `"module:Name"`, with the keys that
 language models stand in `model` itself. An option that is not in an adapter's table is an error, and so is a value of
 another type. This page is made from the code:
 `python -m nightjar.inference.predictors.reference > docs/adapters.md`. What each adapter does with columns, outputs and
-files is told in [the job file](job-file.md).
+files is told in [models](models.md).
 """
 
 

@@ -18,7 +18,7 @@ import yaml
 from ports import quiet_ports
 
 from forked import forked
-from pages import ON_RAY, PAGES, Shown, shown
+from pages import ON_RAY, PAGES, ROOT, Shown, shown
 from service import service
 from support import Lake, wait_until
 
@@ -156,10 +156,30 @@ def test_prefect_s_own_commands(place: Place, each: Shown, tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
+
+
+FOR_CONTRIBUTORS = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *FOR_CONTRIBUTORS], ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for file, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        target = page.parent / file if file else page
+        assert target.exists(), f"{page.name}: {file}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {file}#{anchor}"
+
+
+def test_files_that_contributors_are_told_of_exist() -> None:
+    named = re.findall(r"`((?:inference|flows|tests)/[\w/]+\.py)`", FOR_CONTRIBUTORS[0].read_text())
+    assert len(named) > 40
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_job_file_in_the_docs_is_one(tmp_path: Path) -> None:

@@ -30,18 +30,17 @@ BLOCKS = [
 ELSEWHERE = {
     "python.md: from nightjar.flows import files, run, status": "test_python_functions.py runs it",
     "python.md: from nightjar.inference import GateFailed, JobErro": "test_python_functions.py runs it",
-    'job-file.md: """readings.py: files of records of 12 bytes, as a': "test_own_source.py runs it",
-    "job-file.md: # mymetrics.py, beside the job file": "test_accumulators.py runs it",
+    'input.md: """readings.py: files of records of 12 bytes, as a': "test_own_source.py runs it",
+    "gates.md: # mymetrics.py, beside the job file": "test_accumulators.py runs it",
     "faults.md: from nightjar.inference.storage.faults import Faul": "test_faults_page.py runs it",
-    "job-file.md: name: flight-delays                # lower case le": "every key at once: no night has all of it",
-    "job-file.md: name: late": "test_accumulators.py and test_own_figures.py run what it names",
+    "gates.md: name: late": "test_accumulators.py and test_own_figures.py run what it names",
     "language-models.md: name: reviews": "vLLM, and an endpoint: test_vllm.py and test_language.py ask both",
 }
 HERE = {
     "README.md: # job.yaml",
     "README.md: # predict.py, beside job.yaml",
-    "job-file.md: from nightjar.inference import Judgement, NightEvi",
-    "job-file.md: import asyncio",
+    "gates.md: from nightjar.inference import Judgement, NightEvi",
+    "models.md: import asyncio",
     "language-models.md: # summarise.py",
     "language-models.md: name: summaries",
     "reading.md: import json, os, duckdb, pandas, polars  # in out/",

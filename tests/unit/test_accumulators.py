@@ -365,7 +365,7 @@ def test_an_accumulator_without_figures_warns(
 
 
 def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_gives() -> None:
-    page = (ROOT / "docs" / "job-file.md").read_text()
+    page = (ROOT / "docs" / "gates.md").read_text()
     (source,) = (each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Lift" in each)
     space: dict[str, Any] = {}
     exec(source, space)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jobschema
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import options
+from nightjar.inference.job.checks import CHECKS
 from nightjar.inference.job.file import parse_job
+from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -91,6 +96,23 @@ def test_the_schema_in_the_docs_is_the_codes() -> None:
     """If not: `python tests/jobschema.py > docs/job.schema.json`."""
     Draft202012Validator.check_schema(jobschema.job_schema())
     assert (ROOT / "docs" / "job.schema.json").read_text() == jobschema.text()
+
+
+def keys(section: Any) -> Iterator[str]:
+    """The keys of a section, and of the sections in it."""
+    for part in get_args(section):
+        yield from keys(part)
+    if isinstance(section, type) and issubclass(section, BaseModel):
+        for name, field in section.model_fields.items():
+            if not field.exclude:
+                yield field.alias or name
+                yield from keys(field.annotation)
+
+
+def test_the_reference_has_every_key() -> None:
+    page = re.sub(r"```.*?```", "", (ROOT / "docs" / "job-file.md").read_text(), flags=re.DOTALL)
+    named = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"\w+", code)}
+    assert {key for section in (Job, *CHECKS.values()) for key in keys(section)} - named == set()
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("deployments/**/*job*.yaml")], ids=str)

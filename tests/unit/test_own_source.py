@@ -15,7 +15,7 @@ from nightjar.inference.job.finding import find
 from nightjar.inference.run import steps as run
 from support import Lake
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "job-file.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "input.md").read_text()
 (EXAMPLE,) = re.findall(r"```python\n(\"\"\"readings\.py: .*?)```", PAGE, re.DOTALL)
 RECORD = np.dtype([("id", "<i4"), ("x", "<f8")])
 
