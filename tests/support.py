@@ -52,8 +52,8 @@ def score(batch):
 """A predictor as plain as can be; the job of a fresh `Lake` uses it."""
 
 SIGNS = (
-    *("again", "calls*", "died", "go", "held", "killed", "later", "live", "loads", "nothing", "open", "permits"),
-    *("prepared", "scored", "seen", "table", "told", "tried", "tries", "waiting"),
+    *("again", "calls*", "died", "go", "held", "killed", "later", "live", "loads", "memory", "nothing", "open"),
+    *("permits", "prepared", "scored", "seen", "table", "told", "tried", "tries", "waiting"),
 )
 """Files that models of the tests leave in the job's folder, and name. They are none of the code that scores."""
 
