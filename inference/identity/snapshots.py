@@ -153,7 +153,7 @@ def _model_files(storage: Storage, path: str) -> list[tuple[str, str, int]]:
     except Missing:
         found = []
     # Any bytes can be weights, and then become outputs. In the Hub's cache each file is a link to a blob.
-    hub = [up.with_name("blobs") for up in Path(folder).resolve().parents if up.name == "snapshots"]
+    hub = [up.with_name("blobs") for up in Path(os.path.realpath(folder)).parents if up.name == "snapshots"]
     reach = Reach([folder, *map(str, hub)])
     for name, uri, _ in found:
         if is_local(uri) and not reach.has(uri):
