@@ -86,6 +86,16 @@ def compiled(text: str) -> Callable[[Path], None]:
     return change
 
 
+def bytecode(*names: str) -> Callable[[Path], None]:
+    """As Python leaves it beside the modules that it imports."""
+
+    def change(root: Path) -> None:
+        for name in names:
+            py_compile.compile(str(root / name), doraise=True)
+
+    return change
+
+
 def on_path(name: str) -> Callable[[Path], None]:
     """A folder of packages, compiled as by an earlier process."""
 
@@ -214,6 +224,12 @@ WAYS: dict[str, Way] = {
         {"job/h.py": "W = 1", "job/g.py": "W = 1"},
         put("job/h.py", "W = 2"),
     ),
+    "a module's name that the code computes, imported if it can be": Way(
+        REFUSED,
+        "from importlib import import_module\ntry:\n W = import_module(chr(104)).W\nexcept ImportError:\n W = 1",
+        {"job/h.py": "W = 1"},
+        put("job/h.py", "W = 2"),
+    ),
     "a package's __getattr__": Way(
         AGAIN,
         "import pkg\nW = pkg.W",
@@ -289,6 +305,12 @@ WAYS: dict[str, Way] = {
     ),
     "a folder that the code lists": Way(
         REFUSED, "W = len([p for p in HERE.iterdir() if p.name != 'x'])", {"job/v": "1"}, put("job/u", "2")
+    ),
+    "a folder whose name the code computes and lists": Way(
+        REFUSED,
+        "import glob\nW = len(glob.glob(str(HERE / chr(118) / '*')))",
+        {"job/v/w": "1"},
+        put("job/v/u", "2"),
     ),
     "a file of a folder that the code lists, in `model.code`": Way(
         AGAIN,
@@ -459,6 +481,9 @@ WAYS: dict[str, Way] = {
 
 SILENT: dict[str, Way] = {
     "nothing": Way("silent"),
+    "bytecode of an earlier process": Way(
+        "silent", "from h import W", {"job/h.py": "W = 1"}, first=bytecode("job/predict.py", "job/h.py")
+    ),
     "an editable package that counts, in a strict job": Way(
         "silent",
         "from mylib import W",

@@ -1,7 +1,7 @@
 """The code of a job: the modules that it names, the modules that these import, and the files that these name.
 
 The search is static: it runs none of the code. A process that scores sees a copy of what is found and nothing else of
-the job's folder, so that a file that the search misses is an error, and never a stale result.
+the job's folder. A file that the search misses therefore cannot make a stale result, and opening it is an error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import glob
 import os
 import re
 import sys
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,6 +142,7 @@ class _Search:
         self._chosen = PathSpec.from_lines("gitignore", job.code)  # the last pattern that matches decides
         self._unread: list[str] = []
         self._tried: set[str] = set()
+        self._listed: dict[Path, list[str]] = {}
 
     def found(self, modules: Mapping[str, str], code: Iterable[str]) -> Code:
         """The files of these modules (by key of the job) and of everything that they import or name."""
@@ -156,13 +159,23 @@ class _Search:
         files = {name: str(self.folder / name) for name in sorted(self.reasons)}
         sizes = {name: _size(path) for name, path in files.items()}
         if len(files) > MOST_FILES or sum(sizes.values()) > MOST_BYTES:
-            largest = max(sizes, key=sizes.__getitem__)
-            raise JobError(
-                f"model.code: the code names {len(files):,} files of {sum(sizes.values()):,} bytes in {self.folder}, "
-                f"and may name {MOST_FILES:,} of {MOST_BYTES >> 30} GiB; the largest is {largest} "
-                f"({self.reasons[largest]}). Leave files out with `model.code: ['!{largest}']`"
-            )
+            raise self._too_much(sizes)
         return Code(files, sizes, dict(self.reasons), tuple(dict.fromkeys(installed)))
+
+    def _too_much(self, sizes: Mapping[str, int]) -> JobError:
+        """The error of too much code. It names the line or key with the most files, or with the most bytes."""
+        weights: Counter[str] = Counter()
+        for name, size in sizes.items():
+            weights[self.reasons[name]] += 1 if len(sizes) > MOST_FILES else size
+        why = weights.most_common(1)[0][0]
+        named = [name for name in sizes if self.reasons[name] == why]
+        shared = os.path.commonpath([os.path.dirname(name) for name in named])  # noqa: PTH120 (text)
+        largest = f"{shared}/" if shared else max(named, key=sizes.__getitem__)
+        return JobError(
+            f"model.code: the code names {len(sizes):,} files of {sum(sizes.values()):,} bytes in {self.folder}, "
+            f"and may name {MOST_FILES:,} of {MOST_BYTES >> 30} GiB; most of it is {largest} ({why}). "
+            f"Leave it out with `model.code: ['!{largest}']`"
+        )
 
     def _is_own(self, key: str, module: str) -> bool:
         """Add a module that the job names. False if it belongs to an installed package.
@@ -203,6 +216,8 @@ class _Search:
         self._tried.add(module)
         words = module.split(".")
         for place in self.places:
+            if not self._may_have(self.folder / place, words[0]):
+                continue
             for depth in range(1, len(words) + 1):
                 name = place + "/".join(words[:depth])
                 if any((self.folder / f"{name}/__init__{end}").is_file() for end in _MODULE_ENDS):
@@ -227,6 +242,8 @@ class _Search:
             self._add_module(text, why)
         pattern = _HOLE.sub("*", text)
         for base in bases:
+            if not self._may_have(base, pattern):
+                continue
             if "*" not in pattern:
                 places = [os.path.normpath(base / text)]
             elif _TELLING.search(pattern.rpartition("/")[2]) or _TELLING.search(pattern.partition("/")[0]):
@@ -238,9 +255,28 @@ class _Search:
                     for path in self._below(Path(place)) if _is_folder(place) else [Path(place)]:
                         self._add(path, why)
 
+    def _may_have(self, folder: Path, pattern: str) -> bool:
+        """Whether a name in the folder begins as the pattern does. A generated module has many texts that name none."""
+        begin = re.split(r"[/*?\[]", pattern, maxsplit=1)[0]
+        if begin in {"", ".", ".."}:
+            return True
+        if folder not in self._listed:
+            try:
+                self._listed[folder] = sorted(os.listdir(folder))  # noqa: PTH208 (names)
+            except OSError:
+                self._listed[folder] = []
+        names = self._listed[folder]
+        index = bisect_left(names, begin)
+        return index < len(names) and names[index].startswith(begin)
+
     def _add_chosen(self, patterns: tuple[str, ...]) -> None:
         """Add what `model.code` names. A file of keys must be named whole."""
-        wanted = [each for each in patterns if not each.startswith("!")]
+        wanted = [each.lstrip("/") for each in patterns if not each.startswith("!")]  # a slash anchors a pattern
+        for name in wanted:
+            if not Path(os.path.normpath(self.folder / name)).is_relative_to(self.folder):
+                raise JobError(
+                    f"model.code: {name} lies outside {self.folder}; copy the file into this folder, or link it"
+                )
         for name in wanted:
             if (self.folder / name).is_file():
                 self._add(self.folder / name, "model.code", named=True)

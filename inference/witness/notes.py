@@ -101,8 +101,17 @@ class Notes:
     def lacks(self, path: str | bytes | os.PathLike[str], by: str) -> None:
         """Keep a file of the job's folder that the code looks for and that is not in the copy."""
         name = self._in_copy(path)
-        if name and self._live and not Path(self.places.home, name).exists() and Path(self._live, name).exists():
+        if not name or not self._live or "__pycache__" in name:  # Python looks for bytecode before it compiles a module
+            return
+        if not Path(self.places.home, name).exists() and Path(self._live, name).exists():
             self.add("absent", name, by)
+
+    def lacks_module(self, module: str, places: Iterable[str], by: str) -> None:
+        """Keep a module of the job's folder that Python found nowhere. places: folders in which it searched."""
+        last = module.rpartition(".")[2]
+        for place in places:
+            for end in (".py", "/__init__.py"):
+                self.lacks(f"{place}/{last}{end}", by)
 
     def lists_itself(self, frame: FrameType | None) -> bool:
         """Whether the user's own line lists a folder, and no library (Python's import, say) does it for itself."""
@@ -115,10 +124,9 @@ class Notes:
         name = self._in_copy(path)
         if name is None or self._whole or not self._live:
             return
-        with suppress(OSError):
-            live, copy = ({each.name for each in Path(top, name).iterdir()} for top in (self._live, self.places.home))
-            if live - copy - {"__pycache__"}:
-                self.add("listed", name or "the job's folder", by)
+        live, copy = (_entries(Path(top, name)) for top in (self._live, self.places.home))
+        if live - copy - {"__pycache__"}:
+            self.add("listed", name or "the job's folder", by)
 
     def _in_copy(self, path: str | bytes | os.PathLike[str]) -> str | None:
         """The name of a file in the copy of the job's folder; '' for the folder itself, None for any other file."""
@@ -150,6 +158,13 @@ class Notes:
                 return None
             frame = frame.f_back
         return "", False
+
+
+def _entries(folder: Path) -> set[str]:
+    """Names in a folder; none if there is no such folder."""
+    with suppress(OSError):
+        return {each.name for each in folder.iterdir()}
+    return set()
 
 
 _MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*)$", re.MULTILINE)

@@ -1,6 +1,6 @@
-"""The watch over a process: Python's audit hook and its mapped files.
+"""The watch over a process: Python's audit hook, a last finder of modules, and the process's mapped files.
 
-An audit hook cannot be removed. It is installed once, and does nothing while nobody watches.
+An audit hook cannot be removed. Hook and finder are installed once, and do nothing while nobody watches.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def watch(
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)
+        sys.meta_path.append(_NotFound)
     _notes = begun
     return begun
 
@@ -89,6 +90,28 @@ def watching(home: str | os.PathLike[str], covered: Iterable[str] = (), live: st
         yield notes
     finally:
         unwatch()
+
+
+class _NotFound:
+    """The last finder of modules. Python asks it for a module that no other finder has found.
+
+    The code may catch the `ImportError` and score without the module, and `importlib` raises no audit event for it.
+    """
+
+    @staticmethod
+    def find_spec(module: str, path: Iterable[str] | None = None, target: object = None) -> None:
+        """Note the module, if it lies beside the job. Finds nothing."""
+        notes = _notes
+        if notes is None or getattr(_inside, "busy", False):
+            return
+        _inside.busy = True
+        try:
+            if (cause := notes.cause(sys._getframe(1))) is not None:
+                notes.lacks_module(module, sys.path if path is None else path, cause[0])
+        except Exception:  # noqa: BLE001 (as in `_hook`)
+            notes.failures += 1
+        finally:
+            _inside.busy = False
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

@@ -116,6 +116,7 @@ def test_model_code_adds_and_takes_away(tmp_path: Path) -> None:
     assert names(tmp_path, files, model={"code": ["*.txt"]}) == {"predict.py", "v.json", "a.txt", "deep/b.txt"}
     assert names(tmp_path, files, model={"code": ["*.txt", "!deep/"]}) == {"predict.py", "v.json", "a.txt"}
     assert names(tmp_path, files, model={"code": ["!v.json"]}) == {"predict.py"}
+    assert names(tmp_path, files, model={"code": ["/a.txt", "/etc/hosts"]}) == {"predict.py", "v.json", "a.txt"}
     assert names(tmp_path, files, model={"code": ["c", "nothing"]}) == {"predict.py", "v.json", "c"}
     assert names(tmp_path, files, model={"code": ["*"]}) == set(files)
 
@@ -210,9 +211,30 @@ def test_checks_and_accumulators_have_files_of_their_own(tmp_path: Path) -> None
     assert set(find_objects(job, job.counting()).files) == {"lift.py"}
 
 
-@pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_BYTES"])
-def test_too_much_is_refused_by_the_largest_file(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "most"), [("MOST_FILES", 2), ("MOST_BYTES", 20)])
+def test_too_much_is_refused_by_the_folder_with_most_of_it(
+    limit: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lay(tmp_path, {"predict.py": "'weights'", "weights/a": "12345678" * 8, "weights/b": ""})
-    monkeypatch.setattr(code, limit, 2)
-    with pytest.raises(JobError, match=r"^model\.code: .* largest is weights/a \(predict\.py:1\).*'!weights/a'"):
+    monkeypatch.setattr(code, limit, most)
+    with pytest.raises(JobError, match=r"^model\.code: .* is weights/ \(predict\.py:1\).*'!weights/'"):
         find_code(job_in(tmp_path))
+    assert set(find_code(job_in(tmp_path, model={"code": ["!weights/"]})).files) == {"predict.py"}
+
+
+@pytest.mark.parametrize("name", ["../key.txt", "deep/../../key.txt"])
+def test_model_code_names_nothing_outside_the_folder(name: str, tmp_path: Path) -> None:
+    """The file would be written outside the copy."""
+    lay(tmp_path, {"job/predict.py": "", "job/deep/x": "", "key.txt": ""})
+    with pytest.raises(JobError, match=f"model.code: {name} lies outside"):
+        find_code(job_in(tmp_path / "job", model={"code": [name]}))
+
+
+def test_texts_that_name_no_file_are_not_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generated module may hold tens of thousands of them."""
+    lay(tmp_path, {"predict.py": "\n".join(f"'word{i}', 'a{i}/%s.json', 'q%d.txt'" for i in range(50)), "q1.txt": ""})
+    asked: list[str] = []
+    search = code.glob.glob
+    monkeypatch.setattr(code.glob, "glob", lambda pattern: [asked.append(pattern), *search(pattern)][1:])
+    assert set(find_code(job_in(tmp_path)).files) == {"predict.py", "q1.txt"}
+    assert set(asked) == {f"{tmp_path}/q*.txt"}
