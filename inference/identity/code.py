@@ -77,10 +77,11 @@ def find_code(job: Job) -> Code:
     """The files that score; none if the job names no code of the user's.
 
     Raises:
-        JobError: A module cannot be found or read, or the files are too many. Names the key.
+        JobError: A module cannot be found or read, a pattern matches nothing, or the files are too many. Names the key.
     """
     modules = job.modules()
-    return _Search(job).found(modules, job.code) if modules else Code()
+    options = [[each.model.options, each.preprocess.options if each.preprocess else {}] for each in job.each]
+    return _Search(job).found(modules, job.code, _texts(options) if modules else ())
 
 
 def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
@@ -89,7 +90,7 @@ def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
     Raises:
         JobError: As `find_code`.
     """
-    return _Search(job).found({key: spec.partition(":")[0] for key, spec in objects.items()}, ())
+    return _Search(job).found({key: spec.partition(":")[0] for key, spec in objects.items()})
 
 
 def importable_places(folder: str) -> list[str]:
@@ -107,6 +108,7 @@ def explained(error: NightjarError, cause: BaseException, live: str, copy: str) 
 
     live: the job's folder, which another node may not see. copy: the folder from which this process scores.
     """
+    copy = copy if copy != live else os.devnull  # nothing was copied
     if isinstance(error, JobError):
         for name in _missing(cause, copy):
             if Path(live, name).exists():
@@ -144,15 +146,16 @@ class _Search:
         self._tried: set[str] = set()
         self._listed: dict[Path, list[str]] = {}
 
-    def found(self, modules: Mapping[str, str], code: Iterable[str]) -> Code:
-        """The files of these modules (by key of the job) and of everything that they import or name."""
+    def found(self, modules: Mapping[str, str], code: Iterable[str] = (), options: Iterable[str] = ()) -> Code:
+        """The files of these modules (by key of the job), of patterns and texts of the job, and of everything that they
+        import or name.
+        """
         installed = []
         for key, module in modules.items():
             if not self._is_own(key, module):
                 installed.append(module.partition(".")[0])
-        for each in self.job.each if modules else ():
-            for text in _texts([each.model.options, each.preprocess.options if each.preprocess else {}]):
-                self._add_named(text, [self.folder], "model.options")
+        for text in options:
+            self._add_named(text, [self.folder], "model.options")
         self._add_chosen(tuple(code))
         while self._unread:
             self._follow(self._unread.pop())
@@ -280,10 +283,14 @@ class _Search:
         for name in wanted:
             if (self.folder / name).is_file():
                 self._add(self.folder / name, "model.code", named=True)
-        if any(not (self.folder / name).is_file() for name in wanted):
-            for path in self._below(self.folder):
-                if self._chosen.check_file(path.relative_to(self.folder)).include:
-                    self._add(path, "model.code")
+        unmatched = {name: PathSpec.from_lines("gitignore", [name]) for name in wanted if name not in self.reasons}
+        for path in self._below(self.folder) if unmatched else ():
+            name = path.relative_to(self.folder).as_posix()
+            if self._chosen.check_file(name).include:
+                self._add(path, "model.code")
+            unmatched = {each: spec for each, spec in unmatched.items() if not spec.match_file(name)}
+        if unmatched:
+            raise JobError(f"model.code: {', '.join(unmatched)} matches no file of {self.folder}")
 
     def _add(self, path: Path, why: str, *, named: bool = False) -> None:
         name = path.relative_to(self.folder).as_posix()

@@ -171,7 +171,7 @@ def _opened(
     os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
     job = spec.job
     linked += _packages(spec)
-    if job.modules():
+    if job.modules() or job.code:  # an adapter may load objects of the user's classes
         job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
         linked += more
         if spec.own_process:
@@ -218,6 +218,8 @@ def enter_copy(job: Job, code: Snapshot, cache: Path, *, stand: bool = True) -> 
     """
     folder, linked = place_code(code, cache)
     _turn_path(job.folder, folder)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     if stand:
         os.chdir(folder)
     return job.model_copy(update={"folder": folder}), linked

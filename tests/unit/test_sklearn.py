@@ -8,6 +8,7 @@ import shutil
 import sys
 import zipfile
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +398,36 @@ def test_a_run_that_is_refused_when_the_model_is_loaded_names_one_key(lake: Lake
     lake.write_job(model__uses="sklearn", model__path="model.skops")
     with pytest.raises(JobError, match=r"^model\.options\.method: the model is a classifier"):
         lake.run(engine=LOCAL)
+
+
+OWN = """
+from sklearn.base import BaseEstimator, TransformerMixin
+
+class Twice(TransformerMixin, BaseEstimator):
+    def fit(self, x, y=None):
+        return self
+    def transform(self, x):
+        return x * 2
+"""
+
+
+def test_a_class_of_the_users_in_a_pickle_is_code_that_the_job_names(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the key the error says so."""
+    lake.write_files(files=1)
+    (lake.folder / "own_twice.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(lake.folder))
+    pipeline = lazily("sklearn.pipeline", "make_pipeline")
+    steps = pipeline(import_module("own_twice").Twice(), LinearRegression())
+    model = steps.fit(np.arange(4.0).reshape(-1, 1), np.arange(4.0))
+    joblib.dump(model, lake.folder / "m.joblib")
+    monkeypatch.undo()
+    monkeypatch.delitem(sys.modules, "own_twice")
+    keys: dict[str, Any] = {"model__uses": "sklearn", "model__path": "m.joblib", "model__trusted": True}
+    lake.write_job(**keys, model__outputs={"score": "float64"}, model__code=[])
+    with pytest.raises(JobError, match=r"No module named 'own_twice'.* own_twice\.py lies beside the job"):
+        lake.run(engine=LOCAL)
+    lake.write_job(**keys, model__outputs={"score": "float64"}, model__code=["own_twice.py"])
+    lake.run(engine=LOCAL)
+    assert np.allclose(lake.published()["score"], lake.published()["id"])
