@@ -32,7 +32,7 @@ LIBRARIES = (
 )
 OF_TORCH = (
     "user",
-    *(f"tabular/{name}" for name in ("exported", "kerasmodel", "mapped", "modules", "placing", "weights")),
+    *(f"tabular/{name}" for name in ("exported", "kerasmodel", "mapped", "modules", "placing")),
 )
 OF_TEXTS = ("transformers/textloading", "transformers/textmodel")
 OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
