@@ -52,9 +52,9 @@ FRAMEWORKS = {
     ),
     "sklearn": Framework(f"{_TABULAR}.sklearn", "a skops file (.skops), or a pickle or joblib file"),
     "onnx": Framework(f"{_TABULAR}.onnx", "an ONNX model (.onnx, or its folder)", inexact=True),
-    "lightgbm": Framework(f"{_TABULAR}.lightgbm", "a Booster's text file (.txt)"),
-    "xgboost": Framework(f"{_TABULAR}.xgboost", "a Booster's file (.json or .ubj)"),
-    "catboost": Framework(f"{_TABULAR}.catboost", "a model's binary file (.cbm)"),
+    "lightgbm": Framework(f"{_TABULAR}.boosters:LIGHTGBM", "a Booster's text file (.txt)"),
+    "xgboost": Framework(f"{_TABULAR}.boosters:XGBOOST", "a Booster's file (.json or .ubj)"),
+    "catboost": Framework(f"{_TABULAR}.boosters:CATBOOST", "a model's binary file (.cbm)"),
     "keras": Framework(f"{_TABULAR}.keras", "a model that Keras saved (.keras or .h5)"),
     "embed": Framework(f"{_TRANSFORMERS}.texttasks:EMBED", "a model's folder", packs=True, inexact=True),
     "text-classification": Framework(

@@ -28,7 +28,7 @@ def page() -> str:
 def _section(uses: str, framework: Framework) -> str:
     adapter: Adapter = framework.adapter()
     # Where a module has several adapters, each says what it is for.
-    docs = type(adapter) if ":" in framework.module else inspect.getmodule(type(adapter))
+    docs = adapter if ":" in framework.module else inspect.getmodule(type(adapter))
     about = inspect.cleandoc(docs.__doc__ or "").partition("\n\n")[0].partition("`: ")[2].replace("\n", " ")
     needs = f" It needs `pip install 'nightjar-batch[{adapter.extra}]'`." if adapter.extra else ""
     path = f" `model.path` names {framework.model}." if framework.model else ""

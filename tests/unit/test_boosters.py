@@ -188,10 +188,10 @@ def test_it_computes_on_the_cores_of_the_job(tmp_path: Path, library: Library) -
     job = job.model_copy(update={"resources": job.resources.model_copy(update={"cpus": 2})})
     predictor: Any = adapter_of(job).load(job, job.model.path)
     if library is LIGHTGBM:
-        assert predictor._arguments["num_threads"] == 2
+        assert predictor.arguments["num_threads"] == 2
     else:
-        assert json.loads(predictor._booster.save_config())["learner"]["generic_param"]["nthread"] == "2"
-        assert predictor._threads == 2
+        assert json.loads(predictor.model.save_config())["learner"]["generic_param"]["nthread"] == "2"
+        assert predictor._rows.keywords["nthread"] == 2
 
 
 # ---- columns --------------------------------------------------------------------------------------------------
@@ -227,6 +227,10 @@ def test_lightgbm_writes_spaces_in_names_as_underscores(tmp_path: Path) -> None:
     job = saved(tmp_path, LIGHTGBM, model)
     table = TABLE.select(NUMBERS).rename_columns(named)
     assert scored(job, table)["score"] == model.predict(FRAME[NUMBERS].rename(columns=named)).tolist()
+    with pytest.raises(JobError, match=r"^model\.features: 'dep hour' is unknown to the model"):
+        scored(job, table.append_column("dep_hour", table["n"]))
+    with pytest.raises(JobError, match=r"^model\.features: 'dep hour' is unknown to the model"):
+        scored(job, table.add_column(0, "dep_hour", table["n"]))
 
 
 @each
@@ -491,7 +495,7 @@ def test_a_model_that_was_pickled_is_refused_with_what_to_write(tmp_path: Path, 
     job = job_of(tmp_path, library)
     (tmp_path / library.file).write_bytes(pickle.dumps(library.train(FRAME[NUMBERS], TARGET)))
     with pytest.raises(
-        JobError, match=rf"^model\.path: .*{library.file} is not a readable .* it does not begin as one; write"
+        JobError, match=rf"^model\.path: \w+ cannot load .*{library.file}: it does not begin as one; write"
     ):
         adapter_of(job).inspect(job, str(job.model.path))
 

@@ -105,7 +105,7 @@ def test_a_category_that_is_null_costs_its_row_and_a_fraction_is_refused(tmp_pat
 def test_a_classifier_must_be_told_what_is_meant(tmp_path: Path) -> None:
     model = train(FRAME[NUMBERS], CLASSES, catboost.CatBoostClassifier)
     table = TABLE.select(NUMBERS)
-    with pytest.raises(JobError, match=r"^model\.options\.prediction_type: the model is a classifier; say whether P"):
+    with pytest.raises(JobError, match=r"^model\.options\.prediction_type: the model is a classifier; say which of"):
         scored(saved(tmp_path, model), table)
     named = dict.fromkeys(["high", "low", "mid"], "float64")
     found = scored(saved(tmp_path, model, outputs=named, options={"prediction_type": "Probability"}), table)

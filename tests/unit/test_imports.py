@@ -32,7 +32,7 @@ LIBRARIES = (
 )
 OF_TORCH = (
     "user",
-    *(f"tabular/{name}" for name in ("exported", "kerasmodel", "mapped", "modules", "placing", "weights")),
+    *(f"tabular/{name}" for name in ("exported", "kerasmodel", "mapped", "modules", "placing")),
 )
 OF_TEXTS = ("transformers/textloading", "transformers/textmodel")
 OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
@@ -207,9 +207,9 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "sklearn", {"inference/predictors/tabular/sklearn.py"}),
         ("inference", "skops", {"inference/predictors/tabular/sklearn.py"}),
         ("inference", "onnxruntime", {"inference/predictors/tabular/session.py"}),
-        ("inference", "lightgbm", {"inference/predictors/tabular/lightgbm.py"}),
-        ("inference", "xgboost", {"inference/predictors/tabular/xgboost.py"}),
-        ("inference", "catboost", {"inference/predictors/tabular/catboost.py"}),
+        ("inference", "lightgbm", {"inference/predictors/tabular/boosters.py"}),
+        ("inference", "xgboost", {"inference/predictors/tabular/boosters.py"}),
+        ("inference", "catboost", {"inference/predictors/tabular/boosters.py"}),
         ("inference", "keras", {"inference/predictors/tabular/kerasmodel.py"}),
         ("inference", "h5py", {"inference/predictors/tabular/kerasmodel.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),

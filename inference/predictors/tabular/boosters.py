@@ -1,65 +1,154 @@
-"""What the adapters of boosted trees share: a model in one file of its library, which computes on the CPU.
+"""The adapters of boosted trees: LightGBM, XGBoost and CatBoost.
 
-The file has the trees, but not the code that walks them. So the version of the library is part of a result's identity.
+A model is one file in the format of its library, and computes on the CPU. The file holds the trees, but not the code
+that walks them. So the version of the library is part of a result's identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option
-from nightjar.inference.predictors.adapter import Predictor, WithoutDevices, check_cpu, needed
-from nightjar.inference.predictors.installed import versions
+from nightjar.inference.job.options import Option, choice, flag, texts, whole
+from nightjar.inference.messages import counted, nearest
+from nightjar.inference.predictors import outputs
+from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu, needed
+from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.installed import missing, versions
 from nightjar.inference.predictors.tabular import features
 
+_CATEGORIES = texts(
+    "categories",
+    "the features that had pandas' type category in training",
+    "the columns of text",
+    "a list of features",
+    least=1,
+)
+_ROUNDS = Option(
+    "iteration_range",
+    {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2, "uniqueItems": True},
+    "all rounds",
+    "only these rounds of the training: the first one, and the one after the last, as `[0, 50]`",
+    "the first round and the one after the last, as [0, 50]",
+)
+_PREDICTIONS = ("RawFormulaVal", "Probability", "LogProbability", "Class", "Exponent")
 
-class BoosterAdapter(WithoutDevices):
-    """Base of these adapters. See `adapter.Adapter`.
 
-    name: of the library, for messages. libraries: the distributions that bring it, one of which is enough. options:
-    what `model.options` may name. how: how to write the model's file, for messages.
+class Booster:
+    """A loaded model as a `Predictor`. Each library has a subclass, which also describes the library's files.
+
+    A model that was trained with names gets the columns of these names; any other gets the features in their order.
     """
 
     name: str
+    """The library's name, for messages."""
     libraries: tuple[str, ...]
-    extra: str
-    options: tuple[Option, ...] | None
-    how: str
-    reads_arrow = True
-    scratch: tuple[str, ...] = ()
+    """The distributions that bring the library. One is enough; messages name the first."""
+    options: tuple[Option, ...]
+    saving: str
+    """How to write a model's file, for messages."""
+    refuses_others = False
+    """Whether a value that is none of its feature's categories is an error; else it is missing."""
+    device = "cpu"
 
-    def check_values(self, job: Job) -> None:
+    model: Any
+    """The library's own model."""
+    names: list[str]
+    """The names of the model's features; empty for a model that was trained without names."""
+    width: int
+    """The number of the model's features."""
+
+    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+        """Load the content of a file. Raises `JobError`, or errors of the library."""
+        self.outputs = job.model.output_types()
+        options = job.model.options.items()
+        # The other options are arguments of the library's `predict`.
+        self.arguments = {name: value for name, value in options if name not in {"batch_format", "categories"}}
+        self._uses = job.model.uses
+
+    @staticmethod
+    def check_values(options: Mapping[str, Any]) -> None:
         """Check that the options fit together.
 
         Raises:
             JobError: They do not.
         """
-        raise NotImplementedError
 
-    def check_content(self, content: bytes) -> None:
-        """Check that this is a model of the library, and a whole one, where the library itself would crash.
+    @staticmethod
+    def check_content(content: bytes) -> None:
+        """Check that a file is a whole model, as far as the library itself would crash.
 
         Raises:
             ValueError: It is not.
         """
         raise NotImplementedError
 
-    def loaded(self, job: Job, content: bytes) -> Predictor:
-        """The predictor of a model.
+    def renamed(self, held: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The columns by the names that the library writes into its files."""
+        return held
 
-        Raises:
-            JobError: The library is not installed, or cannot load the model.
-        """
-        raise NotImplementedError
+    def categories(self, held: Mapping[str, Any]) -> features.Categories:
+        """The categories of each column that has some. held: the columns in the model's order."""
+        return {}
+
+    def call(self, prepared: Any) -> Any:
+        """Returns an array of shape (n,) or (n, k)."""
+        return self.model.predict(prepared, **self.arguments)
+
+    def prepare(self, batch: Any) -> Any:
+        """Make the model's input: numbers, and the codes of categories, in the model's order."""
+        held = features.named(batch, self._uses)
+        return self.encoded(features.in_order(self.renamed(held), self.names) if self.names else held)
+
+    def encoded(self, held: Mapping[str, Any]) -> Any:
+        """The model's input. held: the columns in the model's order."""
+        categories = self.categories(held)
+        values = {
+            name: features.codes(name, column, categories[name], self.refuses_others)
+            if name in categories
+            else features.numbers(name, column)
+            for name, column in held.items()
+        }
+        return features.matrix(values, self.width, np.float32)
+
+    def predict(self, prepared: Any) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        if not len(prepared):
+            return outputs.empty(self.outputs)
+        return outputs.by_column(np.asarray(self.call(prepared)), self.outputs, "the model")
+
+
+class BoosterAdapter(WithoutDevices):
+    """The `Adapter` of one library."""
+
+    reads_arrow = True
+    scratch: tuple[str, ...] = ()
+
+    def __init__(self, extra: str, booster: type[Booster], import_library: Callable[[], Any]) -> None:
+        self.extra = extra
+        self.libraries = booster.libraries
+        self.options: tuple[Option, ...] | None = (*booster.options, BATCH_FORMAT)
+        self.__doc__ = booster.__doc__
+        self._booster = booster
+        self._import_library = import_library
 
     def check_keys(self, job: Job) -> None:
         """As `Adapter.check_keys`."""
-        self.check_values(job)
+        self._booster.check_values(job.model.options)
         check_cpu(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
@@ -72,19 +161,291 @@ class BoosterAdapter(WithoutDevices):
 
     def inspect(self, job: Job, path: str) -> None:
         """As `Adapter.inspect`."""
-        self._read(job, path)
+        self._content(job, path)
+
+    def warm(self) -> None:
+        """As `Adapter.warm`."""
+        self._import_library()
 
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
-        return self.loaded(job, self._read(job, needed(job, path)))
+        content = self._content(job, needed(job, path))
+        try:
+            library = self._import_library()
+        except ImportError as error:
+            raise missing(job.model.uses, self.libraries[:1]) from error
+        except OSError as error:  # LightGBM brings no OpenMP of its own
+            raise JobError(
+                f"model.uses: {job.model.uses} cannot be loaded: {error}; install the OpenMP library of the system (on "
+                "Debian and Ubuntu: apt-get install libgomp1)"
+            ) from error
+        try:
+            return self._booster(job, library, content)
+        except JobError:
+            raise
+        except Exception as error:
+            raise self._unloadable(job, f"{type(error).__name__}: {_without_stack(error)}") from error
 
-    def _read(self, job: Job, path: str) -> bytes:
+    def _content(self, job: Job, path: str) -> bytes:
         try:
             content = Path(path).read_bytes()
-            self.check_content(content)
+            self._booster.check_content(content)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise JobError(
-                f"model.path: {job.model.path} is not a readable {self.name} model: {reason}; {self.how}"
-            ) from error
+            raise self._unloadable(job, getattr(error, "strerror", None) or str(error)) from error
         return content
+
+    def _unloadable(self, job: Job, reason: str) -> JobError:
+        name, saving = self._booster.name, self._booster.saving
+        return JobError(f"model.path: {name} cannot load {job.model.path}: {reason}; {saving}")
+
+
+class LightGBM(Booster):
+    """`uses: lightgbm`: a Booster in LightGBM's own text file."""
+
+    name, libraries = "LightGBM", ("lightgbm",)
+    options = (
+        flag("raw_score", "scores before they are transformed"),
+        flag("pred_leaf", "the leaf of each tree, as `int32[100]` for 100 trees"),
+        whole("num_iteration", "only the first trees", "the best round of the training, else all", "a number of trees"),
+        _CATEGORIES,
+    )
+    saving = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
+
+    @staticmethod
+    def check_values(options: Mapping[str, Any]) -> None:
+        if options.get("raw_score") and options.get("pred_leaf"):
+            raise JobError("model.options.pred_leaf: leaves have no raw score; remove raw_score or pred_leaf")
+
+    @staticmethod
+    def check_content(content: bytes) -> None:
+        """Check that each tree begins where the file says, because LightGBM ends the process at a tree that is cut."""
+        if not content.startswith(b"tree\n"):
+            raise ValueError("it does not begin as one")
+        sizes = re.search(rb"^tree_sizes=([\d ]*)\n\n", content, re.MULTILINE)
+        if not sizes:
+            raise ValueError("it does not say how long its trees are")
+        offset = sizes.end()
+        for number, size in enumerate(sizes[1].split()):
+            if not content.startswith(b"Tree=%d\n" % number, offset):
+                raise ValueError(f"tree {number} is not where it should be")
+            offset += int(size)
+        rest = content[offset:]
+        if not rest.startswith(b"end of trees\n") or (b"\nparameters:" in rest and b"\nend of parameters" not in rest):
+            raise ValueError("its end is missing")
+        if (last := rest.rstrip().rpartition(b"\n")[2]).startswith(b"pandas_categorical:"):
+            try:
+                json.loads(last.partition(b":")[2])
+            except ValueError:
+                raise ValueError("its end is missing") from None
+
+    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+        super().__init__(job, library, content)
+        text = content.decode()
+        # With the sizes LightGBM reads the trees in parallel, and a fault in one of them ends the process; without them
+        # it reads them one after the other, and raises.
+        one_by_one = re.sub(r"^tree_sizes=.*\n", "", text, count=1, flags=re.MULTILINE)
+        self.model = library.Booster(model_str=one_by_one)
+        self.arguments["num_threads"] = job.resources.cores
+        names = self.model.feature_name()
+        self.width, self.names = len(names), _given(names, "Column_{}")
+        try:
+            self._lists = [pa.array(each) for each in self.model.pandas_categorical or ()]
+        except pa.ArrowException as error:
+            raise JobError(f"model.path: {job.model.path} has categories of several types: {error}") from error
+        self._named: list[str] = job.model.options.get("categories", [])
+        infos = re.search(r"^feature_infos=(.*)$", text, re.MULTILINE)
+        self._seen = infos[1].split() if infos else []
+        self._categories: features.Categories | None = None if self._lists else {}
+
+    def renamed(self, held: Mapping[str, Any]) -> Mapping[str, Any]:
+        """LightGBM writes a space as `_`. A column that has this name already stays the only one with it."""
+        written = {name: name.replace(" ", "_") for name in held}
+        return {name if name in self.names or written[name] in held else written[name]: held[name] for name in held}
+
+    def categories(self, held: Mapping[str, Any]) -> features.Categories:
+        if self._categories is None:
+            self._categories = self._categories_of(held)
+        return self._categories
+
+    def _categories_of(self, held: Mapping[str, Any]) -> features.Categories:
+        """LightGBM writes the lists of categories in the order of the columns, but not of which columns they are: they
+        are of the columns of text, or of those that the job names.
+
+        Raises:
+            JobError: There are more or fewer of these columns than lists, or a column had other values in training.
+        """
+        key = "model.options.categories"
+        named = {name if name in held else name.replace(" ", "_") for name in self._named}
+        for name in named - set(held):
+            raise JobError(f"{key}: {name!r} is no column of the model{nearest(name, held)}")
+        found = [name for name, column in held.items() if (name in named if named else features.is_category(column))]
+        if len(found) != len(self._lists):
+            which = f"{key} names {len(found)}" if named else f"model.features: {len(found)} of the columns hold text"
+            raise JobError(
+                f"{which}{': ' if found else ''}{', '.join(found)}; the model was trained with "
+                f"{counted(len(self._lists), 'column')} of categories. Name the columns that had pandas' type category "
+                f"in {key}"
+            )
+        seen = dict(zip(held, self._seen, strict=True)) if len(held) == len(self._seen) else {}
+        for name, categories in zip(found, self._lists, strict=True):
+            values = re.findall(r"[^\[\]:]+", seen.get(name, "none"))
+            highest = max((float(each) for each in values if each != "none"), default=-1)
+            if highest >= len(categories):
+                raise JobError(
+                    f"{key}: {name!r} had codes up to {highest:g} in training, and its list in the model's file has "
+                    f"only the codes up to {len(categories) - 1}"
+                )
+        return dict(zip(found, self._lists, strict=True))
+
+
+class XGBoost(Booster):
+    """`uses: xgboost`: a Booster in XGBoost's JSON or UBJSON file."""
+
+    name, libraries = "XGBoost", ("xgboost-cpu", "xgboost")
+    options = (flag("output_margin", "scores before they are transformed"), _ROUNDS)
+    saving = "write one with booster.save_model('model.ubj'), or of an XGBClassifier with model.save_model"
+    refuses_others = True  # XGBoost would score a value that it has never seen like the first category
+
+    @staticmethod
+    def check_values(options: Mapping[str, Any]) -> None:
+        first, end = rounds = options.get(_ROUNDS.name, [0, 1])
+        if first >= end:
+            raise JobError(f"model.options.{_ROUNDS.name}: write {_ROUNDS.write}, not {rounds!r}")
+
+    @staticmethod
+    def check_content(content: bytes) -> None:
+        """Check both ends, where the first key is `learner` and the last one `version`, because XGBoost ends the
+        process at an empty file.
+        """
+        begin, end = content[:100].lstrip(), content[-100:].rstrip()
+        if begin.startswith((b"binf", b"bs64")):
+            raise ValueError("it has the binary format that XGBoost 3 reads no more")
+        if not begin.startswith(b"{") or b"learner" not in begin:
+            raise ValueError("it does not begin as one")
+        if not end.endswith(b"}") or b"version" not in end:
+            raise ValueError("its end is missing")
+
+    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+        super().__init__(job, library, content)
+        if not hasattr(library.Booster, "get_categories"):
+            raise JobError(f"model.uses: the xgboost adapter needs XGBoost 3.1 or newer, not {library.__version__}")
+        threads = job.resources.cores
+        self.model = model = library.Booster(params={"nthread": threads})
+        model.load_model(bytearray(content))
+        self.width, self.names = model.num_features(), model.feature_names or []  # raises if nothing was learnt
+        named = {"feature_names": model.feature_names, "feature_types": model.feature_types}
+        self._rows = partial(library.DMatrix, nthread=threads, enable_categorical=True, **named)
+        self._error = library.core.XGBoostError
+        trees = json.loads(model.save_config())["learner"]["gradient_booster"]["name"] in {"gbtree", "dart"}
+        # The categories of each feature, in the model's order; None for a feature without.
+        self._lists = [each for _, each in model.get_categories(export_to_arrow=True).to_arrow()] if trees else []
+        # XGBoost promises that two threads may predict at once only for its trees.
+        self._turns = nullcontext() if trees else Lock()
+        rounds = model.num_boosted_rounds()
+        if self.arguments.get(_ROUNDS.name, (0, 1))[1] > max(rounds, 1):
+            raise JobError(f"model.options.{_ROUNDS.name}: the model has {rounds} rounds")
+
+    def categories(self, held: Mapping[str, Any]) -> features.Categories:
+        # With another number of columns there are lists of numbers among them, and no names: then none are categories.
+        if len(self._lists) != len(held):
+            return {}
+        return {name: known for name, known in zip(held, self._lists, strict=True) if known is not None}
+
+    def call(self, prepared: Array) -> Any:
+        try:
+            rows = self._rows(prepared)
+            with self._turns:
+                return super().call(rows)
+        except self._error as error:
+            raise type(error)(_without_stack(error)) from None
+
+
+class CatBoost(Booster):
+    """`uses: catboost`: a model in CatBoost's own binary file (.cbm)."""
+
+    name, libraries = "CatBoost", ("catboost",)
+    options = (
+        choice("prediction_type", _PREDICTIONS, "what is computed; a classifier must be told", "`RawFormulaVal`"),
+        whole("ntree_end", "only the first trees", "all", "a number of trees"),
+    )
+    saving = "write one with model.save_model('model.cbm')"
+
+    @staticmethod
+    def check_content(content: bytes) -> None:
+        """Check the length, which follows `CBM1`, because CatBoost reads beyond the end of a file that is cut."""
+        if not content.startswith(b"CBM1"):
+            raise ValueError("it does not begin as one")
+        if len(content) < 8 + int.from_bytes(content[4:8], "little"):
+            raise ValueError("its end is missing")
+
+    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+        super().__init__(job, library, content)
+        self.model = model = library.CatBoost()
+        model.load_model(blob=content)
+        if model.get_text_feature_indices() or model.get_embedding_feature_indices():
+            raise JobError(
+                f"model.path: {job.model.path} has features of text or embeddings, which the adapter cannot fill"
+            )
+        kind = self.arguments.setdefault("prediction_type", None)
+        classes = list(model.classes_)
+        if kind is None and classes:
+            known = ", ".join(_PREDICTIONS)
+            raise JobError(f"model.options.prediction_type: the model is a classifier; say which of {known} is meant")
+        of_classes = kind in {"Probability", "LogProbability"}
+        if not classes and (of_classes or kind == "Class"):
+            raise JobError(f"model.options.prediction_type: the model is no classifier and has no {kind}")
+        self._columns = outputs.of_classes(classes, self.outputs) if of_classes else None
+        self.arguments |= {"prediction_type": kind or _PREDICTIONS[0], "thread_count": job.resources.cores}
+        self._features = list(model.feature_names_)
+        self.width, self.names = len(self._features), _given(self._features, "{}")
+        self._categorical = {self._features[index] for index in model.get_cat_feature_indices()}
+
+    def encoded(self, held: Mapping[str, Any]) -> Any:
+        """Categories are columns of a DataFrame, as they are: CatBoost hashes them."""
+        if not self._categorical:
+            return super().encoded(held)
+        if len(held) != self.width:
+            raise JobError(f"{features.made_of(held, len(held))}, and the model was fitted with {self.width}")
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                feature: _category(name, column) if feature in self._categorical else features.numbers(name, column)
+                for feature, (name, column) in zip(self._features, held.items(), strict=True)
+            }
+        )
+
+    def call(self, prepared: Any) -> Any:
+        raw = np.asarray(super().call(prepared))
+        return raw if self._columns is None else raw[:, self._columns]
+
+
+def _category(name: str, column: Any) -> Array:
+    """A column of texts or whole numbers, as CatBoost takes categories.
+
+    Raises:
+        JobError: It has other numbers, which have no one spelling.
+        ValueError: It has a null.
+    """
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (is_text(kind) or pa.types.is_integer(kind)):
+            raise JobError(f"model.features: {name!r} is {kind}, and the model takes texts or whole numbers there")
+        if column.null_count:
+            raise ValueError(f"feature {name!r} has a null, and CatBoost has none among categories; give it a text")
+    return to_array(column)
+
+
+def _given(names: list[str], made_up: str) -> list[str]:
+    """The names of the features; none if the library made them up because the data had none."""
+    return [] if names == [made_up.format(index) for index in range(len(names))] else names
+
+
+def _without_stack(error: Exception) -> str:
+    """What an error says, without the addresses of XGBoost's C++ stack."""
+    return str(error).partition("\nStack trace")[0].strip()
+
+
+LIGHTGBM: Adapter = BoosterAdapter("lightgbm", LightGBM, lambda: importlib.import_module("lightgbm"))
+XGBOOST: Adapter = BoosterAdapter("xgboost", XGBoost, lambda: importlib.import_module("xgboost"))
+CATBOOST: Adapter = BoosterAdapter("catboost", CatBoost, lambda: importlib.import_module("catboost"))

@@ -7,6 +7,7 @@ are part of a result's identity.
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +21,17 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.kerasfiles import ARCHIVE, HDF5, check_archive, check_hdf5
 from nightjar.inference.predictors.tabular.torch import OnTorch
+
+_SUFFIXES = (".keras", ".h5", ".hdf5")
+"""Suffixes of an archive and of HDF5; Keras tells them by these, too."""
+
+_CONFIG = "config.json"
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_END = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+"""Version of an HDF5 superblock → where it has the bytes of an address, and where the address of the file's end is.
+
+Source: "Disk Format: Level 0A" in the HDF5 File Format Specification."""
 
 _HOW = "write one with model.save('model.keras')"
 
@@ -52,13 +62,13 @@ class Keras(OnTorch):
                 "of your own"
             )
         suffix = file.suffix.lower()
-        if suffix not in (*ARCHIVE, *HDF5):
+        if suffix not in _SUFFIXES:
             raise JobError(f"model.path: {named} is not a .keras, .h5 or .hdf5 file; {_HOW}")
         try:
-            if suffix in ARCHIVE:
-                check_archive(file)
+            if suffix == ".keras":
+                _check_archive(file)
             else:
-                check_hdf5(file)
+                _check_hdf5(file)
         except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise JobError(f"model.path: {named} is not a Keras model that can be read: {reason}; {_HOW}") from error
@@ -78,6 +88,37 @@ class Keras(OnTorch):
         path = needed(job, path)
         self.inspect(job, path)
         return load_keras(job, path)
+
+
+def _check_archive(path: Path) -> None:
+    """Check that an archive has the description of a model. Its weights are not read.
+
+    Raises:
+        ValueError, KeyError, BadZipFile, OSError: It is none, or not whole.
+    """
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read(_CONFIG))
+        if not any(name.startswith("model.weights.") for name in archive.namelist()):
+            raise ValueError("it has no weights")
+    if not isinstance(config, dict):
+        raise ValueError(f"its {_CONFIG} holds no object")  # noqa: TRY004 (the file's fault, not the caller's)
+
+
+def _check_hdf5(path: Path) -> None:
+    """Check that a file is HDF5, and as long as it says of itself.
+
+    Raises:
+        ValueError, OSError: It is none, or not whole.
+    """
+    with path.open("rb") as file:
+        head = file.read(64)
+    if not head.startswith(_SIGNATURE) or len(head) < 64 or head[8] not in _END:
+        raise ValueError("it is not HDF5")
+    width_at, end_at = _END[head[8]]
+    if head[width_at] == 8:
+        says, has = int.from_bytes(head[end_at : end_at + 8], "little"), path.stat().st_size
+        if has < says:
+            raise ValueError(f"it has {has:,} bytes, and should have {says:,}")
 
 
 ADAPTER: Adapter = Keras()

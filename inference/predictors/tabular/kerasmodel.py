@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.installed import missing
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers
-from nightjar.inference.predictors.tabular.kerasfiles import HDF5, check_weights
-from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.tabular.filling import fillings, numbers
+from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor
 
 _IMPORT = threading.Lock()
 _SAFE_SINCE = "3.15"
@@ -74,10 +74,10 @@ def load_keras(job: Job, path: str) -> Model:
 def _loaded(job: Job, keras: Any, path: Path) -> Any:
     named = str(job.model.path)
     try:
-        if path.suffix.lower() in HDF5:
-            _check_layers(path)
+        if path.suffix.lower() == ".keras":
+            _check_weights(path)
         else:
-            check_weights(path)
+            _check_layers(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # advice for whoever wrote the layers
             return keras.saving.load_model(path, compile=False, safe_mode=not job.model.trusted)
@@ -88,6 +88,17 @@ def _loaded(job: Job, keras: Any, path: Path) -> Any:
             f"model.path: Keras cannot load {named}: {type(first).__name__}: {said}; a model with layers of your own "
             "needs a class of your own to score it, and Python code in it (a Lambda layer) needs model.trusted: true"
         ) from error
+
+
+def _check_weights(path: Path) -> None:
+    """Check every byte of an archive against its checksums.
+
+    Raises:
+        ValueError, BadZipFile, OSError: It was changed.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if (broken := archive.testzip()) is not None:
+            raise ValueError(f"{broken} in it was changed")
 
 
 def _first(error: BaseException) -> BaseException:
@@ -133,7 +144,7 @@ class Model:
         """Convert the columns of a Table or batch to the model's inputs, in memory from which the device can copy."""
         columns = {name: numbers(name, column, "keras") for name, column in features.named(batch, "keras").items()}
         found = fillings(self._inputs, [each.name for each in self._inputs], columns)
-        return [self._tensor(filling) for filling in found]
+        return [fill_tensor(filling, filling.input.dtype, self._place) for filling in found]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Call the model. Returns its outputs by name."""
@@ -152,13 +163,6 @@ class Model:
         if not isinstance(raw, Mapping) and set(self._types) <= set(names):
             raw = dict(zip(names, raw, strict=True))
         return outputs.in_order(raw, list(self._types), "model")
-
-    def _tensor(self, filling: Filling[_Input]) -> torch.Tensor:
-        dtype = filling.input.dtype
-        fillable = torch.float32 if dtype == torch.bfloat16 else dtype  # numpy has no bfloat16
-        buffer = torch.empty(filling.shape, dtype=fillable, pin_memory=self._place.type == "cuda")
-        filling.write(buffer.numpy())
-        return buffer.to(dtype)
 
 
 def _struct(job: Job, model: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.arrays import NUMERIC, Array
+from nightjar.inference.predictors.tabular.filling import Filling
 
 
 def device_of_job(job: Job) -> torch.device:
@@ -20,6 +23,24 @@ def device_of_job(job: Job) -> torch.device:
 def to_tensor(values: Array) -> torch.Tensor | Array:
     """Copy numbers into a tensor, because torch has no read-only tensor; return anything else unchanged."""
     return torch.from_numpy(np.array(values)) if values.dtype.kind in NUMERIC else values
+
+
+def fill_tensor(
+    filling: Filling[Any], dtype: torch.dtype, device: torch.device, *, transposed: bool = False
+) -> torch.Tensor:
+    """Make a tensor with the values of a filling, in memory from which the device can copy.
+
+    transposed: whether the model takes any layout. Then the tensor is filled column by column, as (F, n): four times as
+    fast as into (n, F), where each column jumps from row to row (51 against 204 µs for 16,384 × 20 float32).
+    """
+    floating = dtype.is_floating_point and dtype not in {torch.float16, torch.float64}
+    fillable = torch.float32 if floating else dtype  # numpy has no bfloat16
+    shape = filling.shape[::-1] if transposed else filling.shape
+    # The buffer is new each time: reuse saves little (50 µs), and outputs or a running copy may still refer to it.
+    buffer = torch.empty(shape, dtype=fillable, pin_memory=device.type == "cuda")
+    tensor = buffer.T if transposed else buffer
+    filling.write(tensor.numpy())
+    return tensor.to(dtype)
 
 
 def describe_devices() -> str:

@@ -92,7 +92,7 @@ class Torch(OnTorch):
             from nightjar.inference.predictors.tabular.exported import load_program
 
             return load_program(job, path)
-        from nightjar.inference.predictors.tabular.weights import load_module
+        from nightjar.inference.predictors.tabular.modules import load_module
 
         return load_module(job, path)
 
