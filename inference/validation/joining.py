@@ -102,65 +102,41 @@ class Join:
             self.some_key[side] = shown(there[0].as_py(), self.key)
 
     def _labelled(self, rows: pa.Table, said: Iterator[pa.Table]) -> tuple[pa.Table, pa.Array]:
-        keys = rows.column(0).combine_chunks().dictionary_encode()
-        known = _Known(keys.dictionary, list(self._files), self.key)
-        for block in said:
-            known.add(block, self.counts)
-        labels = known.labels_of(keys.indices)
+        keys = whole(rows.column(0)).dictionary_encode()
         self.counts.repeated_rows += len(keys) - keys.null_count - len(keys.dictionary)
+        known: pa.Table | None = None
+        for block in said:
+            at = pc.index_in(block.column(0), value_set=keys.dictionary)
+            mine = block.set_column(0, "key", at).filter(at.is_valid())
+            self.counts.unmatched_labels += at.null_count
+            both = mine if known is None else pa.concat_tables([known, mine])
+            known = self._first_of_each_key(both, keys.dictionary)
+            self.counts.repeated_labels += both.num_rows - known.num_rows
+        labels = pa.nulls(len(keys))
+        if known is not None:
+            place = np.full(len(keys.dictionary), -1)
+            place[known["key"].to_numpy()] = np.arange(known.num_rows)
+            labels = whole(known["label"]).take(pa.array(place, mask=place < 0).take(keys.indices))
         self.counts.labelled += len(labels) - labels.null_count
         return rows.select(range(1, rows.num_columns)), labels
 
-
-class _Known:
-    """What the labels say of the keys of one division."""
-
-    def __init__(self, keys: pa.Array, files: Sequence[str], names: Sequence[str]) -> None:
-        self._keys, self._files, self._names = keys, files, names
-        self._at = np.full(len(keys), -1, np.int64)  # of each key the index of its label below
-        self._labels: pa.Array | None = None
-        self._from = np.empty(0, np.int32)  # the file of each label
-
-    def add(self, block: pa.Table, counts: Counts) -> None:
-        """Add labels, of which each has a value.
+    def _first_of_each_key(self, labels: pa.Table, names: pa.Array) -> pa.Table:
+        """The first label of each key. labels: `key` is an index of `names`, `file` one of `self._files`.
 
         Raises:
-            JobError: One differs from an earlier one of its key.
+            JobError: Two labels of one key differ. Names the key and the files.
         """
-        found = pc.index_in(block.column(0), value_set=self._keys)
-        counts.unmatched_labels += found.null_count
-        block = block.filter(found.is_valid())
-        keys = found.drop_null().to_numpy()
-        labels, files = whole(block["label"]), block["file"].to_numpy()
-        first = np.full(len(self._at), -1, np.int64)
-        first[keys[::-1]] = np.arange(len(keys))[::-1]  # of each key the first of its labels here
-        new = np.flatnonzero((first >= 0) & (self._at < 0))
-        first = first[new]
-        counts.repeated_labels += len(keys) - len(new)
-        if len(new):
-            self._at[new] = len(self._from) + np.arange(len(new))
-            more = labels.take(pa.array(first))
-            self._labels = more if self._labels is None else pa.concat_arrays([self._labels, more])
-            self._from = np.concatenate([self._from, files[first]])
-        if len(new) < len(keys):
-            assert self._labels is not None
-            before = self._labels.take(pa.array(self._at[keys]))
-            if len(wrong := pc.indices_nonzero(pc.not_equal(before, labels))):
-                at = wrong[0].as_py()
-                raise self._contradiction(keys[at], before[at], labels[at], self._files[files[at]])
-
-    def labels_of(self, keys: pa.Array) -> pa.Array:
-        """The label of each key, given by its index; null where there is none."""
-        if self._labels is None:
-            return pa.nulls(len(keys))
-        at = pa.array(self._at, mask=self._at < 0).take(keys)
-        return self._labels.take(at)
-
-    def _contradiction(self, key: int, one: pa.Scalar, other: pa.Scalar, file: str) -> JobError:
-        named = shown(self._keys[int(key)].as_py(), self._names)
-        first = self._files[self._from[self._at[key]]]
-        where = f"both in {file}" if first == file else f"in {first} and {file}"
-        return JobError(
-            f"labels: {named} has the label {one.as_py()!r} and the label {other.as_py()!r}, {where}; leave one of "
-            "them out, or name all the columns that make a row's key"
+        keys, first = labels["key"].to_numpy(), np.full(len(names), -1)
+        first[keys[::-1]] = np.arange(len(keys))[::-1]
+        differ = pc.not_equal(labels["label"].take(pa.array(first[keys])), labels["label"])
+        if not len(wrong := pc.indices_nonzero(differ)):
+            return labels.take(pa.array(first[first >= 0]))
+        other = wrong[0].as_py()
+        two = labels.take(pa.array([first[keys[other]], other]))
+        label, other_label = two["label"].to_pylist()
+        files = [list(self._files)[file] for file in two["file"].to_pylist()]
+        where = f"both in {files[0]}" if files[0] == files[1] else f"in {files[0]} and {files[1]}"
+        raise JobError(
+            f"labels: {shown(names[int(keys[other])].as_py(), self.key)} has the label {label!r} and the label "
+            f"{other_label!r}, {where}; leave one of them out, or name all the columns that make a row's key"
         )

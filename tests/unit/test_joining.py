@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -208,9 +208,18 @@ def test_no_more_than_a_block_of_labels_is_in_memory(tmp_path: Path, monkeypatch
     """A night of few rows, and labels of a year: what is looked up at a time is about as large as a block."""
     monkeypatch.setattr(dividing, "BLOCK_ROWS", 100)
     seen: list[int] = []
-    add = joining._Known.add
+    real_blocks, real_first = joining.blocks, Join._first_of_each_key
+
+    def noting(folder: Path, division: int) -> Iterator[pa.Table]:
+        for block in real_blocks(folder, division):
+            seen.append(block.num_rows)
+            yield block
+
+    monkeypatch.setattr(joining, "blocks", noting)
     monkeypatch.setattr(
-        joining._Known, "add", lambda self, block, counts: (seen.append(len(block)), add(self, block, counts))
+        Join,
+        "_first_of_each_key",
+        lambda self, labels, names: (seen.append(len(labels)), real_first(self, labels, names))[1],
     )
     found, _ = joined(tmp_path, night(range(50)), *({"id": range(at, at + 60), "late": [1] * 60} for at in range(100)))
     assert max(seen) < 200
