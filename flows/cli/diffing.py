@@ -11,9 +11,9 @@ from nightjar.flows.cli.tables import table_of
 from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import distinct_text
 from nightjar.inference.history.comparison import RunsCompared
+from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
 from nightjar.inference.history.row_diff import RowsCompared, RunRows
 from nightjar.inference.messages import counted
-from nightjar.inference.validation.movement import NUMBER, VALUE, VECTOR, OutputMoved
 
 _SOME = 5
 """The most values that are named in a cell or a line."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, LabelInvalid, ShardError
+from nightjar.inference.history.joinkeys import check_kinds, declared
+from nightjar.inference.history.joins import Counts, Join
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
@@ -32,8 +34,6 @@ from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.contradictions import check_slices
 from nightjar.inference.validation.evaluations import LabelsJoined, LateEvaluation, LateGate, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
-from nightjar.inference.validation.joining import Counts, Join
-from nightjar.inference.validation.joinkeys import check_kinds, declared
 
 _INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, field in Input.model_fields.items())})\b")
 

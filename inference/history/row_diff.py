@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.history.joinkeys import check_kinds, values_of
+from nightjar.inference.history.joins import Pairing, Side
+from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import type_name
@@ -20,10 +23,7 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.output import reading
 from nightjar.inference.output.nights import deleted, night_of
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.joinkeys import check_kinds, values_of
 from nightjar.inference.validation.manifest import Manifest
-from nightjar.inference.validation.movement import Movement, OutputMoved, incomparable, kind_of
-from nightjar.inference.validation.pairing import Pairing, Side
 
 
 @dataclass(frozen=True, slots=True)

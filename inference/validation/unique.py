@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,11 +35,10 @@ RANGE_ROWS = 1 << 22
 """The most hashes that a thread or task compares at a time, in about 64 MiB. A night of more than `_BUCKETS` times as
 many rows needs more memory."""
 
-_CANDIDATES = 1024
-"""The most repeated hashes of a range that are noted at a time; those after them are looked for if these are none."""
-
-_AT_ONCE = 8
-"""Repeated hashes whose rows are read together."""
+_CANDIDATES = 8
+"""The number of repeated hashes whose rows are read together. If all of these are collisions of different keys, the
+search goes on with the next hashes. One in about forty nights of a billion rows has a single collision.
+"""
 
 _OF_A_HASH = 1000
 """The most rows of a shard with one hash that are looked at: these have one key, or very few."""
@@ -76,15 +75,8 @@ class _Row:
     row: int
 
 
-@dataclass(slots=True)
-class _Range:
-    """What a range of hashes has. rows: those whose hash an earlier row has. found: repeated hash → the first two files
-    that have it, and all. last: of `found`; None if there are no others.
-    """
-
-    rows: int = 0
-    found: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    last: int | None = None
+_Holders = dict[int, list[int]]
+"""Repeated hash → the indices of the files that have it."""
 
 
 class Each(Protocol):
@@ -150,66 +142,49 @@ def repeated(
     yield found
 
 
+@dataclass(frozen=True, slots=True)
 class _Search:
-    """The search for rows that share a key of one check."""
+    """The search for rows that share a key of one check. columns: of the key. table, spills: as in `repeated`."""
 
-    def __init__(
-        self,
-        each: Each,
-        storage: Storage,
-        revision: str,
-        job: Job,
-        table: pa.Table,
-        spills: list[Spill],
-        columns: tuple[str, ...],
-    ) -> None:
-        self._each, self._storage, self._revision, self._job = each, storage, revision, job
-        self._table, self._spills, self._columns = table, spills, columns
+    each: Each
+    storage: Storage
+    revision: str
+    job: Job
+    table: pa.Table
+    spills: list[Spill]
+    columns: tuple[str, ...]
 
     def steps(self) -> Generator[None, None, Repeated]:
         """Search; yields on a tick. Returns what was found."""
-        rows, repeats = sum(spill.left_out for spill in self._spills), list[tuple[tuple[int, int], _Range]]()
-        for step in self._each(self._look, self._ranges(), self._job, "check on keys"):
+        compared: list[int] = []
+        while True:
+            rows, found = yield from self._repeated_hashes(compared)
+            if not found:
+                return Repeated()
+            # The first two files nearly always have the key; all files are read if two keys have one hash.
+            for files in ({each: holders[:2] for each, holders in found.items()}, found):
+                if pairs := (yield from self._read(files)):
+                    return Repeated(rows, tuple(_offender(*pair) for pair in pairs[:MAX_OFFENDERS]))
+            compared += found
+
+    def _repeated_hashes(self, compared: list[int]) -> Generator[None, None, tuple[int, _Holders]]:
+        """The number of rows whose hash an earlier row has; and the first hashes of these that were not yet compared,
+        each with its files.
+        """
+        rows, found = sum(spill.left_out for spill in self.spills), _Holders()
+        look = partial(_look, self.storage, self.revision, self.spills, compared)
+        for step in self.each(look, self._ranges(), self.job, "check on keys"):
             if step is None:
                 yield
-                continue
-            rows += step[1].rows
-            if step[1].found:
-                repeats.append(step)
-        where: list[Offender] = []
-        for buckets, repeat in repeats:
-            where += yield from self._same_keys(buckets, repeat, MAX_OFFENDERS - len(where))
-            if len(where) == MAX_OFFENDERS:
-                break
-        return Repeated(rows if where else 0, tuple(where))
+            else:
+                rows += step[0]
+                found = dict(sorted((found | step[1]).items())[:_CANDIDATES])
+        return rows, found
 
     def _ranges(self) -> list[tuple[int, int]]:
-        rows = sum(int(spill.edges[-1]) for spill in self._spills)
+        rows = sum(int(spill.edges[-1]) for spill in self.spills)
         step = max(1, _BUCKETS * RANGE_ROWS // max(rows, 1))
         return [(low, min(low + step, _BUCKETS)) for low in range(0, _BUCKETS, step)] if rows else []
-
-    @property
-    def _look(self) -> Callable[[tuple[int, int]], tuple[tuple[int, int], _Range]]:
-        return partial(_look, self._storage, self._revision, self._spills)
-
-    def _same_keys(self, buckets: tuple[int, int], repeat: _Range, most: int) -> Generator[None, None, list[Offender]]:
-        """Read the rows with repeated hashes, until so many keys are found twice. Returns an offender for each."""
-        where: list[Offender] = []
-        while len(where) < most:
-            hashed = list(repeat.found)
-            for at in range(0, len(hashed), _AT_ONCE):
-                some = {each: repeat.found[each] for each in hashed[at : at + _AT_ONCE]}
-                # Two files nearly always show it; all are read if two keys have one hash.
-                for files in ({each: found[:2] for each, found in some.items()}, some):
-                    if pairs := (yield from self._read(files)):
-                        where += [_offender(*pair) for pair in pairs]
-                        break
-                if len(where) >= most:
-                    break
-            if repeat.last is None:
-                break
-            repeat = _look(self._storage, self._revision, self._spills, buckets, repeat.last)[1]
-        return where[:most]
 
     def _read(self, files: Mapping[int, Sequence[int]]) -> Generator[None, None, list[tuple[_Row, _Row]]]:
         """Read the rows with these hashes. Returns the first two rows of each key that two of them have."""
@@ -217,10 +192,10 @@ class _Search:
         for hash_, found in files.items():
             for index in found:
                 wanted.setdefault(index, []).append(hash_)
-        work = [(wanted[index], self._lines(self._spills[index])) for index in sorted(wanted)]
+        work = [(wanted[index], self._lines(self.spills[index])) for index in sorted(wanted)]
         seen: dict[tuple[object, ...], list[_Row]] = {}
-        read = partial(_rows, self._storage, self._revision, self._columns)
-        for rows in self._each(read, work, self._job, "check on keys"):
+        read = partial(_rows, self.storage, self.revision, self.columns)
+        for rows in self.each(read, work, self.job, "check on keys"):
             if rows is None:
                 yield
             for row in rows or ():
@@ -229,8 +204,8 @@ class _Search:
         return [(rows[0], rows[1]) for rows in seen.values() if len(rows) == 2]
 
     def _lines(self, spill: Spill) -> list[dict[str, Any]]:
-        first = self._table["shard"].index(spill.first).as_py()
-        return list(outcomes.lines(self._table.slice(first, spill.shards)))
+        first = self.table["shard"].index(spill.first).as_py()
+        return list(outcomes.lines(self.table.slice(first, spill.shards)))
 
 
 def _offender(one: _Row, other: _Row) -> Offender:
@@ -239,24 +214,19 @@ def _offender(one: _Row, other: _Row) -> Offender:
 
 
 def _look(
-    storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int], after: int | None = None
-) -> tuple[tuple[int, int], _Range]:
-    """Find the hashes of these buckets that are there more than once. after: only greater ones."""
+    storage: Storage, revision: str, spills: Sequence[Spill], compared: Sequence[int], buckets: tuple[int, int]
+) -> tuple[int, _Holders]:
+    """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets.
+
+    compared: hashes to leave out of the latter.
+    """
     slices = [_slice(storage, revision, spill, buckets) for spill in spills]
     ordered = np.concatenate(slices)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
-    found = _Range(again.size)
-    distinct = np.unique(again if after is None else again[again > np.uint64(after)])
-    noted = distinct[:_CANDIDATES]
-    if distinct.size > noted.size:
-        found.last = int(noted[-1])
-    holders: dict[int, list[int]] = {int(each): [] for each in noted}
-    for index, hashed in enumerate(slices) if noted.size else ():
-        for each in np.unique(hashed[np.isin(hashed, noted)]).tolist():
-            holders[each].append(index)
-    found.found = {each: tuple(indices) for each, indices in holders.items()}
-    return buckets, found
+    noted = np.setdiff1d(again, np.array(compared, np.uint64))[:_CANDIDATES]
+    holders = {int(each): [at for at, part in enumerate(slices) if each in part] for each in noted}
+    return again.size, holders
 
 
 def _slice(storage: Storage, revision: str, spill: Spill, buckets: tuple[int, int]) -> Hashes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.validation import dividing, joining
-from nightjar.inference.validation.joining import Join
-from nightjar.inference.validation.joinkeys import check_kinds, keys_of, shown
+from nightjar.inference.history import joins
+from nightjar.inference.history.joinkeys import check_kinds, keys_of, shown
+from nightjar.inference.history.joins import Join
 
 DAY, NOON = dt.date(2026, 11, 19), dt.datetime(2026, 11, 19, 12)
 BERLIN = pa.timestamp("s", "Europe/Berlin")
@@ -134,7 +134,7 @@ def test_each_row_gets_the_label_of_its_key_and_everything_is_counted(tmp_path: 
         {"id": ["2", "3", "1"], "late": [1, 0, None]},
     )
     assert found == {0: None, 1: 1, 2: 0, 3: 0, 4: None}
-    assert match.counts == joining.Counts(
+    assert match.counts == joins.Counts(
         rows=5, labelled=3, keyless=1, repeated_rows=1, labels=7, null_labels=1, unmatched_labels=2, repeated_labels=2
     )
     assert match.some_key == ["id = 1", "id = 2"]
@@ -177,7 +177,7 @@ def test_labels_of_other_nights_may_contradict_each_other(tmp_path: Path) -> Non
 def test_many_divisions_find_what_pandas_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Rows and labels at random, some of them twice, in blocks and divisions of odd sizes."""
     random = np.random.default_rng(seed)
-    monkeypatch.setattr(dividing, "BLOCK_ROWS", int(random.integers(10, 400)))
+    monkeypatch.setattr(joins, "BLOCK_ROWS", int(random.integers(10, 400)))
     ids = random.integers(0, 4000, 3000)
     said = random.integers(0, 6000, 2500)
     files = [
@@ -206,11 +206,20 @@ def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
 
 def test_no_more_than_a_block_of_labels_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night of few rows, and labels of a year: what is looked up at a time is about as large as a block."""
-    monkeypatch.setattr(dividing, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(joins, "BLOCK_ROWS", 100)
     seen: list[int] = []
-    add = joining._Known.add
+    real_blocks, real_first = joins.blocks, Join._first_of_each_key
+
+    def noting(folder: Path, division: int) -> Iterator[pa.Table]:
+        for block in real_blocks(folder, division):
+            seen.append(block.num_rows)
+            yield block
+
+    monkeypatch.setattr(joins, "blocks", noting)
     monkeypatch.setattr(
-        joining._Known, "add", lambda self, block, counts: (seen.append(len(block)), add(self, block, counts))
+        Join,
+        "_first_of_each_key",
+        lambda self, labels, names: (seen.append(len(labels)), real_first(self, labels, names))[1],
     )
     found, _ = joined(tmp_path, night(range(50)), *({"id": range(at, at + 60), "late": [1] * 60} for at in range(100)))
     assert max(seen) < 200

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nightjar.inference.history import movement
+from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.validation import movement
-from nightjar.inference.validation.movement import Movement, OutputMoved, incomparable, kind_of
 
 NAN, INF = float("nan"), float("inf")
 

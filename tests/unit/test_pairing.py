@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.validation import dividing, pairing
-from nightjar.inference.validation.joinkeys import values_of
-from nightjar.inference.validation.pairing import Pairing
+from nightjar.inference.history import joins
+from nightjar.inference.history.joinkeys import values_of
+from nightjar.inference.history.joins import Pairing
 
 Key = tuple[int | None, str]
 KEY = st.tuples(st.one_of(st.none(), st.integers(0, 12)), st.sampled_from("abc"))
@@ -51,7 +51,7 @@ def test_rows_are_joined_as_pandas_joins_them_whatever_the_blocks(
 ) -> None:
     """Without the keys that are there twice, or null; and every row is accounted for."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dividing, "BLOCK_ROWS", block)
+        patched.setattr(joins, "BLOCK_ROWS", block)
         found, made = paired(before, now, block)
     frames = [table(keys).to_pandas().dropna(subset="id") for keys in (before, now)]
     once = [each.drop_duplicates(["id", "part"], keep=False) for each in frames]
@@ -72,14 +72,14 @@ def test_rows_are_joined_as_pandas_joins_them_whatever_the_blocks(
         only = sorted({f"{len(str(key[0]))} {key[0]} 1 {key[1]}".encode() for key in known if not there[key]})
         assert side.only == sum(here[key] == 1 and not there[key] for key in known)
         assert [each for each in side.some_only if each not in only] == []
-        assert len(side.some_only) == min(pairing.SOME, side.only)
+        assert len(side.some_only) == min(joins.SOME, side.only)
 
 
 def test_the_first_keys_are_named_of_those_without_a_row_in_the_other_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first ones of all divisions, so that the same ones are named however the rows lie."""
-    monkeypatch.setattr(dividing, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(joins, "BLOCK_ROWS", 7)
     _, made = paired([(at, "a") for at in range(100, 150)], [(1, "b")] * 9, 10)
     assert [values_of(key, 2) for key in made.before.some_only] == [[str(at), "a"] for at in range(100, 105)]
     assert ([values_of(key, 2) for key in made.now.some_repeated], made.now.repeated) == ([["1", "b"]], 9)
@@ -89,15 +89,16 @@ def test_the_first_keys_are_named_of_those_without_a_row_in_the_other_run(
 def test_no_more_than_a_division_is_in_memory(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows or wide ones; and a key that half of all rows have, which no division makes less, is read in blocks."""
     limit = {"BLOCK_ROWS": 100, "BLOCK_BYTES": 2400}[bound]
-    monkeypatch.setattr(dividing, bound, limit)
+    monkeypatch.setattr(joins, bound, limit)
     seen: list[int] = []
+    real = joins.blocks
 
     def noting(folder: Path, division: int) -> Iterator[pa.Table]:
-        for block in dividing.blocks(folder, division):
+        for block in real(folder, division):
             seen.append(block.num_rows)
             yield block
 
-    monkeypatch.setattr(pairing, "blocks", noting)
+    monkeypatch.setattr(joins, "blocks", noting)
     same = [(7, "a")] * 1200
     keys = [(at, "b") for at in range(1200)]
     rows = table([*keys, *same])

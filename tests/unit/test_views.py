@@ -8,12 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nightjar.inference.history import joins
+from nightjar.inference.history.joins import Join, Pairing
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.validation import dividing
-from nightjar.inference.validation.joining import Join
-from nightjar.inference.validation.pairing import Pairing
 
 VIEWS: dict[pa.DataType, list[Any]] = {
     pa.string_view(): ["b", None, "a"],
@@ -34,7 +33,7 @@ def test_rows_with_views_are_brought_together(
 ) -> None:
     """With rows of another run, and with late labels, also if they are divided."""
     for rows in (1 << 20, 1):
-        monkeypatch.setattr(dividing, "BLOCK_ROWS", rows)
+        monkeypatch.setattr(joins, "BLOCK_ROWS", rows)
         table = pa.table({"id": [1, 2, 3], "out": column(kind)})
         (tmp_path / f"{rows}").mkdir()
         found: dict[Any, Any] = {}

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.history.joinkeys import values_of
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.keyhash import comparable
 from nightjar.inference.metrics.numbers import NumberState
-from nightjar.inference.validation.joinkeys import values_of
 from nightjar.inference.values import shown
 
 NUMBER, VECTOR, VALUE = "number", "vector", "value"
