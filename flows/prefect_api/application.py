@@ -77,9 +77,11 @@ def serve(shared: socket.socket, *, complete: bool) -> None:
             service.run_in_ephemeral |= service.function is monitor_expired_leases
         app = create_app(ephemeral=not complete, final=True)
         app.router.routes.insert(0, Route("/sign-in", lambda _: HTMLResponse(_SIGN_IN)))
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HOSTS], www_redirect=False)
+        # Around the application, and not in it: Prefect's services (automations, say) ask the application itself, as
+        # the host `prefect-in-memory`.
+        guarded = TrustedHostMiddleware(app, allowed_hosts=[*HOSTS], www_redirect=False)
         _close_database()
-        uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[shared])
+        uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="on")).run(sockets=[shared])
 
 
 def _close_database() -> None:
