@@ -42,7 +42,7 @@ class Asking:
 
     def emitted(self, name: str, night: str) -> int:
         """How many events of this name are about this night."""
-        return sum(each.payload["run_id"] == night for each in events(self.api, name))
+        return sum(each.payload.get("run_id") == night for each in events(self.api, name))
 
     @property
     def api(self) -> str:
