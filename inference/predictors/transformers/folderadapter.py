@@ -128,7 +128,7 @@ class FolderAdapter(OnTorch):
     def warm(self) -> None:
         """As `Adapter.warm`."""
         import_module("transformers")
-        import_module(f"nightjar.inference.predictors.{self.computes}")
+        import_module(f"nightjar.inference.predictors.transformers.{self.computes}")
 
     def load(self, job: Job, path: str | None) -> Predictor:
         """As `Adapter.load`."""
