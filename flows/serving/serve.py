@@ -61,7 +61,12 @@ def serve_until_ended(
             with pages_of(served, reports, api.url, tell), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
-                _run_until_ended(runner, [*said, *_addresses(api, reports, console.is_terminal)], tell)
+                said += _addresses(api, reports, console.is_terminal)
+                try:
+                    _run_until_ended(runner, said, tell)
+                except RuntimeError as error:  # Prefect's runner: it cannot start, because the server has ended, say
+                    api.check_alive()
+                    raise ClusterError(f"Prefect's runner has failed: {error}; repeat the command") from error
             tell(_ended(api.own))
 
 
