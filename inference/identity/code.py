@@ -81,7 +81,7 @@ def find_code(job: Job) -> Code:
     """
     modules = job.modules()
     options = [[each.model.options, each.preprocess.options if each.preprocess else {}] for each in job.each]
-    return _Search(job).found(modules, job.code, _texts(options) if modules else ())
+    return _Search(job).found(modules, job.code, texts_of(options) if modules else ())
 
 
 def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
@@ -368,13 +368,13 @@ class _Search:
         }
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> Iterator[str]:
     """The texts in the value of an option."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(each)
+            yield from texts_of(each)
 
 
 def _is_folder(path: str) -> bool:

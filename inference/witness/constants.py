@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from nightjar.inference.identity.code import texts_of
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import WIDE
 
@@ -36,7 +37,12 @@ _READERS = {"environ", "environb", "getenv", "getenvb"}
 
 def note_names(notes: Notes, options: Iterable[Mapping[str, Any]]) -> None:
     """Note the existing files and the object stores that the options and the modules of the home folder name."""
-    folders = [path for each in options for text in _texts(each) if (path := _noted(notes, text, "model.options"))]
+    folders = [
+        path
+        for each in options
+        for text in texts_of(each)
+        if _may_be_path(text) and (path := _noted(notes, text, "model.options"))
+    ]
     for module in sorted(Path(notes.places.home).rglob("*.py"))[:_MODULES]:
         _note_module(notes, module, folders)
 
@@ -113,12 +119,3 @@ def _may_be_path(text: str | bytes) -> bool:
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
     return 0 < len(encoded) <= _LONGEST and b"\n" not in encoded and b"\0" not in encoded
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts in an option's value that may be paths."""
-    if isinstance(value, str) and _may_be_path(value):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(each)

@@ -14,7 +14,7 @@ from types import FrameType
 
 from nightjar.inference.witness.collection import Collection
 from nightjar.inference.witness.places import Places, source_of
-from nightjar.inference.witness.records import Seen
+from nightjar.inference.witness.records import LACKING, Seen
 
 MAPPED_S = 10.0
 """The shortest time in seconds between two looks at a worker's mapped files."""
@@ -65,6 +65,10 @@ class Notes:
             if not (seen.kind == "named" and seen.name in written)
             and not (seen.kind == "folder" and any(name.startswith(seen.name + "/") for name in names))
         )
+
+    def lacking(self) -> list[Seen]:
+        """What the copy of the job's folder lacks. Asked for each shard, so it does not look at the mapped files."""
+        return [seen for seen in self._seen.all() if seen.kind in LACKING]
 
     def news(self) -> list[Seen]:
         """What was not reported before. Mapped files are inspected only now and then: a large library maps hundreds."""

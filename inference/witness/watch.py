@@ -17,7 +17,7 @@ from nightjar.inference.witness import constants
 from nightjar.inference.witness.events import CALLS, FILES, LISTS, PATH_AT
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import is_installed
-from nightjar.inference.witness.records import LACKING, UNSURE, Seen, sentences
+from nightjar.inference.witness.records import UNSURE, Seen, sentences
 
 _EVENTS = {**FILES, **CALLS}
 
@@ -67,7 +67,7 @@ def news() -> list[Seen]:
 
 def lacking() -> list[str]:
     """One sentence for each file beside the job that the code looked for and that is not part of what scores."""
-    return sentences([each for each in seen() if each.kind in LACKING], most=3)
+    return sentences(_notes.lacking(), most=3) if _notes is not None else []
 
 
 def refuse(*, strict: bool) -> None:
