@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check docs bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -76,7 +76,7 @@ llm: $(VENV)-vllm/.installed  ## The language model, end to end: fetch 300 gloss
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0
 
 # What pip cannot install is installed where that is possible; tests that need a missing program are skipped and say so.
-test: $(VENV)/.installed-dev check flights  ## Lint, types and tests
+test: $(VENV)/.installed-dev check docs flights  ## Lint, types, links of the documents, and tests
 	sh tests/system.sh $(VENV) libgomp1 docker-compose
 	$(PYTEST)
 
@@ -112,6 +112,9 @@ check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy --num-workers auto -p nightjar.inference -p nightjar.flows
+
+docs: $(VENV)/.installed-dev  ## The documents as a site with a search, in site/; a link that leads nowhere is an error
+	$(BIN)/zensical build --strict
 
 bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; needs Java 17
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers
@@ -177,4 +180,4 @@ clean:  ## Removes what the examples and benchmarks made, but not the environmen
 	rm -rf $(FLIGHTS)/data $(FLIGHTS)/lake $(FLIGHTS)/models $(FLIGHTS)/out $(FLIGHTS)/out-both $(FLIGHTS)/out-delta \
 	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/out $(GLOSSES)/out-onnx \
 	  $(CIFAR)/data $(CIFAR)/models $(CIFAR)/out \
-	  $(PHOTOS)/data $(PHOTOS)/models $(PHOTOS)/out $(LLM)/data $(LLM)/models $(LLM)/out benchmarks/results
+	  $(PHOTOS)/data $(PHOTOS)/models $(PHOTOS)/out $(LLM)/data $(LLM)/models $(LLM)/out benchmarks/results site
