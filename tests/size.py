@@ -1,13 +1,15 @@
 """Counts the product: its files and lines, room by room. `make size` prints it.
 
 Lines are all lines of the files; code lines are those that are neither blank, comment nor docstring. A sliver is a
-module of fewer than 100 lines with exactly one importer, in the same folder.
+module of fewer than 100 lines with exactly one importer, in the same folder. The way of a row is the table of
+CONTRIBUTING.md: the modules to open to follow a row of a Parquet job from the command to the published part.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections import defaultdict
 from pathlib import Path
@@ -16,6 +18,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = "inference", "flows"
 SLIVER = 100
 """A module with fewer lines belongs into its only importer."""
+
+LONG = 450
+"""A module with more lines says more than one thing."""
+
+COUNTERS = {"rows_out", "rows_quarantined"}
+"""A class with these fields spells the counters of rows itself."""
 
 
 def code_lines(source: str) -> int:
@@ -50,8 +58,24 @@ def slivers(files: list[Path]) -> set[Path]:
     }
 
 
+def way_of_a_row() -> list[Path]:
+    """The modules in the numbered table of CONTRIBUTING.md."""
+    rows = re.findall(r"^\| \d+ \| `([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    return [ROOT / row for row in rows]
+
+
+def spell_counters(source: str) -> list[str]:
+    """The names of the classes that have the counters of rows as fields of their own."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        and COUNTERS <= {str(getattr(line.target, "id", "")) for line in node.body if isinstance(line, ast.AnnAssign)}
+    ]
+
+
 def main() -> None:
-    """Print a line for each room, and the sum."""
+    """Print a line for each room, the sum, and what else tells how much there is to hold."""
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     small = slivers(files)
@@ -64,6 +88,13 @@ def main() -> None:
     print(f"{'':32}{'files':>8}{'lines':>8}{'code':>8}{'slivers':>10}")
     for room, (number, lines, code, few) in sorted(rooms.items()):
         print(f"{room:32}{number:8,}{lines:8,}{code:8,}{few:10,}")
+    way = way_of_a_row()
+    counters = [name for path in files for name in spell_counters(path.read_text())]
+    long = [path for path in files if path.read_text().count("\n") > LONG]
+    print(f"\nto follow a row: {len(way)} modules, {sum(path.read_text().count(chr(10)) for path in way):,} lines")
+    print(f"records that spell the counters of rows: {len(counters)}: {', '.join(sorted(counters))}")
+    print(f"modules of more than {LONG} lines: {', '.join(str(path.relative_to(ROOT)) for path in long) or 'none'}")
+    print(f"docs/job-file.md: {(ROOT / 'docs/job-file.md').read_text().count(chr(10))} lines")
 
 
 if __name__ == "__main__":

@@ -308,7 +308,7 @@ def test_doctor_signs_in(cluster: Cluster, placed: Placed) -> None:
     assert "this machine is not a node of a Ray cluster" in found["Ray"]["found"]
     assert "`ray start --address=ray-head:6379 --num-cpus=0`" in found["Ray"]["found"]
     assert found["Prefect"]["ok"], found
-    assert "http://prefect:4200/api: version 3.8" in found["Prefect"]["found"]
+    assert "http://prefect:4200/api: version 3.9" in found["Prefect"]["found"]
     assert found["clock"]["ok"]
 
 
