@@ -70,7 +70,7 @@ def spell_counters(source: str) -> list[str]:
         node.name
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ClassDef)
-        and COUNTERS <= {str(getattr(line.target, "id", "")) for line in node.body if isinstance(line, ast.AnnAssign)}
+        and {str(getattr(line.target, "id", "")) for line in node.body if isinstance(line, ast.AnnAssign)} >= COUNTERS
     ]
 
 
