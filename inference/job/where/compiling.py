@@ -14,15 +14,25 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.where import comparing
-from nightjar.inference.job.where.comparing import OPERATORS
-from nightjar.inference.job.where.conditions import Build, Column, Condition, Part
+from nightjar.inference.job.where.conditions import Build, Column, Condition, Part, compared_as, family, listed, scalar
 from nightjar.inference.job.where.parsing import GRAMMAR, column_name, columns_named, conjuncts, parsed, refused
-from nightjar.inference.job.where.values import Value, compared_as, family, listed, scalar
 from nightjar.inference.messages import clip, nearest
 
 if TYPE_CHECKING:
     from sqlglot import exp
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "EQ": pc.equal,
+    "NEQ": pc.not_equal,
+    "LT": pc.less,
+    "LTE": pc.less_equal,
+    "GT": pc.greater,
+    "GTE": pc.greater_equal,
+}
+"""The comparisons, by sqlglot's names. Arrow raises where a cast to a common type would change a value."""
+
+_SWAPPED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
+"""The operator that means the same with the sides exchanged."""
 
 _SAID: dict[str, set[str]] = {
     "Paren": {"this"},
@@ -37,7 +47,7 @@ _SAID: dict[str, set[str]] = {
     "Boolean": {"this"},
     "Cast": {"this", "to"},
     "Identifier": {"this", "quoted"},
-    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *OPERATORS)},
+    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *_OPERATORS)},
 }
 """What is understood of each kind of node. The parser may say more, as `BETWEEN SYMMETRIC`, which must not be passed
 over."""
@@ -142,19 +152,20 @@ class Compiler:
 
         left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
         if not isinstance(left, exp.Column):
-            left, right, key = right, left, comparing.turned(key)
+            left, right, key = right, left, _SWAPPED.get(key, key)
         if not isinstance(left, exp.Column):
             self._fail(node, f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
         name, kind = self._column(left)
+        compare = _OPERATORS[key]
         if isinstance(right, exp.Column):
             other, other_kind = self._column(right)
             if kind is not None and other_kind is not None and family(kind) != family(other_kind):
                 self._fail(
                     node, f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
                 )
-            return lambda column: comparing.columns(key, column(name), column(other))
-        compare = self._with_value(key, right, name, kind)
-        return lambda column: compare(column(name))
+            return lambda column: compare(column(name), column(other))
+        value = self._value(right, name, kind)
+        return lambda column: compare(column(name), value)
 
     def _in(self, node: exp.Expr) -> Build:
         from sqlglot import exp
@@ -183,14 +194,8 @@ class Compiler:
         if not isinstance(node.this.unnest(), exp.Column):
             self._fail(node, f"{clip(node.sql())!r}: write column BETWEEN value AND value")
         name, kind = self._column(node.this.unnest())
-        from_low = self._with_value("GTE", node.args["low"].unnest(), name, kind)
-        to_high = self._with_value("LTE", node.args["high"].unnest(), name, kind)
-
-        def build(column: Column) -> Any:
-            given = column(name)
-            return pc.and_kleene(from_low(given), to_high(given))
-
-        return build
+        low, high = (self._value(node.args[end].unnest(), name, kind) for end in ("low", "high"))
+        return lambda column: pc.and_kleene(pc.greater_equal(column(name), low), pc.less_equal(column(name), high))
 
     def _is(self, node: exp.Expr) -> Build:
         from sqlglot import exp
@@ -220,11 +225,10 @@ class Compiler:
         if not pattern.is_string or (kind is not None and not is_text(kind)):
             self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
         text, negated = str(pattern.this), bool(node.args.get("negate"))
-        # Of Arrow's LIKE a backslash is an escape, but not where a pattern is only the begin or the end of a text.
-        match, told = (pc.match_substring_regex, _as_regex(text)) if "\\" in text else (pc.match_like, text)
+        regex = _as_regex(text)  # in Arrow's own LIKE a backslash is an escape
 
         def build(column: Column) -> Any:
-            found = match(column(name), told, ignore_case=not cased)
+            found = pc.match_substring_regex(column(name), regex, ignore_case=not cased)
             return pc.invert(found) if negated else found
 
         return build
@@ -247,11 +251,7 @@ class Compiler:
             self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind
 
-    def _with_value(self, operator: str, node: exp.Expr, name: str, kind: pa.DataType | None) -> Callable[[Any], Any]:
-        """Compares the values of a column with a literal."""
-        return comparing.with_value(operator, self._value(node, name, kind), kind or pa.null())
-
-    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> Value:
+    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
         """A literal, as a value that the column's values are compared with. With no type: as null."""
         from sqlglot import exp
 
