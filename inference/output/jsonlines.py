@@ -12,8 +12,13 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.arrow_types import is_list
-from nightjar.inference.output.exports.texts import LARGE, concatenated, is_scalar, joined, text_of
+from nightjar.inference.arrow_types import is_list, is_text
+
+LARGE = pa.large_string()
+"""The type of all columns of text here. Its offsets have 64 bits, because many rows may take over 2 GiB."""
+
+_ROWS = 1 << 16
+"""The rows that are turned into text at once."""
 
 _CONTROL = r"[\x00-\x1f\x7f]"
 
@@ -27,14 +32,20 @@ def holds(kind: pa.DataType) -> bool:
     return is_scalar(kind)
 
 
-def head(names: Sequence[str]) -> bytes:
-    """Nothing: the names are in each line."""
-    return b""
+def is_scalar(kind: pa.DataType) -> bool:
+    """Whether a value of this type is one text, from which a reader gets the same value again."""
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return is_scalar(kind.value_type)
+    plain = (is_.is_null, is_.is_boolean, is_.is_integer, is_.is_floating, is_.is_decimal, is_text)
+    return any(test(kind) for test in (*plain, is_.is_date, is_.is_time, is_.is_timestamp))
 
 
-def lines(batch: pa.RecordBatch) -> pa.Buffer:
-    """A line for each row."""
-    return concatenated(joined(_object(batch.schema.names, batch.columns), "\n"))
+def write(table: pa.Table, sink: pa.NativeFile) -> None:
+    """Write a line for each row."""
+    for batch in table.to_batches(max_chunksize=_ROWS):
+        if batch.num_rows:
+            sink.write(_concatenated(_joined(_object(batch.schema.names, batch.columns), "\n")))
 
 
 def _object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
@@ -42,7 +53,7 @@ def _object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
     keys = [f"{json.dumps(name, ensure_ascii=False)}:" for name in names]
     values = [pc.fill_null(_value(column), pa.scalar("null", LARGE)) for column in columns]
     pairs = [each for key, value in zip(keys, values, strict=True) for each in (",", key, value)][1:]
-    return joined("{", *pairs, "}")
+    return _joined("{", *pairs, "}")
 
 
 def _value(array: pa.Array) -> pa.Array:
@@ -56,7 +67,7 @@ def _value(array: pa.Array) -> pa.Array:
         return pc.if_else(array.is_valid(), _object([field.name for field in kind], array.flatten()), None)
     if is_.is_dictionary(kind):
         return _value(array.dictionary_decode())
-    texts = text_of(array)
+    texts = _text_of(array)
     if is_.is_floating(kind):
         number = pc.is_finite(array.cast(pa.float32()) if is_.is_float16(kind) else array)
         return pc.if_else(number, texts, pa.scalar(None, LARGE))
@@ -68,7 +79,7 @@ def _list(array: pa.Array) -> pa.Array:
     items = pc.fill_null(_value(pc.list_flatten(array)), pa.scalar("null", LARGE))
     offsets = pa.array(accumulate(lengths, initial=0), pa.int64())
     within = pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), pa.scalar(",", LARGE))
-    return pc.if_else(array.is_valid(), joined("[", within, "]"), pa.scalar(None, LARGE))
+    return pc.if_else(array.is_valid(), _joined("[", within, "]"), pa.scalar(None, LARGE))
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
@@ -76,4 +87,32 @@ def _quoted(texts: pa.Array) -> pa.Array:
         each = (None if text is None else json.dumps(text, ensure_ascii=False) for text in texts.to_pylist())
         return pa.array(each, LARGE)
     escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
-    return joined('"', escaped, '"')
+    return _joined('"', escaped, '"')
+
+
+def _text_of(array: pa.Array) -> pa.Array:
+    """Each value of a scalar type as text; a null stays null."""
+    is_, kind = pa.types, array.type
+    if is_.is_null(kind):
+        return pa.nulls(len(array), LARGE)
+    if is_.is_float16(kind):
+        return array.cast(pa.float32()).cast(LARGE)
+    if is_.is_date64(kind):
+        return array.cast(pa.date32()).cast(LARGE)
+    if is_.is_timestamp(kind) and kind.tz is not None:
+        return array.cast(pa.timestamp(kind.unit, "UTC")).cast(LARGE)
+    return array.cast(LARGE)
+
+
+def _joined(*texts: pa.Array | str) -> pa.Array:
+    """The texts of each row one after the other; a row with a null is null."""
+    columns = [pa.scalar(each, LARGE) if isinstance(each, str) else each for each in texts]
+    return pc.binary_join_element_wise(*columns, pa.scalar("", LARGE))
+
+
+def _concatenated(lines: pa.Array) -> pa.Buffer:
+    """The texts of all rows, of which none is null, in one piece of memory."""
+    _, offsets, texts = lines.buffers()
+    ends = memoryview(offsets).cast("q")
+    first, last = ends[lines.offset], ends[lines.offset + len(lines)]
+    return texts.slice(first, last - first)

@@ -13,20 +13,21 @@ and neither the ledger nor a snapshot knows them.
 
 from __future__ import annotations
 
+import gzip
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
 import xxhash
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.output.exports import csvtext, jsontext
+from nightjar.inference.output import jsonlines
 from nightjar.inference.storage.protocol import Storage, join
 
 FOLDER = "exports"
@@ -42,26 +43,6 @@ ACCUMULATORS = "accumulators"
 """The kind that is the states of the user's own accumulators."""
 
 FOOTER_KEY = b"nightjar.exports"
-
-_PARQUET = ".parquet"
-_GZIP = 31
-"""zlib's number for gzip's own header and trailer. They have no time, so that the same rows give the same bytes."""
-
-_ROWS = 1 << 16
-"""The rows that are turned into text at once."""
-
-
-class _Text(Protocol):
-    """A form of text. `holds`: whether it has a form for values of a type. `head`, `lines`: the text itself."""
-
-    def holds(self, kind: pa.DataType) -> bool: ...
-
-    def head(self, names: Sequence[str]) -> bytes: ...
-
-    def lines(self, batch: pa.RecordBatch) -> pa.Buffer: ...
-
-
-_TEXTS: Mapping[str, _Text] = {"csv": csvtext, "jsonl": jsontext}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +61,9 @@ def check(kinds: Iterable[str], columns: pa.Schema) -> None:
     """
     for kind in kinds:
         for column in columns:
-            if not _text(kind).holds(column.type):
-                other = "write jsonl, or leave" if jsontext.holds(column.type) else "leave"
+            holds = jsonlines.is_scalar if kind.startswith("csv") else jsonlines.holds
+            if not holds(column.type):
+                other = "write jsonl, or leave" if jsonlines.holds(column.type) else "leave"
                 raise JobError(
                     f"output.exports: {kind} cannot hold the column {column.name!r}, which is "
                     f"{type_name(column.type)}; {other} it out of carry or model.outputs, or {kind} out of "
@@ -91,7 +73,7 @@ def check(kinds: Iterable[str], columns: pa.Schema) -> None:
 
 def name_of(part: str, kind: str) -> str:
     """The name of an export, from that of its part; both relative to the revision."""
-    base = part.rpartition("/")[2].removesuffix(_PARQUET)
+    base = part.rpartition("/")[2].removesuffix(".parquet")
     return f"{FOLDER}/{kind}/{base}.{kind}"
 
 
@@ -128,15 +110,27 @@ def named_in(footer: Mapping[bytes, bytes]) -> dict[str, Exported]:
 
 def encode(kind: str, table: pa.Table, columns: pa.Schema) -> pa.Buffer:
     """The rows of a table as text, in their order."""
-    text, sink = _text(kind), pa.BufferOutputStream()
-    packing = zlib.compressobj(wbits=_GZIP) if kind.endswith(".gz") else None
-    batches = table.cast(columns).to_batches(max_chunksize=_ROWS)
-    for piece in chain([text.head(columns.names)], (text.lines(batch) for batch in batches if batch.num_rows)):
-        sink.write(packing.compress(piece) if packing else piece)
-    if packing:
-        sink.write(packing.flush())
-    return sink.getvalue()
+    sink = pa.BufferOutputStream()
+    if kind.startswith("csv"):
+        csv.write_csv(_for_csv(table.cast(columns)), sink)
+    else:
+        jsonlines.write(table.cast(columns), sink)
+    text = sink.getvalue()
+    # Without a time, so that the same rows give the same bytes.
+    return pa.py_buffer(gzip.compress(text, 6, mtime=0)) if kind.endswith(".gz") else text
 
 
-def _text(kind: str) -> _Text:
-    return _TEXTS[kind.partition(".")[0]]
+def _for_csv(table: pa.Table) -> pa.Table:
+    """The columns in types that Arrow's CSV writer knows; moments in UTC."""
+    if table.num_columns == 1:
+        # A null alone would be a blank line, which readers skip.
+        (name,) = table.column_names
+        return pa.table({name: pc.fill_null(table[name].cast(pa.large_string()), "")})
+    for index, field in enumerate(table.schema):
+        kind = field.type
+        if is_text(kind):
+            kind = pa.large_string()
+        elif pa.types.is_timestamp(kind) and kind.tz:
+            kind = pa.timestamp(kind.unit, "UTC")
+        table = table.set_column(index, field.name, table[index].cast(kind))
+    return table
