@@ -224,7 +224,7 @@ def _revocation(line: dict[str, Any], why: str) -> Revoked:
         rows_quarantined=line["rows_quarantined"] or 0,
         cuts=line["cuts"] or 0,
         rows_left_out=line["rows_left_out"] or 0,
-        rows_partial=line.get("rows_partial") or 0,
+        rows_partial=line["rows_partial"] or 0,
     )
 
 

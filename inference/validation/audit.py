@@ -227,7 +227,7 @@ def _audit_shard(
         expect("input rows", rows_in + line["rows_left_out"], planned)
     expect("rows of the data part", line["data"]["rows"], line["rows_out"])
     expect("rows of the quarantine", lost.num_rows, line["rows_quarantined"])
-    expect("rows that some models could not score", found.rows_partial, line.get("rows_partial") or 0)
+    expect("rows that some models could not score", found.rows_partial, line["rows_partial"])
     expect("rows out and quarantined", line["rows_out"] + lost.num_rows, rows_in)
     if job.output.lineage:
         _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])

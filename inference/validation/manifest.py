@@ -284,9 +284,9 @@ def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
         rows_left_out=audited.rows_left_out,
         files_left_out=files_left_out,
         rows_partial=audited.rows_partial,
-        ceilings=lowest(filter(None, outcomes.seldom(table, "ceilings"))),
-        batch_bytes=least(outcomes.seldom(table, "batch_bytes")),
-        batch_tokens=least(outcomes.seldom(table, "batch_tokens")),
+        ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
+        batch_bytes=least(table["batch_bytes"].to_pylist()),
+        batch_tokens=least(table["batch_tokens"].to_pylist()),
         usage=outcomes.usage(table),
     )
 

@@ -170,7 +170,7 @@ def _score(
 def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np.ndarray, part: pa.Table) -> Rescored:
     """scored: as `_score` returns it."""
     job, now = spec.job, again.table()
-    worse = again.failed - line["rows_quarantined"] - (line.get("rows_partial") or 0)
+    worse = again.failed - line["rows_quarantined"] - line["rows_partial"]
     found = Rescored(shards=1, rows=part.num_rows)
     if worse:
         found.first = f"{counted(worse, 'row')} of shard {line['shard']} could be scored at first, but not again"
