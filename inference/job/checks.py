@@ -19,9 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.job.accumulators import OWN_METRIC
-from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
-from nightjar.inference.job.sections import Section, as_tuple, once
+from nightjar.inference.job.label_sections import MOST_SLICED, OWN_METRIC, as_columns, as_key
+from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
 
 
@@ -112,6 +111,7 @@ class FilesCheck(Asked):
 
 AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
+
 
 MetricName = Literal[
     "auroc",
@@ -207,14 +207,6 @@ def _as_columns(value: Any) -> Any:
     return as_tuple(value)
 
 
-def as_key(value: Any) -> Any:
-    """The columns of a key: one, or a list of different ones."""
-    names = (value,) if isinstance(value, str) else as_tuple(value)
-    if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"must be a column or a list of columns, not {value!r}")
-    return once(names)
-
-
 class Window(Section):
     """The last published nights, of which the columns are taken together. last: how many."""
 
@@ -223,6 +215,7 @@ class Window(Section):
 
 BASELINE = "baseline"
 """The name of the run that `nightjar baseline` makes of a training set."""
+
 
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """The names that a run can have."""

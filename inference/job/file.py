@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.latelabels import LateLabels
+from nightjar.inference.job.label_sections import LateLabels
 from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.sections import Model
+from nightjar.inference.job.model_sections import Model
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.job.yamlfile import read_yaml
 from nightjar.inference.storage.registries import check_registered, is_registered
