@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,35 +70,21 @@ def _put_first(folder: Path) -> None:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    """Unload modules of another job that have the same names as modules of this folder."""
-    ours = {path.stem: path for path in folder.glob("*.py")}
-    ours |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
-    for top, path in ours.items():
-        file = getattr(sys.modules.get(top), "__file__", None)
-        if file is None or top == "__main__" or top in sys.stdlib_module_names or Path(file).absolute() == path:
-            continue
-        _forget(top)
-    for top in _namesakes_without_init(folder):
-        _forget(top)
-
-
-def _forget(top: str) -> None:
-    for name in [name for name in sys.modules if f"{name}.".startswith(f"{top}.")]:
-        del sys.modules[name]
-
-
-def _namesakes_without_init(folder: Path) -> set[str]:
-    """Packages without `__init__.py` of which a module is loaded from elsewhere, and has a namesake in this folder."""
-    found = set()
+    """Unload packages and modules of other folders that have the names of modules of this one."""
+    names = {path.name.removesuffix(".py") for path in folder.iterdir()} - set(sys.stdlib_module_names) - {"__main__"}
     for name, module in sys.modules.copy().items():
-        top, _, below = name.partition(".")
-        file = getattr(module, "__file__", None)
-        if not below or file is None or getattr(sys.modules.get(top), "__file__", None) is not None:
+        top, file = name.partition(".")[0], getattr(module, "__file__", None)
+        if top not in names or file is None or Path(file).absolute().is_relative_to(folder):
             continue
-        ours = folder.joinpath(top, *below.split(".")).with_suffix(".py")
-        if Path(file) != ours and ours.is_file():
-            found.add(top)
-    return found
+        # A package without `__init__.py` may be spread over several folders.
+        ours = (
+            folder / f"{top}.py",
+            folder / top / "__init__.py",
+            folder.joinpath(*name.split(".")).with_suffix(".py"),
+        )
+        if any(path.is_file() for path in ours):
+            for each in [each for each in sys.modules if f"{each}.".startswith(f"{top}.")]:
+                del sys.modules[each]
 
 
 _OURS = {"__main__", "nightjar"}
@@ -109,33 +96,21 @@ def modules_in(folder: str) -> dict[str, ModuleType]:
 
     A package without `__init__.py` has no file, and would keep its modules: it counts by its folders.
     """
-    base, found = os.path.realpath(folder).rstrip("/") + "/", {}
-    places: dict[str, str] = {}
-    inside: dict[str, bool] = {}  # asked once of each folder: a process has thousands of modules
+    base = os.path.realpath(folder).rstrip("/") + "/"
 
+    @cache  # a process has thousands of modules, and few folders
     def is_inside(place: str) -> bool:
-        if place not in inside:
-            at = f"{_real(place, places)}/"
-            inside[place] = at.startswith(base) and "site-packages" not in at[len(base) :]
-        return inside[place]
+        real = f"{os.path.realpath(place)}/"
+        return real.startswith(base) and "site-packages" not in real[len(base) :]
 
+    found = {}
     for name, module in sys.modules.copy().items():  # whole, because other threads import meanwhile
         file = getattr(module, "__file__", None)
         if file:
-            its = [file.rpartition("/")[0] or os.path.dirname(file)]  # noqa: PTH120 (of "/a.py" it is the root)
+            its = [os.path.dirname(file)]  # noqa: PTH120 (pathlib takes ten times as long)
         else:
             # Of an object that only stands for a module any other attribute may be an error.
             its = [each for each in getattr(module, "__dict__", {}).get("__path__") or () if isinstance(each, str)]
         if any(map(is_inside, its)) and name.partition(".")[0] not in _OURS:
             found[name] = module
     return found
-
-
-def _real(folder: str, known: dict[str, str]) -> str:
-    """As `os.path.realpath`, but a folder that many have in common is asked once. known: what was found so far."""
-    if folder not in known:
-        above, _, name = folder.rpartition("/")
-        plain = folder.startswith("/") and above and name not in ("", ".", "..")
-        at = f"{_real(above, known)}/{name}" if plain else ""
-        known[folder] = at if at and not os.path.islink(at) else os.path.realpath(folder)  # noqa: PTH114 (as above)
-    return known[folder]

@@ -77,7 +77,7 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         if publish.numbers(storage, output)[-1:] == [now.number]:
             if places.unfinished != unfinished:
                 _keep_unfinished(storage, output, places.unfinished)
-            return "; ".join(filter(None, [problem, *places.problems, *places.swept]))
+            return "; ".join(filter(None, [problem, places.problem(), *places.swept]))
         dates = dates | places.unfinished
         shown, now = now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
@@ -126,8 +126,8 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
 class _Places:
     """The folders for readers of one output, for one snapshot.
 
-    nights: the snapshot's nights, computed once. swept: what was deleted beside the parts, in sentences. folders: those
-    that are where a link belongs. refused: why dates could not be written. unfinished: the dates of both.
+    nights: the snapshot's nights, computed once. swept: what was deleted beside the parts, in sentences. refused: why
+    links or dates could not be written. unfinished: these dates.
     """
 
     storage: Storage
@@ -136,27 +136,15 @@ class _Places:
     now: Snapshot
     nights: dict[str, str]
     swept: list[str] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
     _latest: list[PublishedNight] = field(default_factory=list)
 
-    @property
-    def problems(self) -> list[str]:
-        """What is left to do, in sentences for a person."""
-        folders, refused = sorted(self.folders), sorted(self.refused)
-        said = []
-        if folders:
-            what, them, links = "a folder where a link belongs", "it", "the link"
-            if len(folders) > 1:
-                what, them, links = "folders where links belong", "them, or all of latest/ and dates/,", "the links"
-            said.append(
-                f"{_some(folders)} {'is' if len(folders) == 1 else 'are'} {what}, as after a copy that followed links: "
-                f"remove {them} if nobody keeps files of their own there; `nightjar files JOB` then makes {links}"
-            )
-        if refused:
-            said.append(f"dates/ is not complete, the next command tries again: {_some(refused)}")
-        return said
+    def problem(self) -> str:
+        """What is left to do, for a person; empty if nothing is."""
+        more = f" and {len(self.refused) - _NAMED:,} more" if len(self.refused) > _NAMED else ""
+        said = ", ".join(sorted(self.refused)[:_NAMED]) + more
+        return f"latest/ and dates/ are not complete, the next command tries again: {said}" if said else ""
 
     def show_date(self, date: str) -> None:
         """Write the folder of a date, or empty it if nothing is published for the date. What cannot be written of it
@@ -196,17 +184,25 @@ class _Places:
         return night
 
     def _show(self, place: str, view: str, night: PublishedNight | None) -> bool:
-        """Returns whether every link could be made, or taken away: none of them keeps the files from being written."""
-        whole = True
-        if is_local(place):
-            whole = self._link(place, night, DATA, DATA)
-            for form in EXPORTS:
-                exported = night if night and form in night.exports else None
-                whole = self._link(place, exported, form, f"{exports.FOLDER}/{form}") and whole
+        """Returns whether every link could be made, or taken away. No link keeps the files from being written."""
+        blocked = []
+        for name in (DATA, *EXPORTS) if is_local(place) else ():
+            # A copy that followed links has folders in their place.
+            if localstore.is_folder(join(place, name)):
+                blocked.append(
+                    f"{join(place, name)} is a folder where a link belongs (remove it if nobody keeps files of their "
+                    "own there; `nightjar files JOB` then makes the link)"
+                )
+            elif name == DATA:
+                self._link(place, night, DATA, DATA)
+            else:
+                exported = night if night and name in night.exports else None
+                self._link(place, exported, name, f"{exports.FOLDER}/{name}")
+        self.refused.extend(blocked)
         self._put(join(place, LINKS), night.as_links() if night and night.run else None)
         self._put(join(place, VIEW), night.as_view(view) if night else None)
         self._put(join(place, FILES), night.as_json() if night else None)
-        return whole
+        return not blocked
 
     def _put(self, uri: str, text: str | None) -> None:
         """Make the object contain this text, or delete it for None."""
@@ -222,34 +218,23 @@ class _Places:
         if not same:
             self.storage.write(uri, data)
 
-    def _link(self, place: str, night: PublishedNight | None, name: str, folder: str) -> bool:
+    def _link(self, place: str, night: PublishedNight | None, name: str, folder: str) -> None:
         """Point a link at a folder of the night's revision: that of its data, or of a form of its exports.
 
         Until the data folder has been swept, it may have parts that are not published. Until then the link still leads
-        to an earlier night, unless readers must not see that night any more. A folder of its name is data that a person
-        copied there, and is left. Returns whether there is none.
+        to an earlier night, unless readers must not see that night any more.
         """
         link, root = join(place, name), self.output.rstrip("/")
         up = "../" * place.removeprefix(root).count("/")
-        if localstore.is_folder(link):
-            self.folders.append(link)
-            return False
         there = localstore.read_link(link)
         if night and night.data:
             # A relative link, because the output may be moved, or mounted elsewhere.
             wanted = f"{up}{night.folder.removeprefix(root + '/')}/{folder}"
             if there != wanted:
                 localstore.replace_link(link, wanted)
-            return True
+            return
         if there is None:
-            return True
+            return
         published = {f"{up}{folder_of(run, entry)}/{folder}" for run, entry in self.now.runs.items()}
         if not (night and night.run and there in published):
             self.storage.delete([link])
-        return True
-
-
-def _some(said: list[str]) -> str:
-    """The first of them, and the number of the others."""
-    more = f" and {len(said) - _NAMED:,} more" if len(said) > _NAMED else ""
-    return ", ".join(said[:_NAMED]) + more

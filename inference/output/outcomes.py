@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.jsonform import of_json
-from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas

@@ -18,8 +18,7 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
-from nightjar.inference.ledger.ledger import Ledger, replay
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.output import exports
 from nightjar.inference.output.keptanswers import ANSWERS
 from nightjar.inference.output.outcomes import outcomes, part_names

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published, Question
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.validation.gates import GateResult
 

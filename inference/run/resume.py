@@ -15,8 +15,8 @@ from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.drawing import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs

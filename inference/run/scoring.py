@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,15 +16,15 @@ from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.input.sources.reading import doubts
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Doing
+from nightjar.inference.ledger.lines import Doing, Line, Packages, Preflight
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import publications, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
-from nightjar.inference.run import external_reads
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
@@ -50,6 +50,8 @@ from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.witness import Seen, sentences
+from nightjar.inference.witness.records import UNSURE
 
 
 def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:
@@ -118,7 +120,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
         canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
-        external_reads.learn(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
+        keep_external_reads(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
         if canary.shards:
             tried = campaign.try_each(canary.shards)
             with watch.during("canary"):
@@ -305,3 +307,42 @@ def doubting(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[None]:
         for doubt in doubts(spec.storage, spec.job, places, spec.schema):
             error.add_note(doubt)
         raise
+
+
+_BEFORE = (
+    ". This run has results that were scored in this way. After a change of code, model or job they are scored again; "
+    "after any other change, only with --fresh"
+)
+
+
+def keep_external_reads(
+    job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter, remembered: int = 0
+) -> None:
+    """Keep in the ledger what preflight noticed beyond the run's identity, or refuse it if the job is strict.
+
+    notes: preflight's other notes. remembered: as in `Preflight`.
+
+    Raises:
+        JobError: The job is strict, and something was noticed now, or while the run's results were scored.
+    """
+    about = writer.state.about
+    refuse_external_reads(job, loaded.outside)
+    refuse_external_reads(job, about.outside.all(), _BEFORE)
+    lines: list[Line] = [*about.noticed(loaded.outside)]
+    # If nothing is left to score, nothing was loaded.
+    if loaded.packages and loaded.packages != about.tried:
+        lines.append(Packages(loaded.packages))
+    if loaded.packages and (tuple(notes) != about.preflight or remembered not in {0, about.remembered}):
+        lines.append(Preflight(tuple(notes), remembered))
+    if lines:
+        writer.append(lines)
+
+
+def refuse_external_reads(job: Job, outside: Iterable[Seen], also: str = "") -> None:
+    """Refuse a strict job if something was noticed. also: added to the message.
+
+    Raises:
+        JobError: Something was noticed; the message lists it.
+    """
+    if job.identity.strict and (found := [seen for seen in outside if seen.kind not in UNSURE]):
+        raise JobError(f"identity: strict: {'; '.join(sentences(found))}{also}")

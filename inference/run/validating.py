@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -23,10 +23,11 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
+from nightjar.inference.metrics.slices import Slices
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
-from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict
@@ -42,6 +43,7 @@ from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.refused import keep_refused
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
+from nightjar.inference.validation.violating_rows import with_replays
 
 T = TypeVar("T")
 
@@ -276,3 +278,45 @@ def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:
     manifest = read_manifest(request.storage, request.output, entry)
     shards = f"runs/{request.run_id}/r{entry.revision}/{manifest.shards.file}"
     return Verdict(entry.revision, epoch, manifest.gates, manifest.metrics, entry.manifest, entry.checksum, shards)
+
+
+def collected(
+    request: RunRequest,
+    found: gates.Found,
+    audited: Audited,
+    table: pa.Table,
+    others: Mapping[str, gates.Baseline],
+) -> gates.Evidence:
+    """The evidence, without what has its own step: rescored shards, repeated keys, answers of the user's checks.
+
+    table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
+    """
+    metrics = Metrics.from_bytes(audited.metrics)
+    slices = Slices.from_bytes(audited.slices) if audited.slices else None
+    return gates.Evidence(
+        found,
+        shards=table.num_rows,
+        rows_in=audited.rows_in,
+        rows_quarantined=audited.rows_quarantined,
+        rows_partial=audited.rows_partial,
+        columns=metrics.columns,
+        offenders=with_replays(request.job_path, request.words, table, audited.offenders),
+        usage=outcomes.usage(table),
+        evaluation=slices.whole if slices and slices.whole else metrics.evaluation,
+        profile=audited.profile.profile() if audited.profile else None,
+        slices=slices,
+        baselines=others,
+    )
+
+
+def figures(audited: Audited) -> Figures:
+    """All metrics of the shards that were audited."""
+    found = replace(
+        Metrics.from_bytes(audited.metrics).results(),
+        profile=audited.profile.profile().results() if audited.profile else {},
+    )
+    if not audited.slices:
+        return found
+    slices = Slices.from_bytes(audited.slices)
+    whole = slices.whole.results() if slices.whole else found.evaluation
+    return replace(found, evaluation=whole, slices=slices.results())

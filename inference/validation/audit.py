@@ -26,9 +26,17 @@ from nightjar.inference.metrics.profile import Described
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
-from nightjar.inference.output.datapart import DataPart, expect, read_data
 from nightjar.inference.output.outcomes import FILES
-from nightjar.inference.output.parts import MODEL, SHARD_KEY, checksum, read_metrics, read_part
+from nightjar.inference.output.parts import (
+    MODEL,
+    SHARD_KEY,
+    DataPart,
+    checksum,
+    expect,
+    read_data,
+    read_metrics,
+    read_part,
+)
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.unique import KeyNotes, Spill

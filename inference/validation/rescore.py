@@ -25,8 +25,7 @@ from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.output.datapart import read_data
-from nightjar.inference.output.parts import MODEL, read_part
+from nightjar.inference.output.parts import MODEL, read_data, read_part
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.agreement import differences
 from nightjar.inference.scoring.assembly import Assembly

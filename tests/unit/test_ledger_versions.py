@@ -21,10 +21,9 @@ import pytest
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs, decode, encode
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.state import State
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
