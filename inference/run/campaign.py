@@ -39,7 +39,7 @@ from nightjar.inference.ledger.lines import Line
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
 from nightjar.inference.output.keptanswers import discard
-from nightjar.inference.output.space import LOOK_S, check_room
+from nightjar.inference.output.owner import LOOK_S, check_room
 from nightjar.inference.records import (
     UNREADABLE,
     Crumb,

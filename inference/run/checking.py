@@ -17,7 +17,6 @@ from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
-from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.resume import probe_output
@@ -96,7 +95,6 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         JobError, ClusterError: Something must be changed first.
     """
     probe_output(request)
-    check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
     unknown = discovery.uncounted or request.job.input.where
     spec = worker_spec(request, discovery.schema, rows=None if unknown else discovery.rows)

@@ -20,16 +20,15 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing, Line, Packages, Preflight
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.output import publications, targets
+from nightjar.inference.output import latest_view, publications, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
-from nightjar.inference.run.publishing import commit_tables, finish_publication, mend_places
+from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
@@ -113,7 +112,6 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         only = frozenset(request.shards)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
-        check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
         placement = engine.place(request.job, loaded.timed)
@@ -153,8 +151,9 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     newest = revs.newest_revision(request.storage, request.run_uri)
     settled = newest is not None and finish_publication(request, newest)
     now = publish.newest(request.storage, request.output) if newest is None else None
-    # If this fails now, it is tried again, and reported, when this run is published.
-    mend_places(request, now, settled=settled)
+    # An earlier command may have published and ended before this. If it fails now, this run's publication reports it.
+    date = request.date if settled else None
+    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
     commit_tables(request)
     return newest, now
 
