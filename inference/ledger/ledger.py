@@ -7,6 +7,7 @@ The first line of a segment names its format, epoch and writer; each further lin
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -143,12 +144,36 @@ _FORMAT = 1
 _READERS = 16
 
 
-class Ledger:
-    """The ledger for readers: anybody may replay it."""
+_KEPT_BYTES = 2 << 20
+"""The most bytes of a ledger that are kept in memory; segments never change. The rest is read again when needed."""
 
-    def __init__(self, storage: Storage, revision_uri: str) -> None:
+
+class _Kept:
+    """The segments of a ledger that were read first, as many as `_KEPT_BYTES` allows."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, Segment] = {}
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> Segment | None:
+        return self._segments.get(number)
+
+    def add(self, segment: Segment, size: int) -> None:
+        with self._lock:
+            if segment.number not in self._segments and self._size + size <= _KEPT_BYTES:
+                self._segments[segment.number] = segment
+                self._size += size
+
+
+class Ledger:
+    """The ledger for readers: anybody may replay it. A reader does not read a small ledger again."""
+
+    def __init__(self, storage: Storage, revision_uri: str, before: Ledger | None = None) -> None:
+        """before: the same ledger, which was read through another storage."""
         self.storage = storage
         self.uri = join(revision_uri, "ledger")
+        self._kept: _Kept = before._kept if before is not None else _Kept()
 
     def segment_uri(self, number: int) -> str:
         """The URI of segment `number`."""
@@ -160,13 +185,17 @@ class Ledger:
 
     def read(self, number: int) -> Segment:
         """One segment."""
-        return read_control(
+        if (kept := self._kept.get(number)) is not None:
+            return kept
+        segment, size = read_control(
             self.storage,
             self.segment_uri(number),
-            lambda raw: _decode(number, raw),
+            lambda raw: (_decode(number, raw), len(raw)),
             "a ledger segment",
             "restore it, or continue the run with that version",
         )
+        self._kept.add(segment, size)
+        return segment
 
     def write(self, segment: Segment) -> None:
         """Create a segment.
@@ -179,6 +208,7 @@ class Ledger:
         lines = [json.dumps(record, separators=(",", ":"), ensure_ascii=False) for record in records]
         raw = "\n".join(lines).encode(errors="backslashreplace")
         self.storage.create(self.segment_uri(segment.number), raw)
+        self._kept.add(segment, len(raw))
 
     def segments(self, after: int = 0) -> Iterator[Segment]:
         """Segments beyond `after` in order, with a bounded number of them in memory."""
