@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self, get_args
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.job.label_sections import MOST_SLICED, OWN_METRIC, as_columns, as_key
+from nightjar.inference.job.label_sections import METRICS, MOST_SLICED, OWN_METRIC, as_columns, as_key
 from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
 
@@ -113,42 +114,15 @@ AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
 
-MetricName = Literal[
-    "auroc",
-    "average_precision",
-    "log_loss",
-    "brier",
-    "ece",
-    "accuracy",
-    "precision",
-    "recall",
-    "f1",
-    "rmse",
-    "mae",
-    "bias",
-    "r2",
-    "macro_precision",
-    "macro_recall",
-    "macro_f1",
-    "weighted_precision",
-    "weighted_recall",
-    "weighted_f1",
-    "micro_precision",
-    "micro_recall",
-    "micro_f1",
-    "ndcg",
-    "mrr",
-    "map",
-]
-"""The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
+METRIC_NAMES = tuple(dict.fromkeys(chain.from_iterable(METRICS.values())))
+"""The metrics that a gate may ask for; `METRICS` says for which labels."""
 
 
 def _known_metric(value: str) -> str:
-    names = get_args(MetricName)
-    if value not in names and not re.fullmatch(OWN_METRIC, value):
+    if value not in METRIC_NAMES and not re.fullmatch(OWN_METRIC, value):
         raise ValueError(
-            f"must be {listed(names, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
-            f"{nearest(value, names)}"
+            f"must be {listed(METRIC_NAMES, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
+            f"{nearest(value, METRIC_NAMES)}"
         )
     return value
 
@@ -156,7 +130,7 @@ def _known_metric(value: str) -> str:
 Metric = Annotated[
     str,
     AfterValidator(_known_metric),
-    WithJsonSchema({"anyOf": [{"enum": list(get_args(MetricName))}, {"pattern": OWN_METRIC}], "type": "string"}),
+    WithJsonSchema({"anyOf": [{"enum": list(METRIC_NAMES)}, {"pattern": OWN_METRIC}], "type": "string"}),
 ]
 """A metric of the labels, or a figure of an accumulator."""
 

@@ -41,9 +41,6 @@ _CHOICES = {
     "{rows: {min: 1000}}",
 }
 
-_LONGEST = {"name": 100, "uses": 200}
-"""The longest values, in characters, of keys that become names of files and pages."""
-
 
 def load_job(path: str | Path) -> Job:
     """Read and validate a job file.
@@ -70,13 +67,6 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
         job = Job.model_validate(content)
     except ValidationError as error:
         raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job, _CHOICES))) from None
-    sections: dict[str, Any] = {"": job, "preprocess.": job.preprocess}
-    for key, model in job.models_by_key().items():
-        sections |= {f"{key}.": model, f"{key}.preprocess.": getattr(model, "preprocess", None)}
-    for key, section in sections.items():
-        for name, most in _LONGEST.items():
-            if len(getattr(section, name, None) or "") > most:
-                raise JobError(f"{path}: {key}{name}: is longer than {most} characters")
     job = _placed(_with_documents(job, path.parent), path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)

@@ -97,7 +97,7 @@ class Job(Section):
     open dates.
     """
 
-    name: str
+    name: str = Field(max_length=100)
     input: Input
     model: Model = Field(default=_NONE)
     models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS)

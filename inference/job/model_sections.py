@@ -25,7 +25,7 @@ class Model(Section):
     code: patterns, as in `.gitignore`, for further files of the job's folder that score; `!` leaves files out.
     """
 
-    uses: str = Field(min_length=1)
+    uses: str = Field(min_length=1, max_length=200)
     path: str | None = None
     version: str | None = None
     features: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -137,7 +137,7 @@ class Preprocess(Section):
     number; by default as many as keep the model busy and the cluster has CPUs for.
     """
 
-    uses: str = ""
+    uses: str = Field(default="", max_length=200)
     options: dict[str, Any] = Field(default={})
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     placement: Literal["auto", "fused", "staged"] = "auto"

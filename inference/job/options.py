@@ -115,7 +115,7 @@ def _validator() -> Any:
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {"array": lambda _, value: isinstance(value, list | tuple), "integer": lambda _, value: type(value) is int}
     )
-    return validators.extend(Draft202012Validator, type_checker=types)
+    return validators.extend(Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
 
 
 def _is_mapping(value: Any) -> bool:

@@ -20,7 +20,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing, Line, Packages, Preflight
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.output import latest_view, publications, targets
+from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Piece
@@ -30,7 +30,7 @@ from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored
+from nightjar.inference.run.results import Scored, timed
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     check_shards,
@@ -65,12 +65,11 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     models = len(request.job.each)
     if progress.backoffs.rows:
         return progress.ceilings or (progress.backoffs.rows,) * models
-    runs = publications.newest(request.storage, request.output).runs
-    if not runs:
+    now = publish.newest(request.storage, request.output)
+    if (latest := now.latest()) is None:
         return ()
-    latest = max(runs, key=lambda run: (runs[run].date, run == runs[run].date, run))
     try:
-        manifest = read_manifest(request.storage, request.output, runs[latest])
+        manifest = read_manifest(request.storage, request.output, now.runs[latest])
     except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
         return ()
     totals = manifest.totals
@@ -93,7 +92,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     if request.shards:
         check_shards(request, discovery, identity, newest, number)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
-        return _in_all(_finished(request, newest, identity.fingerprint), watch)
+        return timed(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
@@ -137,7 +136,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             again=writer.state.about.again,
             workers=campaign.crew.most,
         )
-    return _in_all(scored, watch)
+    return timed(scored, watch)
 
 
 def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snapshot | None]:
@@ -178,12 +177,6 @@ def _spec_of(
         described=writer.state.planned.described,
         ceilings=limits,
     )
-
-
-def _in_all(scored: Scored, watch: Stopwatch) -> Scored:
-    """With the time that it took."""
-    took = watch.claim()
-    return replace(scored, seconds=sum(took.values()), took=took)
 
 
 def was_published(request: RunRequest) -> bool:

@@ -30,7 +30,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, Verdict
+from nightjar.inference.run.results import Scored, Verdict, timed
 from nightjar.inference.run.resume import limited
 from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
@@ -57,8 +57,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
     """
     watch = Stopwatch("audit")
     uri = revs.revision_uri(request.run_uri, scored.revision)
-    if scored.finished:
-        return _in_all(_published_verdict(request, scored), watch)
+    if scored.published is not None:
+        return timed(verdict_of(request, scored.published, scored.epoch), watch)
     with (
         leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
@@ -66,7 +66,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         if writer.state.approved:
-            return _in_all(_approved_verdict(request, writer), watch)
+            # What a person has approved is published as that person saw it.
+            assert writer.state.question is not None
+            return timed(verdict_of(request, writer.state.question.published, writer.epoch), watch)
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
@@ -112,7 +114,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
-    return _in_all(verdict, watch)
+    return timed(verdict, watch)
 
 
 def _judged(
@@ -132,12 +134,6 @@ def _check_kept(request: RunRequest) -> None:
     for snapshot in request.scoring.snapshots:
         verify(request.storage, snapshot)
     verify_packages(request.job, request.scoring)
-
-
-def _in_all(verdict: Verdict, watch: Stopwatch) -> Verdict:
-    """With the time that it took."""
-    took = watch.claim()
-    return replace(verdict, seconds=sum(took.values()), took=took)
 
 
 def _ask(
@@ -259,18 +255,6 @@ def _check_folders(audited: Audited) -> None:
         hive.check_number(hive.folder_of(name) for name in outcomes.names_of(audited.files))
     except FoldersInvalid as error:
         raise RunFailed(str(error)) from None
-
-
-def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
-    """The verdict of a revision that was published before."""
-    assert scored.published is not None
-    return verdict_of(request, scored.published, scored.epoch)
-
-
-def _approved_verdict(request: RunRequest, writer: LedgerWriter) -> Verdict:
-    """What a person has approved, which is published as that person saw it."""
-    assert writer.state.question is not None
-    return verdict_of(request, writer.state.question.published, writer.epoch)
 
 
 def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:

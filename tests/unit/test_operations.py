@@ -70,7 +70,7 @@ KINDS = {
     "manifest": r"/manifest-\d+\.json$",
     "success": r"/_SUCCESS$",
     "revisions": r"^/out/runs/[^/]+$",
-    "not begun": r"/not-begun$",
+    "not begun": r"/not-begun\.json$",
     "output": r"^/out$",
     "nothing": r"^$",
 }
@@ -168,7 +168,7 @@ AGAIN = {
         "read manifest": 1,
     },
     "publish": {
-        "list not begun": 1,
+        "delete not begun": 1,
         "list parts": 1,
         "list publications": 3,
         "read manifest": 1,

@@ -199,7 +199,7 @@ def test_what_results_were_scored_with_is_known_to_whoever_takes_them_over(lake:
             assert now.notes == [SAID]
             now.score()
             now.publish()
-    assert [record["t"] for record in lake.records(3)].count("noticed") == 1
+    assert [record["t"] for record in lake.records(3)].count("seen") == 1
     assert now.writer.state.about.outside.all() == (RARE,)
 
 
@@ -242,7 +242,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
         campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"))
         campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"))
         campaign._journal.flush()
-    assert [record["name"] for record in lake.records() if record["t"] == "noticed"] == ["/logs"]
+    assert [record["name"] for record in lake.records() if record["t"] in {"noticed", "seen"}] == ["/logs"]
     learn(lake)
 
 
