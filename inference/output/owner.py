@@ -118,9 +118,6 @@ def check_writable(output: str) -> None:
     )
 
 
-LOOK_S = 5.0
-"""Seconds between two looks at the free space."""
-
 _RESERVE, _RESERVED_SHARE = 256 << 20, 0.02
 """The free space at which a run stops, in bytes or as a share of the disk: on a full disk no ledger can be written."""
 

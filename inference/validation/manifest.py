@@ -25,9 +25,8 @@ from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.manifests import RevisionFile, read_verified
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import newest_revision, revision_in, run_folder
+from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
 from nightjar.inference.storage.protocol import Storage, join

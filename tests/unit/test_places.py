@@ -17,7 +17,7 @@ from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
 from nightjar.inference.output import latest_view, nights, visibility
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage

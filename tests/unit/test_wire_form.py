@@ -32,8 +32,8 @@ from nightjar.inference.ledger.lines import (
     encode,
 )
 from nightjar.inference.metrics.figures import ColumnFigures
-from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
+from nightjar.inference.output.revisions import RevisionFile
 from nightjar.inference.records import Failed, Noticed, Part, Receipt
 from nightjar.inference.run import steps
 from nightjar.inference.storage.faults import FaultyStorage, pause

@@ -11,9 +11,8 @@ from functools import cache
 
 import pyarrow as pa
 
-from nightjar.inference.job.where.compiling import Compiler
+from nightjar.inference.job.where.compiling import Compiler, columns_named, parsed
 from nightjar.inference.job.where.conditions import Condition
-from nightjar.inference.job.where.parsing import columns_named, parsed
 
 __all__ = ["Condition", "columns_of", "condition", "on_some"]
 

@@ -32,10 +32,9 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.manifests import data_parts
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
 from nightjar.inference.output.publications import Snapshot
-from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.output.revisions import data_parts, revision_in
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
