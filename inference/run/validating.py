@@ -21,6 +21,7 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
+from nightjar.inference.ledger.progress import COUNTS
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.metrics.slices import Slices
@@ -218,11 +219,7 @@ def _revocation(line: dict[str, Any], why: str) -> Revoked:
         "PartDamaged",
         why,
         uri=line["pieces"][0]["uri"],
-        rows_out=line["rows_out"] or 0,
-        rows_quarantined=line["rows_quarantined"] or 0,
-        cuts=line["cuts"] or 0,
-        rows_left_out=line["rows_left_out"] or 0,
-        rows_partial=line["rows_partial"] or 0,
+        **{name: line[name] or 0 for name in COUNTS},
     )
 
 
