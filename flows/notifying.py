@@ -24,7 +24,7 @@ from nightjar.flows.pages.advice import mended, question_of, remedies
 from nightjar.flows.prefect_api.server import has_pages
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.job.notify import Occasion
+from nightjar.inference.job.deployment import Occasion
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.run.request import RunRequest

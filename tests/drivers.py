@@ -24,9 +24,8 @@ import pytest
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.ledger import Ledger, Segment, State
 from nightjar.inference.ledger.lines import Line, Published, Revoked, Split
-from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.records import Failed, Receipt

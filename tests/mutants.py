@@ -91,7 +91,7 @@ ROOMS = {
     "remarks": Room(("ledger/remarks.py",), unit("remarks")),
     "plan": Room(("input/plan.py",), unit("plan")),
     "publish": Room(
-        ("output/publications.py", "output/manifests.py", "output/owner.py"),
+        ("output/publications.py", "output/owner.py"),
         unit("publish", "owner", "ledger_versions", "evidence"),
     ),
     "audit": Room(

@@ -29,7 +29,7 @@ from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema

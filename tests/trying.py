@@ -23,7 +23,7 @@ def try_all(folder: str) -> None:
     import pandas  # noqa: F401 (by pyarrow, when it makes arrays of numpy's)
 
     import nightjar.inference.ledger.remarks
-    import nightjar.inference.run.external_reads
+    import nightjar.inference.run.scoring
     import nightjar.inference.run.steps
     import nightjar.inference.scoring.worker  # noqa: F401
     from nightjar.inference.witness.packages import loaded_packages
@@ -100,7 +100,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
     from nightjar.inference import witness
     from nightjar.inference.errors import JobError
-    from nightjar.inference.run import external_reads
+    from nightjar.inference.run import scoring
     from nightjar.inference.scoring.preflight import (
         Loaded,
         observed,
@@ -118,7 +118,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     if not isinstance(outcome, Loaded):
         return str(outcome), []
     try:
-        external_reads.refuse(spec.job, outcome.outside)
+        scoring.refuse_external_reads(spec.job, outcome.outside)
     except JobError as error:
         return str(error), []
     return outcome, witness.sentences(outcome.outside)

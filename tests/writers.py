@@ -21,9 +21,9 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.manifests import data_files
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.approving import answer
 from nightjar.inference.run.request import RunRequest

@@ -29,8 +29,7 @@ from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigur
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.history.run_status import shown_instead
 from nightjar.inference.history.run_tables import worded
-from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.tokenrates import TokenRates
+from nightjar.inference.ledger.progress import Progress, TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications

@@ -14,7 +14,7 @@ from nightjar.inference.run.account import SCORE, Account
 if TYPE_CHECKING:
     from nightjar.inference.history.run_status import Metric
     from nightjar.inference.history.run_tables import Incident, ShardLine
-    from nightjar.inference.ledger.tokenrates import TokenRates
+    from nightjar.inference.ledger.progress import TokenRates
     from nightjar.inference.metrics.figures import Distinct
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.language.prices import TokenPrices

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.ledger.lines import Decision
-from nightjar.inference.ledger.tokenrates import TokenRates
+from nightjar.inference.ledger.progress import TokenRates
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.visibility import Change

@@ -25,7 +25,7 @@ from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFail
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
-from nightjar.inference.job.imported import modules_in
+from nightjar.inference.job.finding import modules_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.logs.inprocess import InProcess
 from nightjar.inference.records import Event, Failed, Piece

@@ -23,8 +23,7 @@ from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
-from nightjar.inference.output.manifests import RevisionFile
-from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.output.revisions import RevisionFile, revision_in
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest

@@ -13,8 +13,8 @@ from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
 from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.ledger.state import State
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish

@@ -139,7 +139,7 @@ class RunReport:
             failed_attempts=len(failures),
             why=failures[-1].message if failures and missing else "",
             rows=next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), None),
-            quarantined=(line["rows_quarantined"] or 0) + (line.get("rows_partial") or 0),
+            quarantined=(line["rows_quarantined"] or 0) + (line["rows_partial"] or 0),
             retries_in_place=line["retries"] or 0,
             seconds=round(line["seconds"], 2) if line["seconds"] is not None else None,
             worker=line["worker"] or "",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self, get_args
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,9 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.job.accumulators import OWN_METRIC
-from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
-from nightjar.inference.job.sections import Section, as_tuple, once
+from nightjar.inference.job.label_sections import METRICS, MOST_SLICED, OWN_METRIC, as_columns, as_key
+from nightjar.inference.job.sections import Section, as_tuple
 from nightjar.inference.messages import listed, nearest
 
 
@@ -113,42 +113,16 @@ class FilesCheck(Asked):
 AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
-MetricName = Literal[
-    "auroc",
-    "average_precision",
-    "log_loss",
-    "brier",
-    "ece",
-    "accuracy",
-    "precision",
-    "recall",
-    "f1",
-    "rmse",
-    "mae",
-    "bias",
-    "r2",
-    "macro_precision",
-    "macro_recall",
-    "macro_f1",
-    "weighted_precision",
-    "weighted_recall",
-    "weighted_f1",
-    "micro_precision",
-    "micro_recall",
-    "micro_f1",
-    "ndcg",
-    "mrr",
-    "map",
-]
-"""The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
+
+METRIC_NAMES = tuple(dict.fromkeys(chain.from_iterable(METRICS.values())))
+"""The metrics that a gate may ask for; `METRICS` says for which labels."""
 
 
 def _known_metric(value: str) -> str:
-    names = get_args(MetricName)
-    if value not in names and not re.fullmatch(OWN_METRIC, value):
+    if value not in METRIC_NAMES and not re.fullmatch(OWN_METRIC, value):
         raise ValueError(
-            f"must be {listed(names, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
-            f"{nearest(value, names)}"
+            f"must be {listed(METRIC_NAMES, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
+            f"{nearest(value, METRIC_NAMES)}"
         )
     return value
 
@@ -156,7 +130,7 @@ def _known_metric(value: str) -> str:
 Metric = Annotated[
     str,
     AfterValidator(_known_metric),
-    WithJsonSchema({"anyOf": [{"enum": list(get_args(MetricName))}, {"pattern": OWN_METRIC}], "type": "string"}),
+    WithJsonSchema({"anyOf": [{"enum": list(METRIC_NAMES)}, {"pattern": OWN_METRIC}], "type": "string"}),
 ]
 """A metric of the labels, or a figure of an accumulator."""
 
@@ -207,14 +181,6 @@ def _as_columns(value: Any) -> Any:
     return as_tuple(value)
 
 
-def as_key(value: Any) -> Any:
-    """The columns of a key: one, or a list of different ones."""
-    names = (value,) if isinstance(value, str) else as_tuple(value)
-    if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"must be a column or a list of columns, not {value!r}")
-    return once(names)
-
-
 class Window(Section):
     """The last published nights, of which the columns are taken together. last: how many."""
 
@@ -223,6 +189,7 @@ class Window(Section):
 
 BASELINE = "baseline"
 """The name of the run that `nightjar baseline` makes of a training set."""
+
 
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """The names that a run can have."""

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.latelabels import LateLabels
+from nightjar.inference.job.label_sections import LateLabels
 from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.sections import Model
+from nightjar.inference.job.model_sections import Model
 from nightjar.inference.job.sentences import sentences
-from nightjar.inference.job.yamlfile import read_yaml
 from nightjar.inference.storage.registries import check_registered, is_registered
 from nightjar.inference.storage.signatures import location
 
 _WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
+
+
 _UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
+
+
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
     "models[].batch_size": "auto or a number of rows, 1 or more",
@@ -40,9 +45,6 @@ _CHOICES = {
     "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
     "{rows: {min: 1000}}",
 }
-
-_LONGEST = {"name": 100, "uses": 200}
-"""The longest values, in characters, of keys that become names of files and pages."""
 
 
 def load_job(path: str | Path) -> Job:
@@ -70,13 +72,6 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
         job = Job.model_validate(content)
     except ValidationError as error:
         raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job, _CHOICES))) from None
-    sections: dict[str, Any] = {"": job, "preprocess.": job.preprocess}
-    for key, model in job.models_by_key().items():
-        sections |= {f"{key}.": model, f"{key}.preprocess.": getattr(model, "preprocess", None)}
-    for key, section in sections.items():
-        for name, most in _LONGEST.items():
-            if len(getattr(section, name, None) or "") > most:
-                raise JobError(f"{path}: {key}{name}: is longer than {most} characters")
     job = _placed(_with_documents(job, path.parent), path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)
@@ -100,18 +95,15 @@ def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
             "output.uri: has a {date}, so each night is in a place of its own, where no other run is found to compare "
             "with; take the {date} out of it"
         )
-    for uri in inputs:
-        check_database(uri, "--input") if is_database(uri) else check_place(uri, "--input", web=True)
-    uri, *others = (absolute(each, Path.cwd(), pattern=True) for each in inputs)
-    changed: dict[str, Any] = {"uri": uri, "others": tuple(others), "list_": None, "lines": (), "wait": None}
-    given = job.input.model_copy(update=changed)
+    named = _named_inputs(inputs, "--input")
+    given = job.input.model_copy(update={**named, "wait": None})
     # The input of nights is no code of this run either.
     source, target, *more = job.templates
     return job.model_copy(
         update={
             "input": given,
             "places": (*job.places, *filter(None, (fixed(each, Path.cwd()) for each in inputs))),
-            "templates": tuple(map(location, (uri, target, *others, source, *more))),
+            "templates": tuple(map(location, (given.uri, target, *given.others, source, *more))),
             "judged": False,
         }
     )
@@ -127,18 +119,27 @@ def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[st
         JobError: Nobody says where the labels are, or a place is none.
     """
     named = job.late_labels.input if job.late_labels else None
-    for uri in labels:
-        check_database(uri, "--labels") if is_database(uri) else check_place(uri, "--labels", web=True)
     if labels:
-        uri, *others = (absolute(each, Path.cwd(), pattern=True) for each in labels)
-        changed: dict[str, Any] = {"uri": uri, "others": tuple(others), "list_": None, "lines": ()}
-        given = named.model_copy(update=changed) if named else Input(uri=uri).model_copy(update=changed)
+        fields = _named_inputs(labels, "--labels")
+        given = (named or Input(uri=fields["uri"])).model_copy(update=fields)
     elif named:
         given = named
     else:
         raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
     given = given.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date))
     return job.model_copy(update={"input": given.model_copy(update={"declared": {**typed, **given.declared}})})
+
+
+def _named_inputs(uris: Sequence[str], option: str) -> dict[str, Any]:
+    """The fields of an input for places of the command line, which are relative to the current folder.
+
+    Raises:
+        JobError: One is no place.
+    """
+    for uri in uris:
+        check_database(uri, option) if is_database(uri) else check_place(uri, option, web=True)
+    first, *others = (absolute(each, Path.cwd(), pattern=True) for each in uris)
+    return {"uri": first, "others": tuple(others), "list_": None, "lines": ()}
 
 
 def _with_documents(job: Job, folder: Path) -> Job:
@@ -230,3 +231,116 @@ def _check_comparisons(job: Job, path: Path) -> None:
                 f"{path}: checks[{index}].{key}: output.uri has a {{date}}, so each night is published in a "
                 "place of its own and none is the last; take the {date} out of it" + instead
             )
+
+
+MAX_BYTES = 1 << 20
+"""The largest job file, in bytes."""
+
+
+_ADVICE = "; text with braces, brackets, `: ` or ` #` stands in quotes, and lines are indented by spaces"
+
+
+_MAX_VALUES, _MAX_LEVELS = 100_000, 50
+"""The most values and levels of a job file with its aliases expanded; ten lines of YAML can expand to fill the
+memory."""
+
+
+def read_yaml(path: Path, what: str = "job file") -> Any:
+    """Read the content of a file. what: it is, for messages.
+
+    Raises:
+        JobError: it cannot be read, is too large, or is not YAML.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        text = raw.decode()
+    except FileNotFoundError:
+        raise JobError(f"{path}: no such {what}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"{path}: cannot be read: {error}") from error
+    if len(raw) > MAX_BYTES:
+        raise JobError(f"{path}: is no {what}: it is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise JobError(f"{path}: {_not_yaml(error)}") from error
+    except RecursionError:
+        raise JobError(f"{path}: not valid YAML: it is nested too deeply") from None
+
+
+_BOOL, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+
+
+_WORDS = {"on", "off", "yes", "no"}
+"""Words that PyYAML takes for true and false, and YAML since 1.2 for text; as keys they are text, as in `notify.on`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses duplicate keys, and values that expand without bound."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _weigh(node, {})
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+            # What PyYAML raises for 2026-02-30, which looks like a date, or for `!!int x`.
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value!r:.60} is no {kind}; write text in quotes", node.start_mark
+            ) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == _BOOL and key_node.value.lower() in _WORDS:
+                key_node.tag = _TEXT
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} must be text; write it in quotes", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _weigh(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
+    """The number of values of a node with its aliases expanded, and their depth.
+
+    Raises:
+        ConstructorError: They are too many, too deep, or endless.
+    """
+    if node in known:
+        return known[node]
+    # Until the node is weighed, an alias to it from inside finds it too deep.
+    known[node] = (0, _MAX_LEVELS)
+    inner = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+    values, levels = 1, 0
+    for child in inner if isinstance(node, yaml.CollectionNode) else ():
+        more, depth = _weigh(child, known)
+        values, levels = values + more, max(levels, depth)
+    known[node] = values, levels + 1
+    if values > _MAX_VALUES or levels + 1 > _MAX_LEVELS:
+        most = f"{_MAX_VALUES:,} values" if values > _MAX_VALUES else f"{_MAX_LEVELS} levels"
+        raise yaml.constructor.ConstructorError(
+            None, None, f"with its aliases written out it has more than {most}", node.start_mark
+        )
+    return known[node]
+
+
+def _not_yaml(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"not valid YAML: {' '.join(str(error).split())}"
+    mark = error.problem_mark
+    # The faults that are found here say what to write; most of the parser's have one of a few causes.
+    advice = "" if isinstance(error, yaml.constructor.ConstructorError) else _ADVICE
+    return f"line {mark.line + 1}, column {mark.column + 1}: not valid YAML: {error.problem}{advice}"

@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.accumulators import Accumulators, accumulator_of, check_own
 from nightjar.inference.job.checks import (
     AnswersCheck,
     Approval,
@@ -25,23 +24,28 @@ from nightjar.inference.job.checks import (
     MetricCheck,
     UniqueCheck,
 )
-from nightjar.inference.job.cost import Cost
-from nightjar.inference.job.evaluating import BESIDE, METRICS, MOST_SLICED, Evaluating
+from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.latelabels import LateLabels
+from nightjar.inference.job.label_sections import (
+    BESIDE,
+    METRICS,
+    MOST_SLICED,
+    Accumulators,
+    Evaluating,
+    LateLabels,
+    accumulator_of,
+    check_own,
+)
 from nightjar.inference.job.locations import fill
-from nightjar.inference.job.notify import Notify
-from nightjar.inference.job.preprocess import Preprocess
-from nightjar.inference.job.schedule import Schedule
+from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
+from nightjar.inference.job.resources import Cost, Resources
 from nightjar.inference.job.seams import FRAMEWORKS, OWN
 from nightjar.inference.job.sections import (
     LINEAGE,
     IdentityRules,
-    Model,
     Output,
     Profiling,
     Rescoring,
-    Resources,
     Retry,
     Section,
     as_tuple,
@@ -49,7 +53,6 @@ from nightjar.inference.job.sections import (
     once,
     profiled_columns,
 )
-from nightjar.inference.job.several import NamedModel
 from nightjar.inference.messages import listed, nearest
 
 _NONE: Any = None
@@ -94,7 +97,7 @@ class Job(Section):
     open dates.
     """
 
-    name: str
+    name: str = Field(max_length=100)
     input: Input
     model: Model = Field(default=_NONE)
     models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS)

@@ -6,9 +6,9 @@ The check of a job, the JSON Schema of the job file and the tables in the docs a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from nightjar.inference.errors import JobError
@@ -104,33 +104,18 @@ def check(
 
 def fits(value: Any, schema: Mapping[str, Any]) -> bool:
     """Whether a value conforms to the schema of an option."""
-    if "anyOf" in schema:
-        return any(fits(value, each) for each in schema["anyOf"])
-    if "enum" in schema:
-        return any(type(value) is type(each) and value == each for each in schema["enum"])
-    kind = schema["type"]
-    if kind == "array":
-        return (
-            isinstance(value, list | tuple)
-            and len(value) >= schema["minItems"]
-            and all(fits(each, schema["items"]) for each in value)
-            and len(value) <= schema.get("maxItems", len(value))
-            and (not schema.get("uniqueItems") or len(set(value)) == len(value))
-        )
-    if kind == "string":
-        pattern = re.compile(schema.get("pattern", ""))
-        return isinstance(value, str) and len(value) >= schema.get("minLength", 0) and bool(pattern.search(value))
-    if kind in {"integer", "number"}:
-        of_kind = type(value) is int or (kind == "number" and type(value) is float)
-        return of_kind and schema["minimum"] <= value <= schema.get("maximum", value)
-    if kind == "boolean":
-        return isinstance(value, bool)
-    inner = schema.get("properties", {})
-    return (
-        _is_mapping(value)
-        and all(name in value for name in schema.get("required", ()))
-        and all(fits(value[name], inner[name]) for name in inner if name in value)
+    return bool(_validator()(schema).is_valid(value))
+
+
+@cache
+def _validator() -> Any:
+    """A validator that takes tuples for arrays, and no float for an integer."""
+    from jsonschema import Draft202012Validator, validators
+
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {"array": lambda _, value: isinstance(value, list | tuple), "integer": lambda _, value: type(value) is int}
     )
+    return validators.extend(Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
 
 
 def _is_mapping(value: Any) -> bool:

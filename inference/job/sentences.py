@@ -19,6 +19,7 @@ _PLAIN: dict[str, str] = {
     "finite_number": "must be a finite number",
     "string_type": "must be text",
     "string_too_short": "must not be empty",
+    "string_too_long": "is longer than {max_length} characters",
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping of name: type",
     "tuple_type": "must be a list",
@@ -48,7 +49,7 @@ _OTHER_NAMES: dict[str, str] = {
 }
 """Names of Ray Data and others → our key; the spelling alone would suggest `concurrency_limit` for `concurrency`."""
 
-_WITHOUT_VALUE = {"missing", "string_too_short", "too_short"}
+_WITHOUT_VALUE = {"missing", "string_too_short", "string_too_long", "too_short"}
 _MAY_BE_SECRET = re.compile(r"notify(\.webhook\w*)?|resources\.runtime_env\.env_vars(\..*)?")
 """Keys whose values are in no message: an address or a password may stand at the wrong one."""
 _SHOWN_CHARS = 60

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from nightjar.inference.errors import AlreadyExists, Fenced, Held, NightjarError, StorageError
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import Holder, is_dead
-from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.ledger import Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import Closed, Line, Opened
-from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 

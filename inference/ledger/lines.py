@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import Ended, FailedGate, utc
@@ -216,30 +216,12 @@ Line = (
     | Ended
 )
 
-_KINDS: dict[str, type[Line]] = {
-    "receipt": Receipt,
-    "failed": Failed,
-    "noticed": Noticed,
-    "opened": Opened,
-    "closed": Closed,
-    "doing": Doing,
-    "planned": Planned,
-    "split": Split,
-    "revoked": Revoked,
-    "packages": Packages,
-    "preflight": Preflight,
-    "question": Question,
-    "decision": Decision,
-    "intent": Intent,
-    "published": PublishedAs,
-    "ended": Ended,
-}
-_NAMES = {**{kind: name for name, kind in _KINDS.items()}, Seen: "noticed"}
+_KINDS: dict[str, type[Line]] = {kind.__name__.lower(): kind for kind in get_args(Line)}
 
 
 def encode(line: Line) -> dict[str, Any]:
     """The line as a JSON object."""
-    return {"t": _NAMES[type(line)], **to_json(line)}
+    return {"t": type(line).__name__.lower(), **to_json(line)}
 
 
 def decode(found: Mapping[str, Any]) -> Line | None:
@@ -249,7 +231,5 @@ def decode(found: Mapping[str, Any]) -> Line | None:
         LookupError, TypeError, AttributeError: It is not a line.
     """
     kind = _KINDS.get(found["t"])
-    if kind is Noticed and "worker" not in found:
-        kind = Seen  # by preflight, which is no worker
     line: Line | None = of_json(kind, found) if kind else None
     return line

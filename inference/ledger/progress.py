@@ -9,7 +9,6 @@ from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.ledger.tokenrates import TokenRates, token_rates
 from nightjar.inference.records import (
     NO_BACKOFFS,
     NO_USAGE,
@@ -23,9 +22,43 @@ from nightjar.inference.records import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRates:
+    """Of the prompts that a command asked; 0 where there is no figure.
+
+    prompts_per_s, input_tokens_per_s, output_tokens_per_s: of all requests together, over the time from the first
+    shard's start to the last one's end. ms_per_output_token: of one request, from sending it until its whole answer was
+    there, so with the time for its prompt and with what it waited for at the endpoint, divided by its tokens; the mean
+    over all tokens.
+    """
+
+    prompts_per_s: float = 0.0
+    input_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+    ms_per_output_token: float = 0.0
+
+
+def token_rates(usage: Usage, seconds: float) -> TokenRates:
+    """The rates of what was asked in so many seconds."""
+    return TokenRates(
+        _share(usage.prompts, seconds),
+        _share(usage.prompt_tokens, seconds),
+        _share(usage.output_tokens, seconds),
+        _share(usage.answering_ms, usage.output_tokens),
+    )
+
+
+def _share(of: float, whole: float) -> float:
+    return of / whole if whole > 0 else 0.0
+
+
 def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Of each of several models the lowest ceiling that memory has shown; 0 if it has shown none."""
     return tuple(least(of_model) for of_model in zip_longest(*ceilings, fillvalue=0))
+
+
+COUNTS = ("rows_out", "rows_quarantined", "rows_partial", "rows_left_out", "cuts")
+"""The counters that receipts, revocations and plans have in common, and that the progress adds up."""
 
 
 @dataclass
@@ -82,12 +115,7 @@ class Progress:
             case Receipt():
                 self._receipt(line)
             case Revoked():
-                self.done_shards -= 1
-                self.rows_out -= line.rows_out
-                self.rows_quarantined -= line.rows_quarantined
-                self.rows_partial -= line.rows_partial
-                self.cuts -= line.cuts
-                self.rows_left_out -= line.rows_left_out
+                self._add(line, -1)
                 self.failed_attempts += 1
             case Failed():
                 self.failed_attempts += 1
@@ -124,21 +152,16 @@ class Progress:
     def _plan(self, line: Planned) -> None:
         """The plan says how much there is and is done. Failures under an earlier plan count, too."""
         self.shards, self.rows, self.uncounted = line.shards, line.rows, line.uncounted
-        self.done_shards, self.rows_left_out = line.done_shards, line.rows_left_out
-        self.rows_out, self.rows_quarantined = line.rows_out, line.rows_quarantined
-        self.rows_partial, self.cuts = line.rows_partial, line.cuts
+        self.done_shards = line.done_shards
+        for name in COUNTS:
+            setattr(self, name, getattr(line, name))
         self._count()
         self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
         self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
         self.memory, self.spent, self.failed_s = {}, NOTHING_SPENT, 0.0
 
     def _receipt(self, line: Receipt) -> None:
-        self.done_shards += 1
-        self.rows_out += line.rows_out
-        self.rows_quarantined += line.rows_quarantined
-        self.cuts += line.cuts
-        self.rows_left_out += line.rows_left_out
-        self.rows_partial += line.rows_partial
+        self._add(line, 1)
         self.backoffs = self.backoffs.least(line.backoffs)
         self.ceilings = lowest([self.ceilings, line.ceilings])
         self._count()
@@ -146,7 +169,7 @@ class Progress:
             self.reused_shards += 1
             self.reused_rows += line.rows_in
             return
-        if self.step in ("plan", "load"):  # older ledgers do not say when scoring began
+        if self.step in ("plan", "load"):
             self.step = "score"
         self.retries += line.retries
         self.usage = self.usage.plus(line.usage)
@@ -156,6 +179,12 @@ class Progress:
         self.last_end = max(self.last_end, started + line.seconds)
         if line.resident_mb:
             self.memory = {**self.memory, line.worker: (line.resident_mb, line.proportional_mb)}
+
+    def _add(self, line: Receipt | Revoked, sign: int) -> None:
+        """Add the counts of one shard, or take them back."""
+        self.done_shards += sign
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + sign * getattr(line, name))
 
     def _count(self) -> None:
         if self.uncounted:

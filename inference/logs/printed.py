@@ -20,8 +20,7 @@ from nightjar.inference.errors import StorageError
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.ledger.holders import is_dead
-from nightjar.inference.ledger.ledger import Ledger, replay
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.records import Failed
 from nightjar.inference.storage.protocol import Storage, join
 

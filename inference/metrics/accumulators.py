@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.job.accumulators import FIGURE
+from nightjar.inference.job.label_sections import FIGURE
 from nightjar.inference.messages import clip, listed
 
 MOST_BYTES = 1 << 18

@@ -129,7 +129,7 @@ class BinaryState(Evaluator):
         )
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
-        """A metric, or why there is none. name: a `MetricName`. threshold: for predictions."""
+        """A metric, or why there is none. name: one of `METRIC_NAMES`. threshold: for predictions."""
         scores, rows = self._scores, self.rows
         if not rows:
             return "no row has both a label and a score"

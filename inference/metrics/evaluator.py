@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias
 import pyarrow as pa
 
 from nightjar.inference.errors import LabelInvalid
-from nightjar.inference.job.evaluating import Evaluating
+from nightjar.inference.job.label_sections import Evaluating
 from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.metrics.figures import Bounded, ClassFigures, Evaluation, RankingFigures, RegressionFigures
 

@@ -13,7 +13,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_native_number, is_number, is_text
 from nightjar.inference.errors import JobError, LabelInvalid
-from nightjar.inference.job.evaluating import Evaluating
+from nightjar.inference.job.label_sections import Evaluating
 from nightjar.inference.metrics.columns import floats
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, Evaluation, RankingFigures

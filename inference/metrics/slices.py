@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.job.evaluating import BESIDE
+from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import as_text
 from nightjar.inference.metrics.columns import plain

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.job.evaluating import BESIDE
+from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import counted

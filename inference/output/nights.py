@@ -17,8 +17,8 @@ from nightjar.inference.messages import counted
 from nightjar.inference.output import exports as forms
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.manifests import data_parts
 from nightjar.inference.output.parts import DATA, epoch_of, stem_of
+from nightjar.inference.output.revisions import data_parts
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 _DUCKDB = {

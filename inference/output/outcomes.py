@@ -16,69 +16,44 @@ import pyarrow.parquet as pq
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.jsonform import of_json
-from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
-_TOGETHER: tuple[dict[str, Any], ...] = (
-    {"rows_partial": 0, "ceilings": []},
-    {"batch_bytes": 0},
-    {"batch_tokens": 0},
-    {"usage": None},
-    {"spent": None},
-)
-"""What few receipts say, and what it means if it is left out. The columns of a group follow the others where a receipt
-says something in one of them."""
-
-_SELDOM = {name: unsaid for group in _TOGETHER for name, unsaid in group.items()}
-
 _MEMORY = ("resident_mb", "proportional_mb")
-"""What some receipts say of their worker, and not of their shard."""
+"""What receipts say of their worker, and not of their shard."""
 
-_FULL = pa.schema([each for each in record_schema(Receipt) if each.name not in _MEMORY])
-_RECEIPT = pa.schema([each for each in _FULL if each.name not in _SELDOM])
+_RECEIPT = pa.schema([each for each in record_schema(Receipt) if each.name not in _MEMORY])
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])
 """One line per shard of the plan; `status` is committed or missing."""
+
+_DEFAULTS = {"rows_left_out": 0, "rows_partial": 0, "ceilings": [], "batch_bytes": 0, "batch_tokens": 0}
+"""The values of numbers that a receipt's JSON leaves out."""
 
 FILES = pa.list_(pa.struct(list(NO_PARTS.schema)))
 """The files of a divided part: name (relative to its revision), rows, size, checksum."""
 
 
 def outcomes(plan: Plan, ledger: Ledger, state: State) -> pa.Table:
-    """Every shard of the plan with its committed receipt, in plan order. state: a replay of the ledger.
-
-    Columns of which few receipts say anything follow only where one does; those of several models together.
-    """
+    """Every shard of the plan with its committed receipt, in plan order. state: a replay of the ledger."""
     receipts = _table(ledger.receipts(state), set(plan.ids()))
     at = pc.index_in(plan.table["shard"], value_set=receipts["shard"].combine_chunks())
     status = pc.if_else(pc.is_valid(at), "committed", "missing")
-    joined = receipts.take(at)
-    columns = [*plan.table.columns, status, *joined.select(_RECEIPT.names[1:]).columns]
-    table = pa.Table.from_arrays(columns, schema=OUTCOMES)
-    for names in _TOGETHER:
-        said = any(value for name in names for value in receipts[name].to_pylist())
-        for name in names if said else ():
-            table = table.append_column(_FULL.field(name), joined[name])
-    return table
+    joined = receipts.take(at).select(_RECEIPT.names[1:])
+    return pa.Table.from_arrays([*plan.table.columns, status, *joined.columns], schema=OUTCOMES)
 
 
 def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
     batches, lines = [], []
     for receipt in receipts:
         if receipt.shard in wanted:
-            lines.append({"rows_left_out": 0, **_SELDOM, **encode(receipt)})
+            lines.append({**_DEFAULTS, **encode(receipt)})
         if len(lines) == 8192:
-            batches.append(pa.RecordBatch.from_pylist(lines, schema=_FULL))
+            batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
             lines = []
-    batches.append(pa.RecordBatch.from_pylist(lines, schema=_FULL))
-    return pa.Table.from_batches(batches, schema=_FULL)
-
-
-def seldom(table: pa.Table, name: str) -> list[Any]:
-    """The values of a column of which few receipts say anything; none if none does."""
-    return list(table[name].to_pylist()) if name in table.column_names else []
+    batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
+    return pa.Table.from_batches(batches, schema=_RECEIPT)
 
 
 def usage_of(line: Mapping[str, Any]) -> Usage:
@@ -88,7 +63,7 @@ def usage_of(line: Mapping[str, Any]) -> Usage:
 
 def usage(table: pa.Table) -> Usage:
     """What language models took for all shards."""
-    return NO_USAGE.plus(*(of_json(Usage, each) for each in seldom(table, "usage") if each))
+    return NO_USAGE.plus(*(of_json(Usage, each) for each in table["usage"].to_pylist() if each))
 
 
 def missing(table: pa.Table) -> int:

@@ -1,16 +1,20 @@
-"""The owner of an output: `job.json` names the job. It is created only if absent, and never rewritten."""
+"""The owner of an output, and whether it can be written.
+
+`job.json` names the job. It is created only if absent, and never rewritten.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, StorageError
+from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.output.publications import now_utc
 from nightjar.inference.storage.protocol import Storage, is_local, join
@@ -103,9 +107,7 @@ def check_writable(output: str) -> None:
     """
     if not is_local(output):
         return
-    folder = Path(output)
-    while not os.path.exists(folder):  # noqa: PTH110 (`Path.exists` raises where it may not look into a folder)
-        folder = folder.parent
+    folder = _existing(output)
     if os.access(folder, os.W_OK | os.X_OK):
         return
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
@@ -114,6 +116,34 @@ def check_writable(output: str) -> None:
         f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
         "process runs as, or choose another place"
     )
+
+
+_RESERVE, _RESERVED_SHARE = 256 << 20, 0.02
+"""The free space at which a run stops, in bytes or as a share of the disk: on a full disk no ledger can be written."""
+
+
+def check_room(output: str) -> None:
+    """Check that a run may go on. Object stores do not become full.
+
+    Raises:
+        RunFailed: The disk is almost full.
+    """
+    if not is_local(output):
+        return
+    disk = shutil.disk_usage(_existing(output))
+    if disk.free < min(_RESERVE, disk.total * _RESERVED_SHARE):
+        raise RunFailed(
+            f"output.uri: the disk of {output} is all but full ({disk.free / 2**20:,.1f} MiB left), so the run stopped "
+            "before it was. Free some and repeat the command: what is scored is kept"
+        )
+
+
+def _existing(output: str) -> Path:
+    """The folder, or the nearest folder above it that exists."""
+    folder = Path(output)
+    while not os.path.exists(folder):  # noqa: PTH110 (`Path.exists` raises where it may not look into a folder)
+        folder = folder.parent
+    return folder
 
 
 def _read_only(output: str) -> JobError:

@@ -1,10 +1,10 @@
-"""Revisions of a run: reading one, taking over results from the last one, and sweeping leftovers."""
+"""Revisions of a run: reading one and its files, taking over results from the last one, and sweeping leftovers."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,22 +13,34 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nightjar.inference.errors import AlreadyExists, Fenced, Missing, StorageError
+from nightjar.inference.errors import AlreadyExists, Fenced, JobError, Missing, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
-from nightjar.inference.ledger.ledger import Ledger, replay
-from nightjar.inference.ledger.state import State
-from nightjar.inference.output import exports
+from nightjar.inference.ledger.ledger import Ledger, State, replay
+from nightjar.inference.ledger.lines import Published
+from nightjar.inference.output import exports, outcomes
 from nightjar.inference.output.keptanswers import ANSWERS
-from nightjar.inference.output.outcomes import outcomes, part_names
-from nightjar.inference.output.parts import DATA, INDEX, epoch_of, files_in, files_of, is_divided, part_name, stem_of
+from nightjar.inference.output.parts import (
+    DATA,
+    INDEX,
+    checksum,
+    epoch_of,
+    files_in,
+    files_of,
+    is_divided,
+    part_name,
+    stem_of,
+)
+from nightjar.inference.output.publications import published_run
 from nightjar.inference.records import Part, Receipt
 from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 _COPIES = 16
+
+
 _WINDOW = 512
 
 
@@ -232,9 +244,9 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     deleted, too; if such a writer is still alive, it was replaced, and may fail because of this.
     """
     storage = writer.ledger.storage
-    table = outcomes(plan, writer.ledger, writer.state)
+    table = outcomes.outcomes(plan, writer.ledger, writer.state)
     writer.check()
-    parts = [name for kind in ("data", "quarantine") for name in part_names(table, kind)]
+    parts = [name for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)]
     named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
     forms = storage.subfolders(join(uri, exports.FOLDER))
     folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms), *([ANSWERS] if answers else [])]
@@ -272,3 +284,71 @@ def _is_older(part: str, epoch: int) -> bool:
     """Whether a part is of this epoch or an older one. False for files that no worker wrote: they are not deleted."""
     written = epoch_of(part)
     return written is not None and written <= epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionFile:
+    """A file that the manifest vouches for. file: its name in the revision."""
+
+    file: str
+    checksum: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
+
+    shards: RevisionFile | None = None
+    exports: tuple[str, ...] = ()
+    partitioned_by: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedParts:
+    """The data files of a published run.
+
+    table: name (relative to its revision), rows, size, checksum of each, in input order. exports: the forms in which
+    each part was exported. partitioned_by: the columns that name the folders of the files, outermost first, with their
+    types.
+    """
+
+    table: pa.Table
+    exports: tuple[str, ...]
+    partitioned_by: Mapping[str, str]
+
+
+def read_verified(storage: Storage, output: str, published: Published) -> bytes:
+    """The manifest of a published revision, checked against the snapshot.
+
+    Raises:
+        JobError: it is not the file that was published.
+    """
+    raw = storage.read(join(output, published.manifest))
+    if checksum(raw) != published.checksum:
+        raise JobError(f"{join(output, published.manifest)}: not the manifest that was published; restore it")
+    return raw
+
+
+def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
+    """The exact data files of a published run (default: of the latest night), in input order."""
+    run, entry = published_run(storage, output, run_id)
+    uri = revision_in(output, run, entry.revision)
+    return (join(uri, name) for name in data_parts(storage, output, run, entry).table["name"].to_pylist())
+
+
+def data_parts(storage: Storage, output: str, run: str, entry: Published) -> PublishedParts:
+    """The data files of a published run.
+
+    Raises:
+        JobError: the manifest or the list of shards is not what was published.
+    """
+    found = of_json(_Listing, json.loads(read_verified(storage, output, entry)))
+    listed = found.shards
+    if listed is None:
+        raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
+    file = join(revision_in(output, run, entry.revision), listed.file)
+    raw = storage.read(file)
+    if checksum(raw) != listed.checksum:
+        raise JobError(f"{file}: not the file that was published; restore it")
+    return PublishedParts(outcomes.data_files(raw), found.exports, found.partitioned_by)

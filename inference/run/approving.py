@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from nightjar.inference.errors import Held, JobError, Rejected
 from nightjar.inference.ledger.endings import utc
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Decision, Question
-from nightjar.inference.ledger.state import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import check_visible, finish_publication, make_visible, shown_everywhere

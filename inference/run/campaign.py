@@ -39,7 +39,7 @@ from nightjar.inference.ledger.lines import Line
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
 from nightjar.inference.output.keptanswers import discard
-from nightjar.inference.output.space import LOOK_S, check_room
+from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import (
     UNREADABLE,
     Crumb,
@@ -280,7 +280,6 @@ class Campaign:
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
     crew: Crew = field(default_factory=Crew)
     first_event_at: float = 0.0
-    _looked_at: float = 0.0
     _silent_passes: int = 0
     _receipts: int = 0
     _noticed: Collection = field(default_factory=Collection)
@@ -386,7 +385,7 @@ class Campaign:
                     self._take(event)
                 self._journal.flush_if_due()
                 self._check_budget()
-                self._look_at_disk()
+                check_room(self.spec.revision)
         except PassEnded as error:
             return str(error)
         finally:
@@ -446,12 +445,6 @@ class Campaign:
                 f"{self.progress.rows} that retry.max_quarantined = {self.spec.job.retry.max_quarantined:g} allows; "
                 f"look at {self.spec.revision}/quarantine, mend the rows or the model, or raise the limit"
             )
-
-    def _look_at_disk(self) -> None:
-        now = time.monotonic()
-        if now - self._looked_at > LOOK_S:
-            self._looked_at = now
-            check_room(self.spec.revision)
 
     def _summary(self) -> str:
         given_up = self._failures.given_up

@@ -25,8 +25,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
-from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.validating import collected, figures
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block

@@ -17,13 +17,11 @@ from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
-from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
-from nightjar.inference.run import external_reads
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.run.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
-from nightjar.inference.run.scoring import doubting, told
+from nightjar.inference.run.scoring import doubting, refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
@@ -97,7 +95,6 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         JobError, ClusterError: Something must be changed first.
     """
     probe_output(request)
-    check_space(request.job, request.output, discovery, discovery.rows)
     made = make_plan(discovery, request.job, "")
     unknown = discovery.uncounted or request.job.input.where
     spec = worker_spec(request, discovery.schema, rows=None if unknown else discovery.rows)
@@ -109,7 +106,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
             sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
             refuse_broken(request.job, sampled)
         placement = engine.place(request.job, loaded.timed)
-    external_reads.refuse(request.job, loaded.outside)
+    refuse_external_reads(request.job, loaded.outside)
     # Where the first steps run is printed in any case.
     warnings = [*told(request, loaded, Placement()), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 
 from nightjar.inference.errors import Held, Interrupted, JobError, Missing, NoSuchShard, StorageError, TakenBack
@@ -16,7 +15,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 
-_NOTES = "not-begun"
+_NOTE = "not-begun.json"
 _MAX_TRIES = 10
 """The most tries. A live step appends about every second, and may be faster than this process each time."""
 
@@ -39,13 +38,10 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
 def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
     """Why the last try could not begin, if that was kept."""
     try:
-        notes = [entry.uri for entry in storage.list(join(run_uri, _NOTES))]
-        kept = json.loads(storage.read(notes[-1])) if notes else None
-        return of_json(Ended, kept) if kept and kept["job"] == job else None
-    except Missing:
-        return None
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return None  # A note that somebody overwrote is ignored.
+        kept = json.loads(storage.read(join(run_uri, _NOTE)))
+        return of_json(Ended, kept) if kept["job"] == job else None
+    except (Missing, ValueError, LookupError, TypeError, AttributeError):
+        return None  # a note that somebody overwrote is ignored
 
 
 def forget(request: RunRequest) -> None:
@@ -53,8 +49,7 @@ def forget(request: RunRequest) -> None:
     nothing if the storage is away.
     """
     with suppress(StorageError):
-        if notes := [entry.uri for entry in request.storage.list(join(request.run_uri, _NOTES))]:
-            request.storage.delete(notes)
+        request.storage.delete([join(request.run_uri, _NOTE)])
 
 
 def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> None:
@@ -89,5 +84,4 @@ def _note(request: RunRequest, ended: Ended | None) -> None:
         return  # the first try of a job that is wrong leaves nothing
     if ended is not None:
         content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
-        # Named by time, so that it is never rewritten.
-        request.storage.create(join(request.run_uri, _NOTES, f"{time.time_ns():020d}.json"), content)
+        request.storage.write(join(request.run_uri, _NOTE), content)

@@ -9,9 +9,8 @@ from nightjar.inference.errors import Held, StorageError
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
-from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.ledger.lines import Opened
-from nightjar.inference.ledger.state import State
 from nightjar.inference.output.revisions import Revision, newest_number, revision_uri
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage

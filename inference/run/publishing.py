@@ -95,7 +95,7 @@ def shown_everywhere(
     the others are as in `Publication`.
     """
     left = commit_tables(request)
-    behind = lead_readers(request)
+    behind = latest_view.refresh(request.storage, request.output, request.job.name, request.date)
     return Publication(revision, number, manifest, swept, time.time() - began, unfinished, behind, left)
 
 
@@ -105,21 +105,6 @@ def commit_tables(request: RunRequest, dates: Collection[str] = ()) -> tuple[str
     request's.
     """
     return tuple(targets.commit(request.storage, request.output, request.job.output.tables, dates or {request.date}))
-
-
-def lead_readers(request: RunRequest) -> str:
-    """Update `latest/` and `dates/` to what is published. Returns what could not be done, and why."""
-    return latest_view.refresh(request.storage, request.output, request.job.name, request.date)
-
-
-def mend_places(request: RunRequest, now: publish.Snapshot | None, *, settled: bool) -> None:
-    """Update folders and tables after an earlier command that published, but was ended before it could update them.
-
-    If this fails now, it is tried again, and reported, when this run is published. now: the newest snapshot, if it was
-    read already. settled: whether this run's publication was finished just now.
-    """
-    date = request.date if settled else None
-    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
 
 
 def check_visible(request: RunRequest, revision: int, checksum: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published, Question
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.state import State
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation.gates import GateResult
 
 
@@ -73,6 +75,15 @@ class Verdict:
     question: Question | None = None
     took: Mapping[str, float] = field(default_factory=dict)
     tries: int = 1
+
+
+Timed = TypeVar("Timed", Scored, Verdict)
+
+
+def timed(result: Timed, watch: Stopwatch) -> Timed:
+    """The result with the time that its step took."""
+    took = watch.claim()
+    return replace(result, seconds=sum(took.values()), took=took)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Set
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NoSuchShard, TakenBack
 from nightjar.inference.identity.description import differences, summed
@@ -15,8 +16,9 @@ from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.progress import COUNTS
 from nightjar.inference.metrics.drawing import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -303,26 +305,17 @@ def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Plann
 
     With `input.where` no shard's rows are known before they are read: nobody knows which of them match.
     """
-    done, rows_out, rows_quarantined, rows_partial, cuts, left_out = 0, 0, 0, 0, 0, 0
-    wanted = set(made.ids()) & writer.state.committed
-    if wanted:
-        for receipt in writer.ledger.receipts(writer.state):
-            if receipt.shard in wanted:
-                done += 1
-                rows_out += receipt.rows_out
-                rows_quarantined += receipt.rows_quarantined
-                rows_partial += receipt.rows_partial
-                cuts += receipt.cuts
-                left_out += receipt.rows_left_out
+    wanted, done, counts = set(made.ids()) & writer.state.committed, 0, Counter[str]()
+    for receipt in writer.ledger.receipts(writer.state) if wanted else ():
+        if receipt.shard in wanted:
+            done += 1
+            counts.update({name: getattr(receipt, name) for name in COUNTS})
+    totals: dict[str, Any] = {name: counts[name] for name in COUNTS}
     return replace(
         line,
         shards=len(made),
         rows=0 if job.input.where else made.rows,
         done_shards=done,
-        rows_out=rows_out,
-        rows_quarantined=rows_quarantined,
-        rows_partial=rows_partial,
-        cuts=cuts,
         uncounted=len(made) if job.input.where else made.uncounted,
-        rows_left_out=left_out,
+        **totals,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,22 +16,21 @@ from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.input.sources.reading import doubts
+from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Doing
+from nightjar.inference.ledger.lines import Doing, Line, Packages, Preflight
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.output import publications, targets
+from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.space import check_space
 from nightjar.inference.records import Piece
-from nightjar.inference.run import external_reads
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
-from nightjar.inference.run.publishing import commit_tables, finish_publication, mend_places
+from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored
+from nightjar.inference.run.results import Scored, timed
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     check_shards,
@@ -50,6 +49,8 @@ from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.witness import Seen, sentences
+from nightjar.inference.witness.records import UNSURE
 
 
 def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:
@@ -64,12 +65,11 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     models = len(request.job.each)
     if progress.backoffs.rows:
         return progress.ceilings or (progress.backoffs.rows,) * models
-    runs = publications.newest(request.storage, request.output).runs
-    if not runs:
+    now = publish.newest(request.storage, request.output)
+    if (latest := now.latest()) is None:
         return ()
-    latest = max(runs, key=lambda run: (runs[run].date, run == runs[run].date, run))
     try:
-        manifest = read_manifest(request.storage, request.output, runs[latest])
+        manifest = read_manifest(request.storage, request.output, now.runs[latest])
     except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
         return ()
     totals = manifest.totals
@@ -92,7 +92,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     if request.shards:
         check_shards(request, discovery, identity, newest, number)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
-        return _in_all(_finished(request, newest, identity.fingerprint), watch)
+        return timed(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
@@ -111,14 +111,13 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         only = frozenset(request.shards)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
-        check_space(request.job, request.output, discovery, progress.rows - progress.rows_out)
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
         placement = engine.place(request.job, loaded.timed)
         campaign.spec = replace(spec, preparers=placement.preparers)
         notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
         canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
-        external_reads.learn(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
+        keep_external_reads(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
         if canary.shards:
             tried = campaign.try_each(canary.shards)
             with watch.during("canary"):
@@ -137,7 +136,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             again=writer.state.about.again,
             workers=campaign.crew.most,
         )
-    return _in_all(scored, watch)
+    return timed(scored, watch)
 
 
 def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snapshot | None]:
@@ -151,8 +150,9 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     newest = revs.newest_revision(request.storage, request.run_uri)
     settled = newest is not None and finish_publication(request, newest)
     now = publish.newest(request.storage, request.output) if newest is None else None
-    # If this fails now, it is tried again, and reported, when this run is published.
-    mend_places(request, now, settled=settled)
+    # An earlier command may have published and ended before this. If it fails now, this run's publication reports it.
+    date = request.date if settled else None
+    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
     commit_tables(request)
     return newest, now
 
@@ -177,12 +177,6 @@ def _spec_of(
         described=writer.state.planned.described,
         ceilings=limits,
     )
-
-
-def _in_all(scored: Scored, watch: Stopwatch) -> Scored:
-    """With the time that it took."""
-    took = watch.claim()
-    return replace(scored, seconds=sum(took.values()), took=took)
 
 
 def was_published(request: RunRequest) -> bool:
@@ -305,3 +299,42 @@ def doubting(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[None]:
         for doubt in doubts(spec.storage, spec.job, places, spec.schema):
             error.add_note(doubt)
         raise
+
+
+_BEFORE = (
+    ". This run has results that were scored in this way. After a change of code, model or job they are scored again; "
+    "after any other change, only with --fresh"
+)
+
+
+def keep_external_reads(
+    job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter, remembered: int = 0
+) -> None:
+    """Keep in the ledger what preflight noticed beyond the run's identity, or refuse it if the job is strict.
+
+    notes: preflight's other notes. remembered: as in `Preflight`.
+
+    Raises:
+        JobError: The job is strict, and something was noticed now, or while the run's results were scored.
+    """
+    about = writer.state.about
+    refuse_external_reads(job, loaded.outside)
+    refuse_external_reads(job, about.outside.all(), _BEFORE)
+    lines: list[Line] = [*about.noticed(loaded.outside)]
+    # If nothing is left to score, nothing was loaded.
+    if loaded.packages and loaded.packages != about.tried:
+        lines.append(Packages(loaded.packages))
+    if loaded.packages and (tuple(notes) != about.preflight or remembered not in {0, about.remembered}):
+        lines.append(Preflight(tuple(notes), remembered))
+    if lines:
+        writer.append(lines)
+
+
+def refuse_external_reads(job: Job, outside: Iterable[Seen], also: str = "") -> None:
+    """Refuse a strict job if something was noticed. also: added to the message.
+
+    Raises:
+        JobError: Something was noticed; the message lists it.
+    """
+    if job.identity.strict and (found := [seen for seen in outside if seen.kind not in UNSURE]):
+        raise JobError(f"identity: strict: {'; '.join(sentences(found))}{also}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -21,15 +21,17 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
+from nightjar.inference.ledger.progress import COUNTS
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
+from nightjar.inference.metrics.slices import Slices
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
-from nightjar.inference.run.collecting import collected, figures
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, Verdict
+from nightjar.inference.run.results import Scored, Verdict, timed
 from nightjar.inference.run.resume import limited
 from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
@@ -42,6 +44,7 @@ from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.refused import keep_refused
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
+from nightjar.inference.validation.violating_rows import with_replays
 
 T = TypeVar("T")
 
@@ -55,8 +58,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
     """
     watch = Stopwatch("audit")
     uri = revs.revision_uri(request.run_uri, scored.revision)
-    if scored.finished:
-        return _in_all(_published_verdict(request, scored), watch)
+    if scored.published is not None:
+        return timed(verdict_of(request, scored.published, scored.epoch), watch)
     with (
         leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
@@ -64,7 +67,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         made = revs.read_plan(request.storage, uri, writer.state, scored.fingerprint)
         assert made is not None
         if writer.state.approved:
-            return _in_all(_approved_verdict(request, writer), watch)
+            # What a person has approved is published as that person saw it.
+            assert writer.state.question is not None
+            return timed(verdict_of(request, writer.state.question.published, writer.epoch), watch)
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
@@ -110,7 +115,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
-    return _in_all(verdict, watch)
+    return timed(verdict, watch)
 
 
 def _judged(
@@ -130,12 +135,6 @@ def _check_kept(request: RunRequest) -> None:
     for snapshot in request.scoring.snapshots:
         verify(request.storage, snapshot)
     verify_packages(request.job, request.scoring)
-
-
-def _in_all(verdict: Verdict, watch: Stopwatch) -> Verdict:
-    """With the time that it took."""
-    took = watch.claim()
-    return replace(verdict, seconds=sum(took.values()), took=took)
 
 
 def _ask(
@@ -220,11 +219,7 @@ def _revocation(line: dict[str, Any], why: str) -> Revoked:
         "PartDamaged",
         why,
         uri=line["pieces"][0]["uri"],
-        rows_out=line["rows_out"] or 0,
-        rows_quarantined=line["rows_quarantined"] or 0,
-        cuts=line["cuts"] or 0,
-        rows_left_out=line["rows_left_out"] or 0,
-        rows_partial=line.get("rows_partial") or 0,
+        **{name: line[name] or 0 for name in COUNTS},
     )
 
 
@@ -259,20 +254,50 @@ def _check_folders(audited: Audited) -> None:
         raise RunFailed(str(error)) from None
 
 
-def _published_verdict(request: RunRequest, scored: Scored) -> Verdict:
-    """The verdict of a revision that was published before."""
-    assert scored.published is not None
-    return verdict_of(request, scored.published, scored.epoch)
-
-
-def _approved_verdict(request: RunRequest, writer: LedgerWriter) -> Verdict:
-    """What a person has approved, which is published as that person saw it."""
-    assert writer.state.question is not None
-    return verdict_of(request, writer.state.question.published, writer.epoch)
-
-
 def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:
     """The verdict of an earlier command, from its manifest. epoch: of who takes it over."""
     manifest = read_manifest(request.storage, request.output, entry)
     shards = f"runs/{request.run_id}/r{entry.revision}/{manifest.shards.file}"
     return Verdict(entry.revision, epoch, manifest.gates, manifest.metrics, entry.manifest, entry.checksum, shards)
+
+
+def collected(
+    request: RunRequest,
+    found: gates.Found,
+    audited: Audited,
+    table: pa.Table,
+    others: Mapping[str, gates.Baseline],
+) -> gates.Evidence:
+    """The evidence, without what has its own step: rescored shards, repeated keys, answers of the user's checks.
+
+    table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
+    """
+    metrics = Metrics.from_bytes(audited.metrics)
+    slices = Slices.from_bytes(audited.slices) if audited.slices else None
+    return gates.Evidence(
+        found,
+        shards=table.num_rows,
+        rows_in=audited.rows_in,
+        rows_quarantined=audited.rows_quarantined,
+        rows_partial=audited.rows_partial,
+        columns=metrics.columns,
+        offenders=with_replays(request.job_path, request.words, table, audited.offenders),
+        usage=outcomes.usage(table),
+        evaluation=slices.whole if slices and slices.whole else metrics.evaluation,
+        profile=audited.profile.profile() if audited.profile else None,
+        slices=slices,
+        baselines=others,
+    )
+
+
+def figures(audited: Audited) -> Figures:
+    """All metrics of the shards that were audited."""
+    found = replace(
+        Metrics.from_bytes(audited.metrics).results(),
+        profile=audited.profile.profile().results() if audited.profile else {},
+    )
+    if not audited.slices:
+        return found
+    slices = Slices.from_bytes(audited.slices)
+    whole = slices.whole.results() if slices.whole else found.evaluation
+    return replace(found, evaluation=whole, slices=slices.results())

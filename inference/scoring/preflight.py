@@ -28,8 +28,8 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample, source_of
 from nightjar.inference.input.sources.rows import RowsRead, selected
-from nightjar.inference.job.accumulators import accumulator_of
 from nightjar.inference.job.checks import MetricCheck
+from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted, listed, nearest
 from nightjar.inference.metrics.accumulators import Tried

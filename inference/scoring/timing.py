@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import Scorer, batches
 from nightjar.inference.scoring.prepared_shards import not_handed_over, unpicklable

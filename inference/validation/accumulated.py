@@ -20,7 +20,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.accumulators import Kept, unpacked
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.output import exports, outcomes
-from nightjar.inference.output.datapart import read_data
+from nightjar.inference.output.parts import read_data
 from nightjar.inference.scoring.accumulating import Accumulators, columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost

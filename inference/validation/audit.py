@@ -26,9 +26,17 @@ from nightjar.inference.metrics.profile import Described
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
-from nightjar.inference.output.datapart import DataPart, expect, read_data
 from nightjar.inference.output.outcomes import FILES
-from nightjar.inference.output.parts import MODEL, SHARD_KEY, checksum, read_metrics, read_part
+from nightjar.inference.output.parts import (
+    MODEL,
+    SHARD_KEY,
+    DataPart,
+    checksum,
+    expect,
+    read_data,
+    read_metrics,
+    read_part,
+)
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.unique import KeyNotes, Spill
@@ -227,7 +235,7 @@ def _audit_shard(
         expect("input rows", rows_in + line["rows_left_out"], planned)
     expect("rows of the data part", line["data"]["rows"], line["rows_out"])
     expect("rows of the quarantine", lost.num_rows, line["rows_quarantined"])
-    expect("rows that some models could not score", found.rows_partial, line.get("rows_partial") or 0)
+    expect("rows that some models could not score", found.rows_partial, line["rows_partial"])
     expect("rows out and quarantined", line["rows_out"] + lost.num_rows, rows_in)
     if job.output.lineage:
         _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])

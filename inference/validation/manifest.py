@@ -25,9 +25,8 @@ from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.manifests import RevisionFile, read_verified
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import newest_revision, revision_in, run_folder
+from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
 from nightjar.inference.storage.protocol import Storage, join
@@ -284,9 +283,9 @@ def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
         rows_left_out=audited.rows_left_out,
         files_left_out=files_left_out,
         rows_partial=audited.rows_partial,
-        ceilings=lowest(filter(None, outcomes.seldom(table, "ceilings"))),
-        batch_bytes=least(outcomes.seldom(table, "batch_bytes")),
-        batch_tokens=least(outcomes.seldom(table, "batch_tokens")),
+        ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
+        batch_bytes=least(table["batch_bytes"].to_pylist()),
+        batch_tokens=least(table["batch_tokens"].to_pylist()),
         usage=outcomes.usage(table),
     )
 

@@ -10,7 +10,7 @@ from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.output.manifests import RevisionFile
+from nightjar.inference.output.revisions import RevisionFile
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult

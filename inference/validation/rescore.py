@@ -25,8 +25,7 @@ from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.output.datapart import read_data
-from nightjar.inference.output.parts import MODEL, read_part
+from nightjar.inference.output.parts import MODEL, read_data, read_part
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.agreement import differences
 from nightjar.inference.scoring.assembly import Assembly
@@ -170,7 +169,7 @@ def _score(
 def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np.ndarray, part: pa.Table) -> Rescored:
     """scored: as `_score` returns it."""
     job, now = spec.job, again.table()
-    worse = again.failed - line["rows_quarantined"] - (line.get("rows_partial") or 0)
+    worse = again.failed - line["rows_quarantined"] - line["rows_partial"]
     found = Rescored(shards=1, rows=part.num_rows)
     if worse:
         found.first = f"{counted(worse, 'row')} of shard {line['shard']} could be scored at first, but not again"

@@ -22,7 +22,7 @@ from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.keyhash import Hashes, comparable, hashes, keys
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.datapart import DataPart, read_data
+from nightjar.inference.output.parts import DataPart, read_data
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import Offender, Repeated
 from nightjar.inference.validation.violating_rows import MAX_OFFENDERS, place_of

@@ -20,7 +20,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.datapart import DataPart
+from nightjar.inference.output.parts import DataPart
 from nightjar.inference.records import UNKNOWN, replay_command
 from nightjar.inference.validation.gates import NamesRows, Offender, naming_gates_of
 from nightjar.inference.validation.gates.verdict import number

@@ -36,7 +36,7 @@ import yaml
 
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run.request import make_request
 from support import NIGHT, run_steps
 

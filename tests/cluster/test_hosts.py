@@ -24,7 +24,7 @@ import yaml
 
 import hosts as network
 from hosts import Host
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import SMALL, weed

@@ -645,26 +645,6 @@ def test_a_night_that_can_never_be_in_the_table_is_said_to_whom_it_concerns(
     assert local.says(f"{NIGHT} r2", f"{LATER} r1", "2026-11-20 r1")
 
 
-def test_a_run_reads_no_night_again_that_can_never_be_in_the_table(
-    local: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new table may have left out years of nights. If one of them could be mended, all are looked at."""
-    unfit(local, monkeypatch, NIGHT)
-    for night in (LATER, "2026-11-20"):
-        local.publish(night)
-    lost = local.lose("2026-11-20")
-    reads: list[str] = []
-    local.storage = FaultyStorage(local.storage, [faults.pause("read", "*/runs/*", nth=None, before=reads.append)])
-    assert len(local.commit("2026-11-20")) == 2
-    assert len(local.commit("2026-11-20")) == 1
-    local.mend("2026-11-20", lost)
-    assert local.commit("2026-11-20") == []
-    assert reads
-    reads.clear()
-    assert local.commit("2026-11-20") == local.commit(LATER) == []
-    assert reads == []
-
-
 def test_a_new_table_over_nights_that_were_deleted_says_so_once(local: Shown) -> None:
     """Anybody may delete nights. Each run after the one that makes the table would be red for it, and nobody can mend
     it; whoever restores a night has it committed.

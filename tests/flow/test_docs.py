@@ -184,9 +184,8 @@ def test_files_that_contributors_are_told_of_exist() -> None:
 
 def test_every_job_file_in_the_docs_is_one(tmp_path: Path) -> None:
     """YAML that begins with a name is a whole job file; other blocks are keys of one, or of a prefect.yaml."""
-    from nightjar.inference.job.file import parse_job
+    from nightjar.inference.job.file import parse_job, read_yaml
     from nightjar.inference.job.model import Job
-    from nightjar.inference.job.yamlfile import read_yaml
     from nightjar.inference.predictors import check_keys
 
     seen = 0

@@ -10,7 +10,7 @@ import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.replay import replay_row
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from support import Lake
 
 NESTED = pa.table(

@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.input.sources import normalisation, parquet
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server

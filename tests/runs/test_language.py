@@ -23,7 +23,7 @@ from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference import engine
 from nightjar.inference.errors import Damaged, GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.history.replay import measure_shard
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.output.keptanswers import KeptAnswers, discard
 from nightjar.inference.predictors.language import answers as reading
 from nightjar.inference.predictors.language.answers import Answer

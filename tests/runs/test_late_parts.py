@@ -11,8 +11,8 @@ from nightjar.flows.pages import standing
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.history import run_status as stood
 from nightjar.inference.output import publications
-from nightjar.inference.output.manifests import data_files
 from nightjar.inference.output.parts import checksum, part_name, stem_of
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
 from partitioned import ready

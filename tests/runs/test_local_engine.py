@@ -22,7 +22,7 @@ from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, opened
 from nightjar.inference.errors import JobError, NeedsRay, RunFailed
 from nightjar.inference.history.run_status import RunState, stands
-from nightjar.inference.job.imported import modules_in
+from nightjar.inference.job.finding import modules_in
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, Reading
 from nightjar.inference.output.revisions import newest_revision

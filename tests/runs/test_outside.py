@@ -102,7 +102,7 @@ def test_what_identity_does_not_cover_is_said_and_kept(tmp_path: Path, outside: 
 
     ran = lake.run()
     assert set(said) <= set(ran.scored.warnings)
-    noticed = [record for record in lake.records() if record["t"] == "noticed"]
+    noticed = [record for record in lake.records() if record["t"] in {"noticed", "seen"}]
     assert [record["name"] for record in noticed if "worker" in record] == [f"{outside}/rare.json"]
     kept = manifest(lake)
     assert [seen["kind"] for seen in kept["outside"]] == ["module", "file", "environment", "file"]

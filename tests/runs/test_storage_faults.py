@@ -43,9 +43,9 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.manifests import data_files
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, pause, tear
 from nightjar.inference.storage.lake import LakeStorage

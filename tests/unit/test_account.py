@@ -13,11 +13,10 @@ from pydantic import ValidationError
 
 from nightjar.flows.pages.wording import where_time_went
 from nightjar.inference.errors import StorageError
-from nightjar.inference.job.cost import Cost
-from nightjar.inference.job.sections import Resources
+from nightjar.inference.job.resources import Cost, Resources
 from nightjar.inference.ledger.holders import this_holder
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.state import State
 from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Failed, Receipt, Spent, Started
 from nightjar.inference.run.account import Account, Crew, account_of, keep, kept

@@ -17,7 +17,7 @@ import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.records import (
     Event,
     Failed,
@@ -28,7 +28,7 @@ from nightjar.inference.records import (
     decode,
     encode,
 )
-from nightjar.inference.run import external_reads
+from nightjar.inference.run import scoring
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,
@@ -164,8 +164,8 @@ def test_a_strict_job_is_refused_in_preflight(lake: Lake) -> None:
     lake.write_job(identity="strict")
     job: Job = lake.request().job
     with pytest.raises(JobError, match=r"identity: strict: p.py connects to host:1, whose answers are not"):
-        external_reads.refuse(job, [Seen("network", "host:1", "p.py:1"), Seen("file", "/v", "p.py:2")])
-    external_reads.refuse(job, [Seen("folder", "/var/log/mine", "p.py:1")])
+        scoring.refuse_external_reads(job, [Seen("network", "host:1", "p.py:1"), Seen("file", "/v", "p.py:2")])
+    scoring.refuse_external_reads(job, [Seen("folder", "/var/log/mine", "p.py:1")])
 
 
 def test_what_preflight_learnt_travels(folder: Path) -> None:

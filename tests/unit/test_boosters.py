@@ -22,7 +22,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.tabular.features import numbers

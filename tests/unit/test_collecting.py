@@ -7,14 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.profile import Described, Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.records import NO_USAGE, Receipt, Usage, replay_command
-from nightjar.inference.run.collecting import collected, figures
+from nightjar.inference.records import NO_USAGE, Usage, replay_command
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.validating import collected, figures
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, Offender
 from support import Lake
@@ -37,7 +36,7 @@ def outcomes_of(lake: Lake, *usages: Usage) -> pa.Table:
     """The lines of as many shards of the plan."""
     lines = lake.planned().table.slice(0, len(usages)).to_pylist()
     given: list[dict[str, Any]] = [{**line, "usage": to_json(usage)} for line, usage in zip(lines, usages, strict=True)]
-    return pa.Table.from_pylist(given, schema=pa.schema([*OUTCOMES, record_schema(Receipt).field("usage")]))
+    return pa.Table.from_pylist(given, schema=OUTCOMES)
 
 
 def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -181,15 +180,6 @@ def test_a_table_with_deletion_vectors_is_not_left_with_rows_twice(output: Outpu
     assert "Drop the feature deletionVectors from the table; commit with `nightjar tables JOB`" in problem
 
 
-def as_of_an_older_release(uri: str) -> None:
-    """Take from the log of a table what older releases did not write into it."""
-    for entry in Path(uri, "_delta_log").glob("*.json"):
-        lines = entry.read_text().splitlines()
-        kept = [line for line in lines if not json.loads(line).get("txn", {}).get("appId", "").endswith("-settled")]
-        assert len(kept) == len(lines) - 1
-        entry.write_text("\n".join(kept))
-
-
 def lacking(output: Output, table: str) -> tuple[list[TableTarget], Path, Path]:
     """Makes a table that lacks a night, whose manifest could not be read. Returns it, where the manifest belongs, and
     where it is.
@@ -201,29 +191,6 @@ def lacking(output: Output, table: str) -> tuple[list[TableTarget], Path, Path]:
     tables = [TableTarget.model_validate({"delta": table})]
     assert len(targets.commit(output.storage, output.uri, tables)) == 1
     return tables, manifest, kept
-
-
-def test_a_table_of_an_older_release_that_lacks_a_night_gets_it(output: Output, table: str) -> None:
-    """Such a table says only the number: what it lacks is seen from its dates."""
-    tables, manifest, kept = lacking(output, table)
-    as_of_an_older_release(table)
-    assert len(targets.commit(output.storage, output.uri, tables)) == 1
-    kept.rename(manifest)
-    commit(output, table)
-    assert ids(table) == sorted([*range(PARTS * ROWS)] * 2)
-    assert targets.opened(output.storage, output.uri, tables[0]).committed() == 2
-
-
-def test_a_table_of_an_older_release_that_lacks_nothing_is_left_as_it_is(output: Output, table: str) -> None:
-    output.publish(NIGHT)
-    commit(output, table)
-    as_of_an_older_release(table)
-    commit(output, table)
-    assert DeltaTable(table).version() == 0
-    output.publish(LATER)
-    commit(output, table)
-    commit(output, table)
-    assert DeltaTable(table).version() == 1
 
 
 def test_what_a_table_lacks_is_known_after_another_program_compacted_it(output: Output, table: str) -> None:

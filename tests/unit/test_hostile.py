@@ -23,8 +23,7 @@ from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources.reading import describe, read_piece
-from nightjar.inference.job.file import load_job, parse_job
-from nightjar.inference.job.yamlfile import MAX_BYTES
+from nightjar.inference.job.file import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.model_sections import NamedModel
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
-from nightjar.inference.job.several import NamedModel
 
 JOB: dict[str, Any] = {
     "name": "lake",

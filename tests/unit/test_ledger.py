@@ -31,7 +31,7 @@ from nightjar.inference.ledger import ledger as ledgers
 from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
 from nightjar.inference.ledger.holders import is_dead, this_holder
-from nightjar.inference.ledger.ledger import _KEPT_BYTES, _READERS, Ledger, replay
+from nightjar.inference.ledger.ledger import _KEPT_BYTES, _READERS, Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import (
     Closed,
     Intent,
@@ -43,7 +43,6 @@ from nightjar.inference.ledger.lines import (
     Revoked,
     Split,
 )
-from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage

@@ -25,9 +25,8 @@ from drivers import LEASE_S, RUN, SCRATCH, Driver, Fate, Kind, Night, Play, plan
 from nightjar.inference.errors import Fenced, Held
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.ledger import Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import Opened, PublishedAs, Revoked
-from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join

@@ -21,22 +21,19 @@ import pytest
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import Ledger, replay
+from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs, decode, encode
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.state import State
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import (
     Failed,
-    Noticed,
     Part,
     Receipt,
     Usage,
 )
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.witness import Seen
 
 GOLDEN = Path(__file__).parent.parent / "data" / "ledger-v1"
 RUN = "2026-11-19"
@@ -262,16 +259,6 @@ def test_a_segment_of_a_newer_format_says_which(left: Callable[[int], Path]) -> 
     with pytest.raises(StorageError) as told:
         read(output)
     assert str(told.value.__cause__) == "format 2"
-
-
-def test_what_a_worker_noticed_and_what_preflight_saw_have_one_name() -> None:
-    """The line of a worker names it, that of preflight names none."""
-    noticed = {"t": "noticed", "kind": "file", "name": "/models/rare.json", "by": "model.py:3"}
-    assert decode(noticed) == Seen("file", "/models/rare.json", "model.py:3")
-    assert decode({**noticed, "worker": "w"}) == Noticed("file", "/models/rare.json", "model.py:3", "w")
-    for line in (decode(noticed), decode({**noticed, "worker": "w"})):
-        assert line is not None
-        assert decode(encode(line)) == line
 
 
 def test_what_a_language_model_took_is_read_as_an_earlier_version_wrote_it() -> None:

@@ -32,7 +32,7 @@ from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.state import State
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import identity_of

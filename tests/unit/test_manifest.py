@@ -27,9 +27,9 @@ from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import ColumnFigures, Figures, OutputFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.revisions import RevisionFile
 from nightjar.inference.records import Backoffs, Failed, Receipt, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited

@@ -17,7 +17,7 @@ from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
 from nightjar.inference.output import latest_view, nights, visibility
-from nightjar.inference.output.manifests import data_files
+from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
@@ -289,8 +289,9 @@ def test_a_folder_of_the_users_own_is_left_alone(output: Placed) -> None:
     mine.write_text("mine")
     for _ in range(2):
         assert output.refresh() == (
-            f"{mine.parent} is a folder where a link belongs, as after a copy that followed links: remove it if nobody "
-            "keeps files of their own there; `nightjar files JOB` then makes the link"
+            "latest/ and dates/ are not complete, the next command tries again: "
+            f"{mine.parent} is a folder where a link belongs (remove it if nobody keeps files of their own there; "
+            "`nightjar files JOB` then makes the link)"
         )
     assert mine.read_text() == "mine"
     assert json.loads(Path(output.uri, "latest/files.json").read_text())["run"] == NIGHT
@@ -331,7 +332,7 @@ def test_the_commands_that_change_what_readers_see_lead_them_on(lake: Lake, caps
     Path(lake.out, "latest", "data").unlink()
     Path(lake.out, "latest", "data").mkdir()
     publishing.rollback(job, to=1)
-    assert f"Note: {lake.out}/latest/data is a folder where a link belongs" in capsys.readouterr().err
+    assert f"{lake.out}/latest/data is a folder where a link belongs" in capsys.readouterr().err
 
 
 @pytest.mark.s3

@@ -17,7 +17,7 @@ from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.input.plan import _BATCH, DECODED_BYTES, LARGE, LEAST_BYTES, Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
 
 Lines = list[dict[str, Any]]

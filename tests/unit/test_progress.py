@@ -9,8 +9,7 @@ import pytest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.ledger.progress import Progress, lowest
-from nightjar.inference.ledger.tokenrates import TokenRates
+from nightjar.inference.ledger.progress import Progress, TokenRates, lowest
 from nightjar.inference.records import Backoffs, Failed, Receipt, Usage
 
 PLANNED = Planned(

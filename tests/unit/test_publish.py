@@ -27,10 +27,10 @@ from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.output.manifests import data_files, data_parts
 from nightjar.inference.output.owner import check_owner, claim_output
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Snapshot
+from nightjar.inference.output.revisions import data_files, data_parts
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import (
     Part,

@@ -8,6 +8,7 @@ import pytest
 
 from nightjar.inference.ledger.endings import FailedGate, done
 from nightjar.inference.ledger.holders import this_holder
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import (
     Closed,
     Decision,
@@ -21,7 +22,6 @@ from nightjar.inference.ledger.lines import (
     encode,
     question_name,
 )
-from nightjar.inference.ledger.state import State
 from nightjar.inference.records import Failed, Receipt
 
 PUBLISHED = Published(1, "manifest-000001.json", "0a1b2c3d4e5f", "2026-11-19")

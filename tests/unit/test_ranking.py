@@ -28,7 +28,7 @@ from nightjar.inference.metrics.figures import Bounded, Figures, RankingFigures
 from nightjar.inference.metrics.ranking import MOST_GROUPS, RankingState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.run.collecting import figures as figures_of
+from nightjar.inference.run.validating import figures as figures_of
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of, late_gates_of

@@ -26,7 +26,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches, small_batches
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Backoffs, Noticed, Receipt
-from nightjar.inference.run import external_reads
+from nightjar.inference.run import scoring
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listeners
@@ -81,7 +81,7 @@ class Command:
     def learn(self, version: str = "1.0", *notes: str) -> None:
         """What preflight found, with this release of a package."""
         loaded = Loaded("cpu", packages={"mylib": version})
-        external_reads.learn(self.lake.request().job, loaded, notes, self.writer)
+        scoring.keep_external_reads(self.lake.request().job, loaded, notes, self.writer)
 
     @property
     def notes(self) -> list[str]:
@@ -166,7 +166,7 @@ def test_cuts_of_a_result_that_is_taken_back_count_no_more(lake: Lake) -> None:
     """It is scored again, and those batches are cut again. Ledgers of before do not say how many there were."""
     progress = Progress(shards=2, done_shards=2, rows_out=1997, rows_quarantined=3, cuts=4)
     line = {"shard": "s", "attempt": 1, "pieces": [{"uri": "u"}], "rows_out": 997, "rows_quarantined": 3, "cuts": 3}
-    line["rows_left_out"] = 0
+    line |= {"rows_left_out": 0, "rows_partial": 0}
     revoked = _revocation(line, "torn")
     progress.fold(revoked)
     assert (progress.done_shards, progress.cuts) == (1, 1)
@@ -199,7 +199,7 @@ def test_what_results_were_scored_with_is_known_to_whoever_takes_them_over(lake:
             assert now.notes == [SAID]
             now.score()
             now.publish()
-    assert [record["t"] for record in lake.records(3)].count("noticed") == 1
+    assert [record["t"] for record in lake.records(3)].count("seen") == 1
     assert now.writer.state.about.outside.all() == (RARE,)
 
 
@@ -242,7 +242,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
         campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"))
         campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"))
         campaign._journal.flush()
-    assert [record["name"] for record in lake.records() if record["t"] == "noticed"] == ["/logs"]
+    assert [record["name"] for record in lake.records() if record["t"] in {"noticed", "seen"}] == ["/logs"]
     learn(lake)
 
 
@@ -336,7 +336,7 @@ def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:
             now.learn(version)
             now.score(4)
     with command(lake) as now:
-        external_reads.learn(lake.request().job, Loaded(""), (), now.writer)
+        scoring.keep_external_reads(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == [changed("mylib 1.0 → 1.1")]
 
 
@@ -349,7 +349,7 @@ def test_what_preflight_said_is_there_while_nothing_is_tried_anew(lake: Lake) ->
         now.learn("1.0", "the model writes over its batch")
         now.score()
     with command(lake) as now:
-        external_reads.learn(lake.request().job, Loaded(""), (), now.writer)
+        scoring.keep_external_reads(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == ["the model writes over its batch"]
         now.learn("1.0")
         assert now.notes == []

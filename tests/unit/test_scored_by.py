@@ -18,8 +18,8 @@ from nightjar.inference.identity.identity import ScoringSet, fix, identify, read
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.ledger.state import State
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.storage.lake import LakeStorage
 

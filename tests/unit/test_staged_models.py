@@ -12,7 +12,7 @@ from test_stages import outcome, through_both
 from nightjar.inference.errors import JobError, ProcessSpoilt
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started

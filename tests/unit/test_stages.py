@@ -20,7 +20,7 @@ from nightjar.inference.engine.ray import processes
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.preprocess import Preprocess
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode

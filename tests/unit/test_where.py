@@ -54,7 +54,7 @@ CONDITIONS = [
     "0 < x",
     "x BETWEEN -2 AND 0",
     "x NOT BETWEEN -2 AND 0",
-    "small >= 2.5",
+    "small >= 2",
     "small IN (1, 4)",
     "small > id",
     "flag",
@@ -76,7 +76,6 @@ CONDITIONS = [
     "half > 0.5 OR half IN (0.5)",
     "view = 'k1' OR view IN ('k2', 'x')",
     "view LIKE 'k%'",
-    "time >= '01:02:03'",
     "price > 1.1",
     "price IN (2.25, 3)",
     '"a name" = 3',
@@ -185,15 +184,19 @@ def test_what_is_no_condition_is_told_with_its_place_when_the_job_is_read(
         ("x", "at character 1: 'x' is float64, so it is no condition by itself; compare it"),
         ("x LIKE '1%'", "LIKE compares a column of text"),
         ("x = country", "'x' is float64 and 'country' is string; they do not compare"),
-        ("time = 'noon'", "'time' is time64[us], and 'noon' is no value of that type"),
-        ("time > '01:00:00+01:00'", "is no value of that type"),
-        ("time > '01:00:00.1234567'", "'time' is time64[us], and '01:00:00.1234567' is no value of that type"),
+        ("small >= 2.5", "'small' is int8, and 2.5 is no value of that type"),
+        ("time > '01:00:00'", "'time' is time64[us], which input.where cannot compare"),
         ("wide = 1111111111111111111111111111111", "cannot be compared in these types: Decimal precision out of range"),
+        (
+            "there = here",
+            "'there' is timestamp[us, UTC] and 'here' is timestamp[us, Europe/Berlin]; they do not compare",
+        ),
         ("tags = 1", "'tags' is list<int64>, which input.where cannot compare"),
     ],
 )
 def test_columns_and_types_that_do_not_fit_are_told_with_their_place(where: str, said: str) -> None:
-    more = [pa.field("tags", pa.list_(pa.int64())), pa.field("wide", pa.decimal128(38, 10))]
+    times = [pa.field(name, pa.timestamp("us", zone)) for name, zone in (("there", "UTC"), ("here", "Europe/Berlin"))]
+    more = [*times, pa.field("tags", pa.list_(pa.int64())), pa.field("wide", pa.decimal128(38, 10))]
     schema = pa.schema([*TABLE.schema, *more])
     with pytest.raises(JobError, match=rf"^input\.where: .*{re.escape(said)}"):
         condition(where, schema)

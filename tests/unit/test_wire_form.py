@@ -32,8 +32,8 @@ from nightjar.inference.ledger.lines import (
     encode,
 )
 from nightjar.inference.metrics.figures import ColumnFigures
-from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
+from nightjar.inference.output.revisions import RevisionFile
 from nightjar.inference.records import Failed, Noticed, Part, Receipt
 from nightjar.inference.run import steps
 from nightjar.inference.storage.faults import FaultyStorage, pause
@@ -75,6 +75,12 @@ SCORED = pa.schema(
         ("adopted_from", pa.string()),
         ("cuts", pa.int32()),
         ("rows_left_out", pa.int64()),
+        ("rows_partial", pa.int64()),
+        ("ceilings", pa.list_(pa.int32())),
+        ("batch_bytes", pa.int64()),
+        ("batch_tokens", pa.int64()),
+        record_schema(Receipt).field("usage"),
+        record_schema(Receipt).field("spent"),
     ]
 )
 
@@ -127,7 +133,7 @@ LINES = {
     '{"t":"preflight","notes":["slow"]}': Preflight(("slow",)),
     '{"t":"intent","number":4,"published":{"revision":1,"manifest":"runs/d/r1/manifest-000001.json","checksum":"abc",'
     '"date":"d"}}': Intent(4, ENTRY),
-    '{"t":"published","number":4}': PublishedAs(4),
+    '{"t":"publishedas","number":4}': PublishedAs(4),
     '{"t":"failed","shard":"s","attempt":2,"cause":"OSError","message":"no","terminal":false,"died":true,"uri":"a",'
     '"row":7,"rows":50,"worker":"w-1"}': Failed(
         "s", 2, "OSError", "no", died=True, uri="a", row=7, rows=50, worker="w-1"
@@ -135,8 +141,8 @@ LINES = {
     '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7","worker":"w-1","more":0}': (
         Noticed("file", "/a", "model.py:7", "w-1")
     ),
-    '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
-    '{"t":"noticed","kind":"file","name":"/a","by":"","more":9}': Seen("file", "/a", more=9),
+    '{"t":"seen","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
+    '{"t":"seen","kind":"file","name":"/a","by":"","more":9}': Seen("file", "/a", more=9),
     '{"t":"receipt","shard":"s","attempt":1,"epoch":2,"worker":"w-1","rows_in":10,"rows_out":10,"rows_quarantined":0,'
     '"data":{"name":"data/s.parquet","rows":10,"size":99,"checksum":"abc"},"quarantine":null,"seconds":0.5,'
     '"started_at":1.5,"retries":0,"batch_rows":0,"adopted_from":"","cuts":0}': (
@@ -165,7 +171,7 @@ KEYS = {
     "revoked": "shard attempt cause message terminal died uri row rows worker rows_out rows_quarantined cuts",
     "failed": "shard attempt cause message terminal died uri row rows worker",
     "intent": "number published",
-    "published": "number",
+    "publishedas": "number",
     "ended": "outcome step at error message gates publish",
     "closed": "",
 }

@@ -9,7 +9,7 @@ import ray
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.sections import Resources
+from nightjar.inference.job.resources import Resources
 from nightjar.inference.messages import counted, listed
 
 _COPIES = 3

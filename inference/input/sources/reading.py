@@ -21,8 +21,7 @@ from nightjar.inference.input.sources.declared import asked, with_declared
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
-from nightjar.inference.job.finding import find, folder_of
-from nightjar.inference.job.imported import modules_in
+from nightjar.inference.job.finding import find, folder_of, modules_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.where import Condition, condition

@@ -1,9 +1,8 @@
 """`input.where`: which rows of the input are scored, as a condition of SQL.
 
 sqlglot reads the text. What it may say, and what it means, is decided here, so that another release of the parser
-cannot change which rows are scored. Values are compared as SQL does: a comparison with a null is neither true nor
-false, and a row counts only if the whole condition is true. Integers, floats and times of different types are compared
-exactly, whatever their size.
+cannot change which rows are scored. Values are compared as in SQL: a comparison with a null is neither true nor false,
+and a row counts only if the whole condition is true. A value is never rounded to compare it: that is an error.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from functools import cache
 
 import pyarrow as pa
 
-from nightjar.inference.job.where.compiling import Compiler
+from nightjar.inference.job.where.compiling import Compiler, columns_named, parsed
 from nightjar.inference.job.where.conditions import Condition
-from nightjar.inference.job.where.parsing import columns_named, parsed
 
 __all__ = ["Condition", "columns_of", "condition", "on_some"]
 

@@ -1,10 +1,10 @@
-"""Makes a condition of the nodes that sqlglot read. What a node may say is listed here."""
+"""Reads the text of a condition with sqlglot, and compiles it. What a condition may say is listed here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -14,15 +14,113 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.where import comparing
-from nightjar.inference.job.where.comparing import OPERATORS
-from nightjar.inference.job.where.conditions import Build, Column, Condition, Part
-from nightjar.inference.job.where.parsing import GRAMMAR, column_name, columns_named, conjuncts, parsed, refused
-from nightjar.inference.job.where.values import Value, compared_as, family, listed, scalar
+from nightjar.inference.job.where.conditions import Build, Column, Condition, Part, compared_as, family, listed, scalar
 from nightjar.inference.messages import clip, nearest
 
 if TYPE_CHECKING:
     from sqlglot import exp
+
+
+GRAMMAR = (
+    "write column = value (also <>, <, <=, >, >=), IN (…), BETWEEN … AND …, LIKE, IS NULL, joined by AND, OR, NOT and "
+    "brackets"
+)
+
+
+@cache
+def parsed(text: str) -> exp.Expr:
+    """The parsed text.
+
+    Raises:
+        JobError: It is not SQL. Says where.
+    """
+    import sqlglot
+    from sqlglot.errors import ParseError, SqlglotError
+
+    try:
+        found = sqlglot.parse(text)
+    except ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        at = _offset(text, first.get("line") or 1, first.get("col") or 0) - len(first.get("highlight") or "")
+        said = str(first.get("description") or "it cannot be read").rstrip(".").removeprefix("Invalid expression / ")
+        said = "a value or a condition is missing" if said.startswith("Required keyword") else said
+        raise _error(text, max(0, at), f"{said}; {GRAMMAR}") from None
+    except SqlglotError as error:
+        said = clip(" ".join(str(error).split()))
+        raise _error(text, None, f"{said}: is a quote or a bracket left open? {GRAMMAR}") from None
+    if len(found) != 1 or found[0] is None:
+        raise _error(text, None, f"this is not one condition; {GRAMMAR}")
+    return found[0]
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    """The index in a text of a character that is named by its line and column, both from 1 on."""
+    before = text.split("\n")[: line - 1]
+    return sum(len(each) + 1 for each in before) + column
+
+
+def refused(text: str, node: exp.Expr, said: str) -> JobError:
+    """The error that says what is wrong with a node, and where in the text it begins."""
+    starts = [each.meta["start"] for each in node.walk() if "start" in each.meta]
+    return _error(text, min(starts, default=None), said)
+
+
+def _error(text: str, at: int | None, said: str) -> JobError:
+    where = "" if at is None else f"at character {min(at, len(text)) + 1}: "
+    return JobError(f"input.where: {where}{said} (in {clip(text)!r})")
+
+
+def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The conditions that AND joins, the whole one if there is no AND."""
+    from sqlglot import exp
+
+    node = node.unnest()
+    if isinstance(node, exp.And):
+        yield from conjuncts(node.this)
+        yield from conjuncts(node.expression)
+    else:
+        yield node
+
+
+def columns_named(node: exp.Expr, text: str) -> Iterator[str]:
+    """The columns in a part of the text, in its order, each as often as it stands there.
+
+    Raises:
+        JobError: As in `column_name`.
+    """
+    from sqlglot import exp
+
+    for each in node.find_all(exp.Column, bfs=False):
+        yield column_name(each, text)
+
+
+def column_name(node: exp.Column, text: str) -> str:
+    """The name of one column.
+
+    Raises:
+        JobError: It names a field within a column.
+    """
+    parts = [part.name for part in node.parts]
+    if len(parts) != 1:
+        whole = ".".join(parts)
+        raise refused(text, node, f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
+    return parts[0]
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "EQ": pc.equal,
+    "NEQ": pc.not_equal,
+    "LT": pc.less,
+    "LTE": pc.less_equal,
+    "GT": pc.greater,
+    "GTE": pc.greater_equal,
+}
+"""The comparisons, by sqlglot's names. Arrow raises where a cast to a common type would change a value."""
+
+
+_SWAPPED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
+"""The operator that means the same with the sides exchanged."""
+
 
 _SAID: dict[str, set[str]] = {
     "Paren": {"this"},
@@ -37,10 +135,11 @@ _SAID: dict[str, set[str]] = {
     "Boolean": {"this"},
     "Cast": {"this", "to"},
     "Identifier": {"this", "quoted"},
-    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *OPERATORS)},
+    **{name: {"this", "expression"} for name in ("And", "Or", "Is", *_OPERATORS)},
 }
 """What is understood of each kind of node. The parser may say more, as `BETWEEN SYMMETRIC`, which must not be passed
 over."""
+
 
 _PUSHED = {"And", "Or", "Paren", "EQ", "LT", "LTE", "GT", "GTE", "In", "Between"}
 """What the statistics of a part of a file can rule out. No negation: of a column with NaN the smallest and the largest
@@ -142,19 +241,20 @@ class Compiler:
 
         left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
         if not isinstance(left, exp.Column):
-            left, right, key = right, left, comparing.turned(key)
+            left, right, key = right, left, _SWAPPED.get(key, key)
         if not isinstance(left, exp.Column):
             self._fail(node, f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
         name, kind = self._column(left)
+        compare = _OPERATORS[key]
         if isinstance(right, exp.Column):
             other, other_kind = self._column(right)
             if kind is not None and other_kind is not None and family(kind) != family(other_kind):
                 self._fail(
                     node, f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
                 )
-            return lambda column: comparing.columns(key, column(name), column(other))
-        compare = self._with_value(key, right, name, kind)
-        return lambda column: compare(column(name))
+            return lambda column: compare(column(name), column(other))
+        value = self._value(right, name, kind)
+        return lambda column: compare(column(name), value)
 
     def _in(self, node: exp.Expr) -> Build:
         from sqlglot import exp
@@ -183,14 +283,8 @@ class Compiler:
         if not isinstance(node.this.unnest(), exp.Column):
             self._fail(node, f"{clip(node.sql())!r}: write column BETWEEN value AND value")
         name, kind = self._column(node.this.unnest())
-        from_low = self._with_value("GTE", node.args["low"].unnest(), name, kind)
-        to_high = self._with_value("LTE", node.args["high"].unnest(), name, kind)
-
-        def build(column: Column) -> Any:
-            given = column(name)
-            return pc.and_kleene(from_low(given), to_high(given))
-
-        return build
+        low, high = (self._value(node.args[end].unnest(), name, kind) for end in ("low", "high"))
+        return lambda column: pc.and_kleene(pc.greater_equal(column(name), low), pc.less_equal(column(name), high))
 
     def _is(self, node: exp.Expr) -> Build:
         from sqlglot import exp
@@ -220,11 +314,10 @@ class Compiler:
         if not pattern.is_string or (kind is not None and not is_text(kind)):
             self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
         text, negated = str(pattern.this), bool(node.args.get("negate"))
-        # Of Arrow's LIKE a backslash is an escape, but not where a pattern is only the begin or the end of a text.
-        match, told = (pc.match_substring_regex, _as_regex(text)) if "\\" in text else (pc.match_like, text)
+        regex = _as_regex(text)  # in Arrow's own LIKE a backslash is an escape
 
         def build(column: Column) -> Any:
-            found = match(column(name), told, ignore_case=not cased)
+            found = pc.match_substring_regex(column(name), regex, ignore_case=not cased)
             return pc.invert(found) if negated else found
 
         return build
@@ -247,11 +340,7 @@ class Compiler:
             self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind
 
-    def _with_value(self, operator: str, node: exp.Expr, name: str, kind: pa.DataType | None) -> Callable[[Any], Any]:
-        """Compares the values of a column with a literal."""
-        return comparing.with_value(operator, self._value(node, name, kind), kind or pa.null())
-
-    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> Value:
+    def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
         """A literal, as a value that the column's values are compared with. With no type: as null."""
         from sqlglot import exp
 

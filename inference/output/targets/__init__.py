@@ -6,8 +6,7 @@ be killed, be repeated, and run in two commands at once: the next command sees f
 table that is several publications behind gets the newest one, in one transaction.
 
 A night that cannot be read, or does not fit into the table, is left out, and no other night suffers for that. The table
-has the number all the same, so what it lacks is then found by its dates. Such a night is tried again by each command,
-and is committed when it can be; one that can never fit is tried again only by the command that commits to tables.
+has the number all the same, so what it lacks is then found by its dates. Each command tries such a night again.
 
 If a date has several runs, a table has the same one as `dates/`.
 """
@@ -33,10 +32,9 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.manifests import data_parts
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
 from nightjar.inference.output.publications import Snapshot
-from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.output.revisions import data_parts, revision_in
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -130,9 +128,6 @@ class Target(Protocol):
             JobError: Another program, or another output, made the table.
         """
 
-    def settled(self) -> bool:
-        """Whether it is stored, with the number that `committed` found, that every night is there that ever can be."""
-
     def dates(self) -> set[str]:
         """The dates that the table has files of, as `committed` found it."""
 
@@ -140,8 +135,7 @@ class Target(Protocol):
         """The nights of a change that the table cannot show."""
 
     def commit(self, change: Change) -> list[LeftOut] | None:
-        """Change the table in one transaction, which also stores the number and what `settled` says; none if the table
-        has all of that already.
+        """Change the table in one transaction, which also stores the number; none if the table has all of that already.
 
         Returns the nights that the table cannot show; or None if somebody else has committed since the call of
         `committed`, and nothing was changed.
@@ -196,8 +190,8 @@ def _lacks(storage: Storage, output: str, target: Target, number: int) -> tuple[
     now = publish.newest(storage, output)
     if now.number != number:
         return [], 0
-    missing = sorted(_missing(target, now))
-    looked_at = missing[-_SAID:] if target.settled() else missing
+    missing = sorted(set(now.nights()) - target.dates())
+    looked_at = missing[-_SAID:]
     wanted = change(storage, output, number, now, looked_at)
     left = {each.date: each for each in target.left_out(wanted)}
     for date, night in wanted.nights.items():
@@ -232,7 +226,7 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
         committed, now = target.committed(), publish.newest(storage, output)
         if not now.number:
             return []
-        missing = _missing(target, now, dates)
+        missing = set(now.nights()) - target.dates()
         if committed == now.number and not missing:
             return []
         wanted = change(storage, output, committed, now, missing)
@@ -241,14 +235,6 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
             known = wanted.again.difference(wanted.again if dates is None else dates)
             return _sentences([each for each in left if not each.final or each.date not in known])
     raise StorageError("others commit to the table faster than this command can; try again")
-
-
-def _missing(target: Target, now: Snapshot, dates: Collection[str] | None = None) -> set[str]:
-    """The published dates that a table has no files of. dates: those that matter if no other can be committed."""
-    published = set(now.nights())
-    if dates is not None and target.settled():
-        published &= set(dates)
-    return published - target.dates()
 
 
 def _sentences(left: list[LeftOut], earlier: int = 0) -> list[str]:

@@ -13,8 +13,7 @@ them is a column of the parts, and polars reads them from the path, not from the
 night's own names, so whoever repeats a commit that was killed finds what is there already.
 
 The number of the snapshot is the version of an application transaction in the same commit; the application is the
-output. A second application, `…-settled`, gets the same version if the table then has every night that it ever can
-have, else 0. Tables of older releases lack it. delta-rs accepts a version that is equal or lower.
+output. delta-rs accepts a version that is equal or lower.
 
 Each commit is tried once, at the version of the table that was read (`max_commit_retries=0`). delta-rs itself would try
 it again at a later version: of two commands that make one table in a bucket at once, both would succeed.
@@ -76,7 +75,6 @@ class DeltaTarget:
 
     def __init__(self, storage: Storage, uri: str, output: str, owner: str) -> None:
         self._storage, self._uri, self._output, self._owner = storage, uri, output, owner
-        self._settling = f"{owner}-settled"
         self._table: DeltaTable | None = None
 
     def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
@@ -94,14 +92,10 @@ class DeltaTarget:
         self._table = self._open()
         if self._table is None:
             return 0
-        version = self._version(self._owner) if self._owner else None
+        version = self._table.transaction_version(self._owner) if self._owner else None
         if version is None:
             raise JobError(f"the Delta table at {self._uri} is not this output's; choose another place for the table")
         return version
-
-    def settled(self) -> bool:
-        """As `Target.settled`."""
-        return self._table is not None and self._version(self._settling) == self._version(self._owner)
 
     def dates(self) -> set[str]:
         """As `Target.dates`."""
@@ -118,12 +112,11 @@ class DeltaTarget:
     def commit(self, change: Change) -> list[LeftOut] | None:
         """As `Target.commit`."""
         nights, left = self._fitting(change)
-        settled = all(each.final for each in left)
         held = self._held(None if change.only else set(change.nights))
         wanted = {path: line for night in nights for path, line in self._linked(night)}
         added = [_add(path, *line) for path, line in wanted.items() if path not in held]
         if self._table is None:
-            done = self._create(self._properties(change.number, settled), added, nights[-1] if nights else None)
+            done = self._create(self._properties(change.number), added, nights[-1] if nights else None)
         else:
             removed = [_remove(path, size) for path, (_, size) in held.items() if path not in wanted]
             if removed and "deletionVectors" in (self._table.protocol().reader_features or ()):
@@ -131,9 +124,11 @@ class DeltaTarget:
                     f"the table {self._uri} has deletion vectors, and deltalake cannot remove a file that has one: its "
                     f"rows would be there twice. Drop the feature deletionVectors from the table; {_THEN}"
                 )
-            said = (self._version(self._owner), self.settled()) == (change.number, settled)
-            properties = self._properties(change.number, settled)
-            done = (said and not added and not removed) or self._change(self._table, properties, [*added, *removed])
+            has_number = self._table.transaction_version(self._owner) == change.number
+            properties = self._properties(change.number)
+            done = (has_number and not added and not removed) or self._change(
+                self._table, properties, [*added, *removed]
+            )
         return left if done else None
 
     def _open(self) -> DeltaTable | None:
@@ -146,11 +141,6 @@ class DeltaTarget:
                 return DeltaTable(self._uri, storage_options=options)
             except TableNotFoundError:
                 return None
-
-    def _version(self, application: str) -> int | None:
-        """The version that the table has for an application's transactions; None for none."""
-        assert self._table is not None
-        return self._table.transaction_version(application)
 
     def _fitting(self, change: Change) -> tuple[list[TableNight], list[LeftOut]]:
         """The nights that the table can show, and those that it cannot. A new table has the latest's columns."""
@@ -317,16 +307,13 @@ class DeltaTarget:
             return False
         return True
 
-    def _properties(self, number: int, settled: bool) -> CommitProperties:
+    def _properties(self, number: int) -> CommitProperties:
         from deltalake import CommitProperties, Transaction
 
         return CommitProperties(
             custom_metadata={"nightjar": {"output": self._output, "publication": number}},
             max_commit_retries=0,
-            app_transactions=[
-                Transaction(self._owner, number),
-                Transaction(self._settling, number if settled else 0),
-            ],
+            app_transactions=[Transaction(self._owner, number)],
         )
 
     @contextmanager

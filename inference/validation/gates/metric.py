@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.job.accumulators import accumulator_of
 from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
+from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.validation.gates.accumulators import OwnGate, own_gates
 from nightjar.inference.validation.gates.limit import MetricLimit

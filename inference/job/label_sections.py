@@ -1,0 +1,162 @@
+"""What is computed from labels and rows besides the outputs: `evaluation`, `late_labels` and `accumulators`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+from nightjar.inference.job.input import Input
+from nightjar.inference.job.sections import Section, as_tuple, once
+from nightjar.inference.messages import nearest
+
+MOST_SLICED = 8
+"""The most columns by whose values the rows are divided: each has states of its own for every shard."""
+
+
+MOST_RANKS = 100
+"""The greatest `k`: the state of a group grows with it."""
+
+
+Task = Literal["binary", "regression", "multiclass", "ranking"]
+"""What a label is: 0 or 1, a number, one of several classes, or how relevant a row is among those of its group."""
+
+
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "binary": ("auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"),
+    "regression": ("rmse", "mae", "bias", "r2"),
+    "multiclass": (
+        "accuracy",
+        *(f"{average}_{kind}" for average in ("macro", "weighted", "micro") for kind in ("precision", "recall", "f1")),
+    ),
+    "ranking": ("ndcg", "mrr", "map", "precision"),
+}
+"""Task → the metrics that a check may name."""
+
+
+BESIDE = ("ranking",)
+"""The tasks whose states lie beside the parts, because they are too large for the footers that every reader reads."""
+
+
+def as_columns(value: Any) -> Any:
+    """Check a list of columns, each named once."""
+    value = as_tuple(value)
+    if not isinstance(value, tuple) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError(f"must be a list of columns, not {value!r}")
+    return once(value)
+
+
+class Evaluating(Section):
+    """How the label is compared with the outputs. prediction: the output that it is compared with; by default the first
+    one that fits the task. slices: carried columns or outputs with few values; each value's rows are compared by
+    themselves, too. group, k: for the task ranking: the carried column or output whose equal values are the rows that
+    are ranked together, and how many of them, from the top, are looked at.
+    """
+
+    task: Task = "binary"
+    prediction: str | None = None
+    slices: tuple[str, ...] = Field(default=(), max_length=MOST_SLICED)
+    group: str | None = Field(default=None, min_length=1)
+    k: int = Field(default=10, ge=1, le=MOST_RANKS)
+
+    _columns = field_validator("slices", mode="before")(as_columns)
+
+    @model_validator(mode="after")
+    def _ranks_groups(self) -> Evaluating:
+        if self.task == "ranking" and self.group is None:
+            raise ValueError("group: task: ranking ranks the rows of a group; name its column, as group: query_id")
+        for key in ("group", "k"):
+            if key in self.model_fields_set and self.task != "ranking":
+                raise ValueError(f"{key}: is for task: ranking, and this job's is {self.task}")
+        return self
+
+
+def as_key(value: Any) -> Any:
+    """The columns of a key: one, or a list of different ones."""
+    names = (value,) if isinstance(value, str) else as_tuple(value)
+    if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"must be a column or a list of columns, not {value!r}")
+    return once(names)
+
+
+class LateLabels(Section):
+    """Labels that come after the night, for `nightjar evaluate`.
+
+    key: the columns, one or several, that a label and its row have in common. label: the column with the label. input:
+    where the labels are, written as an input; None if each command names them.
+    """
+
+    key: Annotated[tuple[str, ...], BeforeValidator(as_key)]
+    label: str = Field(min_length=1)
+    input: Input | None = None
+
+    @field_validator("input")
+    @classmethod
+    def _there_already(cls, value: Input | None) -> Input | None:
+        if value is not None and value.wait is not None:
+            raise ValueError("wait: nothing waits for labels; repeat `nightjar evaluate` when more have come")
+        return value
+
+
+MOST_ACCUMULATORS = 16
+"""The most accumulators of a job: each has a state for every shard."""
+
+
+_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
+
+
+_SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+FIGURE = r"[\w@%+-][\w@%+.-]{0,63}"
+"""The form of a figure's name, by which a check asks for it after the accumulator's: `lift.at_top_decile`."""
+
+
+OWN_METRIC = rf"^{_NAME}\.{FIGURE}$"
+"""The form of a figure of an accumulator, as a check names it."""
+
+
+def _named(value: dict[str, str]) -> dict[str, str]:
+    if len(value) > MOST_ACCUMULATORS:
+        raise ValueError(f"are {len(value)}, and {MOST_ACCUMULATORS} are the most")
+    for name, spec in value.items():
+        if not re.fullmatch(_NAME, name):
+            raise ValueError(
+                f"{name!r} must be letters, digits and underscores, 40 at most, and begin with a letter: checks name it"
+            )
+        if not _SPEC.fullmatch(spec):
+            raise ValueError(f'{name} must be "module:Name" of a class, not {spec!r}')
+    return value
+
+
+Accumulators = Annotated[dict[str, str], AfterValidator(_named)]
+"""Name → "module:Name" of the class."""
+
+
+def accumulator_of(metric: str) -> str:
+    """The accumulator that a check names in `metric`; '' for a metric of the labels."""
+    name, dot, _ = metric.partition(".")
+    return name if dot else ""
+
+
+def check_own(key: str, check: Any, accumulators: Mapping[str, str]) -> None:
+    """Check a gate on a figure of an accumulator. key: of the check. check: a `MetricCheck`.
+
+    Raises:
+        ValueError: The job has no such accumulator, or the check asks for what is of labels alone.
+    """
+    name = accumulator_of(check.metric)
+    if name not in accumulators:
+        known = nearest(name, accumulators) or f"; it has {', '.join(accumulators) or 'none'}"
+        raise ValueError(f"{key}.metric: {check.metric} is of no accumulator that the job names{known}")
+    for other in ("slices", "threshold"):
+        if other in check.model_fields_set:
+            raise ValueError(f"{key}.{other}: is for metrics of the labels, and {check.metric} is of an accumulator")

@@ -1,0 +1,205 @@
+"""The sections `resources` and `cost`: the actors, their environment, and what machines cost."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.sections import Section, as_tuple
+
+
+class ActorRange(Section):
+    """An actor pool that grows and shrinks between two sizes."""
+
+    min: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ActorRange:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+
+class RuntimeEnv(Section):
+    """What the scoring processes have besides what their nodes have installed.
+
+    pip, uv: requirements for Ray to install. env_vars: `${NAME}` is the variable's value where the run is begun.
+    """
+
+    pip: tuple[str, ...] = ()
+    uv: tuple[str, ...] = ()
+    env_vars: dict[str, SecretStr] = Field(default={})
+
+    _listed = field_validator("pip", "uv", mode="before")(as_tuple)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for key in ("working_dir", "py_modules"):
+                if key in value:
+                    raise ValueError(
+                        f"{key}: the files in the job's folder go to every process that scores, and count in the "
+                        "identity; put the code and files there, and leave the key out"
+                    )
+        return value
+
+    @field_validator("env_vars")
+    @classmethod
+    def _settable(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in value:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+            if name in _READ_AT_START:
+                raise ValueError(
+                    f"{name} is read when a process starts, and these are set before your code is imported; set it "
+                    "where Ray is started"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _one_installer(self) -> RuntimeEnv:
+        if self.pip and self.uv:
+            raise ValueError("pip and uv are two ways to install; keep one of them")
+        return self
+
+    @property
+    def installs(self) -> tuple[str, ...]:
+        """The requirements that are installed for the run."""
+        return self.pip or self.uv
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, SecretStr]:
+        """The environment variables with their values. environment: for those whose values are taken from there.
+
+        Raises:
+            JobError: It lacks one of these. Names the key.
+        """
+        found = {}
+        for name, value in self.env_vars.items():
+            source = _TAKEN.fullmatch(value.get_secret_value())
+            if source and source[1] not in environment:
+                raise JobError(
+                    f"resources.runtime_env.env_vars.{name}: the environment variable {source[1]} is not set where "
+                    "this command runs; set it, or write a value"
+                )
+            found[name] = SecretStr(environment[source[1]]) if source else value
+        return found
+
+    def secret(self, name: str) -> bool:
+        """Whether the value of a variable is taken from an environment, so that nobody must see it."""
+        return _TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
+
+    @property
+    def counted(self) -> dict[str, str]:
+        """The variables that count in the identity, with their values: those that the job file says."""
+        return {name: value.get_secret_value() for name, value in self.env_vars.items() if not self.secret(name)}
+
+    def identity(self) -> dict[str, Any]:
+        """The part that can change an output; values from an environment are secrets, or differ by place."""
+        own = self.counted
+        digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
+        named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}
+        return {key: value for key, value in named.items() if value}
+
+
+_TAKEN = re.compile(r"\$\{(\w+)\}")
+"""A variable's value that is taken from the environment."""
+
+
+_READ_AT_START = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
+_READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
+"""Variables that have no effect on a process that runs already, or that Ray sets."""
+
+
+class Resources(Section):
+    """The actor pool; everything but `actors` and `concurrency_limit` is per actor. `actors: 0` is no pool, but tasks.
+
+    memory_gb: in GiB. custom: amounts of resources that the cluster's owner has named. accelerator_type and labels: of
+    the nodes that will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that
+    share GPUs.
+    """
+
+    actors: Annotated[int, Field(ge=0)] | ActorRange = 2
+    cpus: float = Field(default=1, ge=0)
+    gpus: float = Field(default=0, ge=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+    custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    accelerator_type: str | None = Field(default=None, min_length=1)
+    labels: dict[str, str] = Field(default={})
+    runtime_env: RuntimeEnv = RuntimeEnv()
+    concurrency_limit: str | None = Field(default=None, min_length=1)
+
+    @field_validator("custom")
+    @classmethod
+    def _not_rays_own(cls, value: dict[str, float]) -> dict[str, float]:
+        ours = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_gb"}
+        for name in value:
+            if name in ours:
+                raise ValueError(f"{name!r} is a resource of Ray's own; write resources.{ours[name]}")
+        return value
+
+    @model_validator(mode="after")
+    def _no_gpus_for_tasks(self) -> Resources:
+        if self.as_tasks and self.gpus:
+            raise ValueError(
+                "actors: 0 scores in tasks, whose processes would hold a GPU's memory while they are idle; with gpus "
+                "write actors: 1 or more"
+            )
+        return self
+
+    @property
+    def as_tasks(self) -> bool:
+        """Whether shards are scored by tasks, as many at once as the cluster has room for, and not by a pool."""
+        return self.actors == 0
+
+    @property
+    def cores(self) -> int:
+        """Whole CPUs of an actor, at least one; this is its number of computing threads."""
+        return max(1, int(self.cpus))
+
+    @property
+    def prepares_ahead(self) -> bool:
+        """Whether an actor prepares the next batch in a thread: not on a single core, which the model needs."""
+        return self.gpus > 0 or self.cores > 1
+
+    @property
+    def min_actors(self) -> int:
+        """Actors, or tasks, that must be placed for the work to start."""
+        return self.actors.min if isinstance(self.actors, ActorRange) else max(1, self.actors)
+
+    @property
+    def max_actors(self) -> int:
+        """The most actors the pool may grow to; for tasks a number to reckon with."""
+        return self.actors.max if isinstance(self.actors, ActorRange) else self.actors or _TASKS
+
+
+_TASKS = 16
+"""How many tasks are assumed to run at once when shards are made: a plan must not depend on tonight's cluster."""
+
+
+_MOST = 1e9
+"""The highest price that is no slip of the pen, in any currency."""
+
+
+class Cost(Section):
+    """cpu_hour, gpu_hour: the price of one for an hour. currency: of these prices, in letters, as USD."""
+
+    cpu_hour: float = Field(default=0, ge=0, le=_MOST)
+    gpu_hour: float = Field(default=0, ge=0, le=_MOST)
+    currency: str = Field(default="", pattern="^[A-Za-z]{0,10}$")
+
+    @model_validator(mode="after")
+    def _asks(self) -> Self:
+        if not self.cpu_hour and not self.gpu_hour:
+            raise ValueError("give cpu_hour, gpu_hour or both")
+        return self
+
+    def of(self, resources: Resources, seconds: float) -> float:
+        """What actors with these resources cost. seconds: for which they are held, all together."""
+        return (resources.cpus * self.cpu_hour + resources.gpus * self.gpu_hour) * seconds / 3600
