@@ -22,7 +22,7 @@ import pyarrow as pa
 import yaml
 
 from nightjar.inference import predictors
-from nightjar.inference.predictors.batch_copies import Copier, OwnCopy
+from nightjar.inference.predictors.batches import Copier, OwnCopy
 from nightjar.inference.records import Receipt
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request, worker_spec

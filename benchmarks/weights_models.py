@@ -198,7 +198,7 @@ def joblib(folder: Path, size: int) -> Section:
 
 
 def keras_file(folder: Path, size: int, suffix: str = ".keras") -> Section:
-    from nightjar.inference.predictors.tabular.kerasmodel import keras_on_torch
+    from nightjar.inference.predictors.tabular.keras import keras_on_torch
 
     keras = keras_on_torch()
     layers = [keras.layers.Dense(width_of(size), activation="relu") for _ in range(LAYERS + 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nightjar.inference.predictors.tabular.kerasmodel import keras_on_torch
+from nightjar.inference.predictors.tabular.keras import keras_on_torch
 
 keras = keras_on_torch()
 layers = keras.layers

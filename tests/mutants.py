@@ -138,7 +138,7 @@ ROOMS = {
     "stages": Room(
         (
             *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/prepared_shards.py"),
-            *("scoring/preparing.py", "scoring/scored_table.py", "scoring/timing.py", "predictors/batch_copies.py"),
+            *("scoring/preparing.py", "scoring/scored_table.py", "scoring/timing.py", "predictors/batches.py"),
         ),
         unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "stretch"),
     ),

@@ -86,7 +86,7 @@ import sys
 from nightjar.inference.job.file import load_job
 from nightjar.inference.predictors import check_keys, warm
 from nightjar.inference.predictors.adapter import adapter_of, is_device_lost
-from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.adapter import is_memory
 
 jobs = [load_job(path) for path in sys.argv[1:]]
 for job in jobs:

@@ -13,7 +13,7 @@ from nightjar.flows.reports import Column, Estimate, PlanReport, TokenEstimate
 from nightjar.inference.identity.description import described
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import counted
-from nightjar.inference.predictors.language.prices import TokenPrices, prices_of
+from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.predictors.language.prices import TokenPrices, prices_of
+from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.records import as_line
 from nightjar.inference.run.account import Account, workers_cost
 from nightjar.inference.run.request import RunRequest

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nightjar.inference.ledger.progress import TokenRates
     from nightjar.inference.metrics.figures import Distinct
     from nightjar.inference.output.targets import TableShown
-    from nightjar.inference.predictors.language.prices import TokenPrices
+    from nightjar.inference.predictors.language.languagemodel import TokenPrices
     from nightjar.inference.run.account import WorkersCost
     from nightjar.inference.run.steps import Publication
     from nightjar.inference.validation.gates import Offender

@@ -31,7 +31,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import StreamingScorer
-from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece, RowFailure, Shard, Usage
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan

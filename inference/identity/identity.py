@@ -31,8 +31,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.predictors.adapter import Reads, adapter_of
-from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.storage.protocol import Storage
 
 _SCORING_VERSION = 1
@@ -157,7 +156,7 @@ def _versions(job: Job) -> dict[str, str]:
 def _read(job: Job) -> set[str]:
     """The files and folders that the models' options name, as the adapters say."""
     adapters = ((each, adapter_of(each)) for each in job.each)
-    return {path for each, adapter in adapters if isinstance(adapter, Reads) for path in adapter.reads(each)}
+    return {path for each, adapter in adapters for path in adapter.reads(each)}
 
 
 def package_version(job: Job, name: str) -> str:

@@ -14,7 +14,7 @@ class Framework:
     module: its `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several. model: what
     `model.path` names, for messages; '' for none. packs: its predictors sort and pack the rows of a micro-batch
     themselves, so `batch_size: auto` is thousands of rows. code: options that name the user's objects, as
-    "module:name"; its adapter is an `adapter.TakesCode`. rows: of `batch_size: auto`, on the CPU and on a GPU, where
+    "module:name", which its adapter checks. rows: of `batch_size: auto`, on the CPU and on a GPU, where
     all rows weigh the same. streams: it is asked row by row, so several shards are scored at once. own_keys: its
     options are keys of `model`. documents: options that may name a JSON or YAML file. aside: options that change no
     output. inexact: a row's neighbours change its rounding, by padding, packing or dynamic quantisation.
@@ -56,31 +56,31 @@ FRAMEWORKS = {
     "xgboost": Framework(f"{_TABULAR}.boosters:XGBOOST", "a Booster's file (.json or .ubj)"),
     "catboost": Framework(f"{_TABULAR}.boosters:CATBOOST", "a model's binary file (.cbm)"),
     "keras": Framework(f"{_TABULAR}.keras", "a model that Keras saved (.keras or .h5)"),
-    "embed": Framework(f"{_TRANSFORMERS}.texttasks:EMBED", "a model's folder", packs=True, inexact=True),
+    "embed": Framework(f"{_TRANSFORMERS}.tasks:EMBED", "a model's folder", packs=True, inexact=True),
     "text-classification": Framework(
-        f"{_TRANSFORMERS}.texttasks:TEXT_CLASSIFICATION",
+        f"{_TRANSFORMERS}.tasks:TEXT_CLASSIFICATION",
         "a model's folder",
         packs=True,
         inexact=True,
     ),
     "token-classification": Framework(
-        f"{_TRANSFORMERS}.texttasks:TOKEN_CLASSIFICATION",
+        f"{_TRANSFORMERS}.tasks:TOKEN_CLASSIFICATION",
         "a model's folder",
         packs=True,
         inexact=True,
     ),
-    "zero-shot": Framework(f"{_TRANSFORMERS}.texttasks:ZERO_SHOT", "a model's folder", packs=True, inexact=True),
+    "zero-shot": Framework(f"{_TRANSFORMERS}.tasks:ZERO_SHOT", "a model's folder", packs=True, inexact=True),
     "image-classification": Framework(
-        f"{_TRANSFORMERS}.imagetasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
+        f"{_TRANSFORMERS}.tasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
     ),
     "object-detection": Framework(
-        f"{_TRANSFORMERS}.imagetasks:OBJECT_DETECTION",
+        f"{_TRANSFORMERS}.tasks:OBJECT_DETECTION",
         "a model's folder",
         rows=(4, 16),
         inexact=True,
     ),
     "speech-recognition": Framework(
-        f"{_TRANSFORMERS}.speechrecognition", "a model's folder", rows=(4, 16), inexact=True
+        f"{_TRANSFORMERS}.tasks:SPEECH_RECOGNITION", "a model's folder", rows=(4, 16), inexact=True
     ),
     "vllm": Framework(
         f"{_LANGUAGE}.vllm",

@@ -17,13 +17,12 @@ from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
-from nightjar.inference.predictors.adapter import NamesColumns, Predictor, adapter_of, forced_tokens
-from nightjar.inference.predictors.alignment import aligned
+from nightjar.inference.predictors.adapter import adapter_of, forced_tokens, naming
 from nightjar.inference.predictors.arrays import joined
-from nightjar.inference.predictors.batch_copies import Copier, own_batch
+from nightjar.inference.predictors.batches import Copier, own_batch
 from nightjar.inference.predictors.language.answers import Answer
-from nightjar.inference.predictors.language.requests import NOTHING, Answered, Known, Streaming
-from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.language.requests import NOTHING, Answered, Known, Requests
+from nightjar.inference.predictors.outputs import aligned
 from nightjar.inference.records import Usage
 
 __all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
@@ -82,42 +81,6 @@ def panics_are_errors() -> Iterator[None]:
         raise
 
 
-class Scorer(Protocol):
-    """A loaded model: takes features and returns the declared outputs.
-
-    device: where the model really is: 'cpu', 'cuda:0' …
-    """
-
-    device: str
-
-    def prepare(self, table: pa.Table) -> Any:
-        """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
-
-    def preprocess(self, table: pa.Table) -> Any:
-        """What the CPU stage does for the model: the user's own part of `prepare`, or all of it for a staged model."""
-
-    def accept(self, batch: Any, rows: int) -> Any:
-        """The first step for rows for which the CPU stage has done its part already.
-
-        The batch stays as it is, and may be given again.
-        """
-
-    def score(self, prepared: Any) -> dict[str, pa.Array]:
-        """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
-
-    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Both steps: score the columns named by `input_columns`. The user's code gets copies of them, never the table.
-
-        Returns exactly the declared outputs, each with `table.num_rows` values of its declared type. Errors of the
-        user's own code pass through unchanged.
-
-        Raises:
-            OutputInvalid: An output is missing, has the wrong length, or does not fit its type; or the model cannot
-                take what the preprocess returned for these rows.
-            RowsRaised: Some of several rows have an exception as their output.
-        """
-
-
 def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     """The columns that must be read for the model and the preprocess; for several models, for any of them.
 
@@ -130,12 +93,12 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     """
     if job.models:
         return tuple(dict.fromkeys(name for each in job.each for name in _named_columns(each, schema)))
-    features, adapter = job.model.features or (), adapter_of(job)
+    features = job.model.features or ()
     key, named = "model.features", features
     if job.preprocess:
         key, named = "preprocess.columns", job.preprocess.columns or ()
-    elif not features and isinstance(adapter, NamesColumns):
-        key, named = adapter.named(job)
+    elif not features:
+        key, named = adapter_of(job).named(job)
     for name in named:
         if name not in schema.names:
             raise JobError(
@@ -209,7 +172,7 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
         predictor = adapter.load(job, model_path)
     if job.model.staged:
         return _StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)
-    made = StreamingScorer if isinstance(predictor, Streaming) else _Scorer
+    made = StreamingScorer if isinstance(predictor, Requests) else Scorer
     return made(job, preprocessor, predictor, adapter.reads_arrow)
 
 
@@ -225,26 +188,41 @@ class _Prepared:
     content: Any
 
 
-class _Scorer:
-    """Arrow → batch → preprocess → features → predictor → Arrow."""
+class Scorer:
+    """A loaded model: Arrow → batch → preprocess → features → predictor → the declared outputs."""
 
-    def __init__(self, job: Job, preprocessor: Preprocessor, predictor: Predictor, reads_arrow: bool) -> None:
+    device: str
+    """Where the model really is: 'cpu', 'cuda:0' …"""
+
+    def __init__(self, job: Job, preprocessor: Preprocessor, predictor: Any, reads_arrow: bool) -> None:
         self.device = predictor.device
         self._features = job.model.features
         self._types = job.model.output_types()
         self._preprocessor = preprocessor
-        self._predictor: Any = predictor
+        self._predictor = predictor
         self._reads_arrow = reads_arrow
 
     @property
     def forced_tokens(self) -> int:
+        """As in `adapter.forced_tokens`."""
         return forced_tokens(self._predictor)
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
+        """Both steps: score the columns named by `input_columns`. The user's code gets copies of them, never the table.
+
+        Returns exactly the declared outputs, each with `table.num_rows` values of its declared type. Errors of the
+        user's own code pass through unchanged.
+
+        Raises:
+            OutputInvalid: An output is missing, has the wrong length, or does not fit its type; or the model cannot
+                take what the preprocess returned for these rows.
+            RowsRaised: Some of several rows have an exception as their output.
+        """
         return self.score(self.prepare(table))
 
     @panics_are_errors()
-    def prepare(self, table: pa.Table) -> _Prepared:
+    def prepare(self, table: pa.Table) -> Any:
+        """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
         if not self._preprocessor.own and self._features is not None:
             table = table.select(list(self._features))
         if not self._preprocessor.own and self._reads_arrow:
@@ -253,10 +231,12 @@ class _Scorer:
 
     @panics_are_errors()
     def preprocess(self, table: pa.Table) -> Any:
+        """The CPU stage's work for the model: the user's own part of `prepare`, or all of it for a staged model."""
         return self._preprocessor.preprocess(table)
 
     @panics_are_errors()
     def accept(self, batch: Any, rows: int) -> Any:
+        """The first step for rows that `preprocess` has returned. The batch stays as it is, and may be given again."""
         return _Prepared(rows, self._input(batch if self._reads_arrow else own_batch(batch)))
 
     def _input(self, batch: Any) -> Any:
@@ -274,6 +254,7 @@ class _Scorer:
 
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
+        """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
         return outputs.normalise(self._predict(prepared.content), self._types, prepared.rows)
 
     def _predict(self, content: Any) -> Any:
@@ -290,44 +271,40 @@ class Journal(Protocol):
         """Keep an answer."""
 
 
-class StreamingScorer(_Scorer):
-    """Of a predictor that takes several batches at once.
+class StreamingScorer(Scorer):
+    """The scorer of a predictor that takes several batches at once."""
 
-    journal: of the shard that is scored batch by batch, if its answers are kept. alive: called when rows of its batch
-    are done.
-    """
-
+    _predictor: Requests
     journal: Journal | None = None
+    """Of the shard that is scored batch by batch, if its answers are kept."""
     alive: Callable[[], None] | None = None
+    """Called when rows of its batch are done."""
 
     @property
     def hungry(self) -> bool:
         """Whether there are places that the rows underway will leave free before another batch is prepared."""
-        return bool(self._predictor.waiting < AHEAD * self._predictor.most)
+        return self._predictor.waiting < AHEAD * self._predictor.most
 
     @property
     def most(self) -> int:
-        """The rows that are asked for at once."""
-        return int(self._predictor.most)
+        """The most rows that are underway at once."""
+        return self._predictor.most
 
     @property
     def done(self) -> int:
         """The number of rows that are done, since the model was loaded."""
-        return int(self._predictor.done)
+        return self._predictor.done
 
     @property
     def elsewhere(self) -> bool:
-        """As in `Streaming`."""
-        return bool(self._predictor.elsewhere)
+        """As in `Requests`."""
+        return self._predictor.elsewhere
 
     def submit(self, prepared: Any, journal: Journal | None) -> Future[Answered]:
         """Begin what `prepare` returned, and do not wait for it. What the journal knows is not asked for."""
-        begun: Future[Answered]
         if journal is None:
-            begun = self._predictor.submit(prepared.content)
-        else:
-            begun = self._predictor.submit(prepared.content, journal.known(prepared.content), journal.keep)
-        return begun
+            return self._predictor.submit(prepared.content)
+        return self._predictor.submit(prepared.content, journal.known(prepared.content), journal.keep)
 
     def _predict(self, content: Any) -> Any:
         known, keep = (NOTHING, None) if self.journal is None else (self.journal.known(content), self.journal.keep)
@@ -339,12 +316,11 @@ class StreamingScorer(_Scorer):
 
     def claimed(self) -> Usage:
         """The usage of the batches that were waited for, since this was last asked."""
-        usage: Usage = self._predictor.claimed()
-        return usage
+        return self._predictor.claimed()
 
 
-class _StagedScorer(_Scorer):
-    """Of a model with which the CPU stage scores: what that hands over are outputs, as a table."""
+class _StagedScorer(Scorer):
+    """The scorer of a model that scores in the CPU stage, which hands over the outputs as a table."""
 
     def preprocess(self, table: pa.Table) -> pa.Table:
         return pa.table(self(table))

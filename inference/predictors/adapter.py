@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -36,81 +38,41 @@ class Predictor(Protocol):
         """Call the model. Returns outputs by name, or anything else that `outputs.normalise` takes."""
 
 
-@runtime_checkable
-class Packing(Protocol):
-    """A predictor that packs the rows of a micro-batch into calls of the model, or the scorer around it.
-
-    forced_tokens: the most tokens of a call if lack of memory reduced them, else 0.
-    """
-
-    @property
-    def forced_tokens(self) -> int: ...
-
-
-@runtime_checkable
-class Reads(Protocol):
-    """What an adapter has besides if its options name files that score, beside those of `model.path`."""
-
-    def reads(self, job: Job) -> tuple[str, ...]:
-        """The paths of those files and folders, on this node. Their content counts like that of a package."""
-
-
-@runtime_checkable
-class NamesColumns(Protocol):
-    """An adapter whose options name the columns that the model sees, as a prompt does."""
-
-    def named(self, job: Job) -> tuple[str, tuple[str, ...]]:
-        """The key that names them, for messages, and these columns."""
-
-
 def forced_tokens(model: object) -> int:
-    """The most tokens of a call if lack of memory reduced them; 0 if it did not, or if the model packs nothing."""
-    return model.forced_tokens if isinstance(model, Packing) else 0
+    """The most tokens of a call if lack of memory reduced them; 0 if it did not, or if the model packs no rows."""
+    return int(getattr(model, "forced_tokens", 0))
 
 
-@runtime_checkable
-class TakesCode(Protocol):
-    """An adapter whose job names objects of the user's own code."""
+class Adapter:
+    """One framework. Only `load`, `warm` and `devices` import it, so that commands that do not score start at once.
 
-    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
-        """Check that these objects are what the adapter takes, without calling them. found: they, by the job's key.
-
-        Raises:
-            JobError: One is not. Names the key.
-        """
-
-
-class Adapter(Protocol):
-    """One framework. Only `load`, `warm` and `devices` import it, so that commands that only look need not wait.
-
-    libraries: distributions whose versions the manifest names. extra: the extra of pip that brings them; empty if they
-    come with Nightjar. options: what `model.options` may name; None for whatever the user's code takes. reads_arrow:
-    its predictors get Tables, and never write into what they get; other predictors get copies, as batches in the job's
-    format. scratch: beginnings of the paths of the files that the framework makes for itself while it computes.
+    A method that an adapter does not override says that there is nothing to check, to import or to name.
     """
 
-    libraries: tuple[str, ...]
-    extra: str
-    options: tuple[Option, ...] | None
-    reads_arrow: bool
-    scratch: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    """Distributions whose versions the manifest names."""
+    extra = ""
+    """The extra of pip that installs them; empty if they come with Nightjar."""
+    options: tuple[Option, ...] | None = ()
+    """The keys that `model.options` may have; None for any, where the user's code takes them."""
+    reads_arrow = True
+    """Predictors get Tables and never write into them. Others get copies, as batches in the job's format."""
+    scratch: tuple[str, ...] = ()
+    """How the paths of the files begin that the framework makes for itself while it computes."""
 
     def check_keys(self, job: Job) -> None:
-        """Check the job's model keys, without reading a file or importing the framework.
-
-        The options are known, and have values that they may have.
+        """Check the job's model keys, without reading a file or importing the framework. The options are known, and
+        have values that they may have.
 
         Raises:
             JobError: Options do not fit together, or a key has no meaning for this framework. Names the key.
         """
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """Installed distributions whose code scores without being in the model's file, and their versions on this node.
-
-        They are part of a result's identity, and must be the same on each node that scores.
+    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+        """Check the objects of the user's code that the job names, without calling them. found: by the job's key.
 
         Raises:
-            JobError: One of them is not installed.
+            JobError: One is not what the adapter takes. Names the key.
         """
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
@@ -120,6 +82,26 @@ class Adapter(Protocol):
             JobError: The model cannot take a column. Names `model.features`.
         """
 
+    def named(self, job: Job) -> tuple[str, tuple[str, ...]]:
+        """The columns that an option names, as a prompt does, and the key of that option."""
+        return "model.features", ()
+
+    def reads(self, job: Job) -> tuple[str, ...]:
+        """Files and folders on this node that options name and that score, besides `model.path`. Their content is part
+        of a result's identity.
+        """
+        return ()
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        """Installed distributions whose code scores without being in the model's file, and their versions on this node.
+
+        They are part of a result's identity, and must be the same on each node that scores.
+
+        Raises:
+            JobError: One of them is not installed.
+        """
+        return {}
+
     def inspect(self, job: Job, path: str) -> None:
         """Inspect the model's file, without loading it and without importing the framework.
 
@@ -128,7 +110,7 @@ class Adapter(Protocol):
         """
 
     def warm(self) -> None:
-        """Import what `load` will import, as far as this is known without the job's files."""
+        """Import the modules that `load` imports, as far as they are known without the job's files."""
 
     def load(self, job: Job, path: str | None) -> Predictor:
         """Load the model. path: the model's local copy; None if the job names no model file.
@@ -136,23 +118,14 @@ class Adapter(Protocol):
         Raises:
             JobError: The model cannot be loaded. Names the key.
         """
+        raise NotImplementedError
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         """Error types after which a device refuses every further call. Empty before the framework is imported."""
-
-    def devices(self) -> str:
-        """The devices that the framework can use here, in words; possibly empty. Imports the framework."""
-
-
-class WithoutDevices:
-    """Base of the adapters that know no device of their own."""
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        """None."""
         return ()
 
     def devices(self) -> str:
-        """None."""
+        """The devices that the framework can use here, in words; possibly empty. Imports the framework."""
         return ""
 
 
@@ -168,22 +141,14 @@ def frameworks() -> Iterator[Adapter]:
 
 
 def check_cpu(job: Job) -> None:
-    """Check that the model is given no GPU, where the adapter cannot use one.
-
-    Raises:
-        JobError: It asks for one.
-    """
+    """Check that the model is given no GPU, where the adapter cannot use one."""
     if job.resources.gpus > 0:
         beside = f", or placement: staged for {job.model.called}, beside models on the GPU" if job.model.called else ""
         raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0{beside}")
 
 
 def check_trusted(job: Job, what: str, instead: str) -> None:
-    """Check that the job trusts a model whose file is a program. what: the file. instead: what cannot run code.
-
-    Raises:
-        JobError: It does not.
-    """
+    """Check that the job trusts a model whose file is a program. what: the file. instead: what cannot run code."""
     if not job.model.trusted:
         raise JobError(
             f"model.path: {job.model.path} is {what}, a program: to load it is to run whatever its maker put into it, "
@@ -205,3 +170,96 @@ def needed(job: Job, path: str | None) -> str:
 def is_device_lost(error: BaseException) -> bool:
     """Whether the device refuses every further call of this process, as after a failed assertion on the device."""
     return isinstance(error, tuple(kind for each in frameworks() for kind in each.device_errors()))
+
+
+def versions(uses: str, alternatives: Sequence[str]) -> dict[str, str]:
+    """The versions of those distributions that are installed, of several that bring the same module.
+
+    Raises:
+        JobError: None is installed.
+    """
+    found = {}
+    for name in alternatives:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    if not found:
+        raise missing(uses, alternatives[:1])
+    return found
+
+
+def missing(uses: str, needs: Sequence[str]) -> JobError:
+    """The error for a framework that is not installed. needs: the distributions of the adapter's extra."""
+    adapter: Adapter = FRAMEWORKS[uses].adapter()
+    return JobError(
+        f"model.uses: the {uses} adapter needs {' and '.join(needs)}; install {'it' if len(needs) == 1 else 'them'}: "
+        f"pip install 'nightjar-batch[{adapter.extra}]'"
+    )
+
+
+@contextmanager
+def naming(job: Job) -> Iterator[None]:
+    """In this context an error about the job begins with the model's name. job: of `Job.each`."""
+    try:
+        yield
+    except JobError as error:
+        if job.model.called:
+            error.args = (f"models.{job.model.called}: {error}", *error.args[1:])
+        raise
+
+
+_TYPES = {
+    ("torch", "OutOfMemoryError"),
+    ("tensorflow", "ResourceExhaustedError"),
+    ("cupy", "OutOfMemoryError"),
+    ("rmm", "OutOfMemoryError"),
+}
+"""Types for nothing else: the package that defines one, and its name."""
+
+_WORDS = {
+    ("jaxlib", "XlaRuntimeError"): ("RESOURCE_EXHAUSTED:",),
+    ("jax", "JaxRuntimeError"): ("RESOURCE_EXHAUSTED:",),
+    ("onnxruntime", "Fail"): ("Failed to allocate memory for requested buffer", "std::bad_alloc"),
+    ("onnxruntime", "RuntimeException"): ("Failed to allocate memory for requested buffer", "std::bad_alloc"),
+    ("xgboost", "XGBoostError"): ("std::bad_alloc", "Memory allocation error on worker"),
+    ("lightgbm", "LightGBMError"): ("std::bad_alloc", "bad allocation"),
+    ("_catboost", "CatBoostError"): ("std::bad_alloc", "bad allocation", "Out of memory"),
+    ("builtins", "RuntimeError"): (
+        "DefaultCPUAllocator: can't allocate memory",
+        "DefaultCPUAllocator: not enough memory",
+    ),
+}
+"""Types for whatever a framework meets, and how the error for too little memory is worded.
+
+The plain RuntimeError is torch's on the CPU. The words of JAX, onnxruntime 1.32 and torch 2.13 were seen; those of
+XGBoost, LightGBM and CatBoost are what C++ calls the error, and XGBoost's own on a GPU (src/common/device_helpers.cu).
+"""
+
+
+def is_memory(error: BaseException) -> bool:
+    """Whether an error means too little memory, or was raised from one that does (`raise … from error`)."""
+    return any(_is_memory(each) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in seen:
+        yield each
+        seen.append(each)
+        each = each.__cause__
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    names = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__]
+    if not _TYPES.isdisjoint(names):
+        return True
+    return any(word in _said(error) for name in names[:1] for word in _WORDS.get(name, ()))
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (a user's own error may fail to say what it is)
+        return ""

@@ -129,6 +129,15 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def from_tensor(value: Any) -> Array:
+    """A torch tensor of any device as an array."""
+    value = value.detach().cpu().resolve_conj().resolve_neg()
+    if str(value.dtype).startswith(("torch.bfloat16", "torch.float8")):  # numpy has no such type
+        value = value.float()
+    values: Array = value.numpy()
+    return values
+
+
 def is_missing(value: Any) -> bool:
     """Whether an object stands for no value: None, NaN, NaT, or NA of pandas. Does not import pandas."""
     if value is None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import holds_list_view, is_list, is_number, is_text
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.predictors.arrays import Array, is_series, is_tensor, joined
+from nightjar.inference.predictors.arrays import Array, from_tensor, is_series, is_tensor, joined
 from nightjar.inference.predictors.objects import from_objects, leaf, nan_is_null
 
 
@@ -92,7 +92,7 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
             return pa.nulls(len(plain))
         return _array(plain, declared, rows)
     if is_tensor(value):
-        return _from_numpy(_from_tensor(value), declared, rows)
+        return _from_numpy(from_tensor(value), declared, rows)
     if hasattr(value, "__arrow_c_stream__") and not hasattr(value, "columns"):
         # A Series of polars, say: as an array of numpy its integers beside nulls would be floats.
         return _array(joined(pa.chunked_array(value)), declared, rows)
@@ -101,16 +101,8 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     return _from_numpy(value if isinstance(value, np.ma.MaskedArray) else np.asarray(value), declared, rows)
 
 
-def _from_tensor(value: Any) -> Array:
-    value = value.detach().cpu().resolve_conj().resolve_neg()
-    if str(value.dtype).startswith(("torch.bfloat16", "torch.float8")):  # numpy has no such type
-        value = value.float()
-    values: Array = value.numpy()
-    return values
-
-
 def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa.Array:
-    values = [_from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
+    values = [from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
     if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
         return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow would lose the masks
     if (

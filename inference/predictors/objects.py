@@ -59,18 +59,8 @@ def _inferred(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
     nulls = nan_is_null(declared)
     try:
         return pa.array(values, from_pandas=nulls)
-    except OverflowError:
-        if not _are_unsigned(values):
-            raise
-    return pa.array(values, _of_uint64(declared), from_pandas=nulls)  # else Arrow knows only integers of int64
-
-
-def _are_unsigned(value: Any) -> bool:
-    """Whether a value is an integer from 0, missing, or a list of such values."""
-    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
-        return all(map(_are_unsigned, value))
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_missing(value) or (whole and bool(value >= 0))
+    except OverflowError:  # Arrow infers int64 for every integer
+        return pa.array(values, _of_uint64(declared), from_pandas=nulls)
 
 
 def _of_uint64(declared: pa.DataType) -> pa.DataType:
@@ -86,11 +76,7 @@ def _is_looked_at(kind: pa.DataType) -> bool:
 
 
 def _structs(values: Sequence[Mapping[str, Any] | None], declared: pa.DataType) -> pa.Array:
-    """Dicts with the declared keys alone; a key that a dict lacks is null.
-
-    Raises:
-        ValueError: A dict lacks a key and has one of nearly the same name.
-    """
+    """Dicts with the declared keys alone; a key that a dict lacks is null."""
     names = tuple(field.name for field in declared)
     for value in values:
         if value is not None and value.keys() != set(names):

@@ -16,15 +16,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mappi
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
-
 from nightjar.inference.errors import JobError, OutputInvalid, raised, traced
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option
-from nightjar.inference.predictors.adapter import Adapter, Predictor, TakesCode, WithoutDevices, adapter_of
-from nightjar.inference.predictors.language.rayprocessor import renamed
-from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.adapter import Adapter, Predictor, adapter_of, naming
 
 # A subclass says how a batch becomes tensors (`collate`), what the model does with them on its device
 # (`process_on_device`), and how tensors become outputs (`finalize`). As in Ray Data, the tensors are moved in between.
@@ -35,6 +30,10 @@ _BASE = ("ray.data.util.torch_inference", "TorchInference")
 def is_torch_inference(target: Any) -> bool:
     """Whether this is such a subclass. Ray is not imported: whoever defines a subclass has done so."""
     return isinstance(target, type) and _BASE in [(base.__module__, base.__qualname__) for base in target.__mro__]
+
+
+RAY_CONFIG = "vLLMEngineProcessorConfig"
+"""The configuration of Ray Data's processors that `uses: ray.data.llm` follows."""
 
 
 class Managed:
@@ -131,42 +130,22 @@ class Synchronous:
 BatchFunction = Callable[[Any], Any]
 
 
-class Own(WithoutDevices):
-    """The `Adapter` of the user's own classes and functions, which get the same batches as from Ray Data."""
+class Own(Adapter):
+    """The `Adapter` of the user's own classes and functions, which get the same batches as from Ray Data.
 
-    libraries: tuple[str, ...] = ()
-    extra = ""
-    options: tuple[Option, ...] | None = None
+    Only the code knows which keys, columns and files it takes. It is part of the identity already. `warm` does not
+    import it: it is imported from the run's snapshot, where its imports are noted.
+    """
+
+    options = None
     reads_arrow = False
-    scratch: tuple[str, ...] = ()
-
-    def check_keys(self, job: Job) -> None:
-        """Only the code knows what it takes."""
-
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """Empty: the user's code, and the package that contains it, are part of the identity already."""
-        return {}
-
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """Only the code knows what it takes."""
-
-    def inspect(self, job: Job, path: str) -> None:
-        """No check: only the code knows what it reads."""
 
     def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
-        """As `TakesCode.check_code`."""
         for key, target in found.items():
             _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
 
-    def warm(self) -> None:
-        """No import: the user's code is imported from the run's snapshot, where its imports are noted."""
-
     def load(self, job: Job, path: str | None) -> Predictor:
-        """Find and construct the predictor with its options and the model's path.
-
-        Raises:
-            JobError: It cannot be found, or does not take its options or the model's path.
-        """
+        """Find and construct the predictor with its options and the model's path."""
         target = find("model.uses", job.model.uses, folder_of(job))
         made = _ready("model.uses", job.model.uses, target, _options(job, path), path)
         return Managed(made) if is_torch_inference(target) else _Called(made)
@@ -183,7 +162,7 @@ class _Called:
         return batch
 
 
-ADAPTER: Adapter = Own()
+ADAPTER = Own()
 
 
 def load_preprocess(job: Job) -> BatchFunction | None:
@@ -208,9 +187,19 @@ def imported(job: Job) -> dict[str, Any]:
     try:
         return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
     except JobError as error:
-        if hint := renamed(error.__cause__):
+        if hint := _renamed(error.__cause__):
             raise JobError(f"{error}; {hint}") from error.__cause__
         raise
+
+
+def _renamed(error: BaseException | None) -> str:
+    """Today's name of what code of an older Ray asks for, if that is why the code cannot be imported; else ''."""
+    # An ImportError has the module's name, and pydantic's ValidationError that of the class.
+    if isinstance(error, ImportError) and error.name == "ray.data.llm":
+        return "Ray calls it build_processor now, no longer build_llm_processor; model.config needs neither"
+    if getattr(error, "title", "") == RAY_CONFIG:
+        return "the key of the model is model_source now, no longer model"
+    return ""
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
@@ -224,20 +213,15 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
     for each in job.each:
         named = f"models.{each.model.called}." if each.model.called else ""
         found = {key.removeprefix(named): target for key, target in targets.items() if key.startswith(named)}
-        step, prepares, adapter = each.preprocess, found.pop("preprocess", None), adapter_of(each)
+        step, prepares = each.preprocess, found.pop("preprocess", None)
         with naming(each):
-            if isinstance(adapter, TakesCode):
-                adapter.check_code(each, found)
+            adapter_of(each).check_code(each, found)
             if step is not None and prepares is not None:
                 _keywords("preprocess", step.uses, prepares, step.options, None)
 
 
 def built(job: Job, key: str) -> Any:
-    """What a factory of the user's makes. key: the option that names it.
-
-    Raises:
-        JobError: It cannot be found, does not take its keywords, or raised (the error is the cause).
-    """
+    """What a factory of the user's makes. key: the option that names it."""
     spec = job.objects()[key]
     target = find(key, spec, folder_of(job))
     keywords = factory_keywords(job, key, target)
@@ -248,11 +232,7 @@ def built(job: Job, key: str) -> Any:
 
 
 def factory_keywords(job: Job, key: str, target: Any) -> dict[str, Any]:
-    """The keywords for an imported factory.
-
-    Raises:
-        JobError: It does not take them.
-    """
+    """The keywords for an imported factory."""
     spec, keywords = job.objects()[key], dict(job.model.options.get("args", {}))
     if not callable(target) or inspect.iscoroutinefunction(target):
         what = "async" if callable(target) else f"a {type(target).__name__}"

@@ -26,8 +26,7 @@ from nightjar.inference.metrics.evaluators import TASKS
 from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.predictors import check_keys, input_columns
-from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates

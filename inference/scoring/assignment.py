@@ -24,7 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
 from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
-from nightjar.inference.predictors.naming import naming
+from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import Shard
 from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.memory import release

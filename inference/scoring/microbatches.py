@@ -23,8 +23,7 @@ import pyarrow as pa
 from nightjar.inference.errors import LengthInvalid, NightjarError, OutputInvalid, ProcessSpoilt, Unaligned
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
-from nightjar.inference.predictors.adapter import is_device_lost
-from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.ahead import Preparer

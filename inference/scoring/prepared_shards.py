@@ -18,7 +18,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.predictors import batches
-from nightjar.inference.predictors.batch_copies import Copier
+from nightjar.inference.predictors.batches import Copier
 
 _SLICED = 2
 """From so many times its own bytes on that lie in the buffers of a table, these are copied out before it is sent."""

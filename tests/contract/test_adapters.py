@@ -132,7 +132,7 @@ def write_catboost(path: Path) -> None:
 
 
 def write_keras(path: Path) -> None:
-    from nightjar.inference.predictors.tabular.kerasmodel import keras_on_torch
+    from nightjar.inference.predictors.tabular.keras import keras_on_torch
 
     keras = keras_on_torch()
     with keras.device("cpu"):

@@ -137,7 +137,7 @@ def state(path: Path, proof: Path) -> None:
 
 
 def keras_model(path: Path, *layers: Any) -> None:
-    from nightjar.inference.predictors.tabular.kerasmodel import keras_on_torch
+    from nightjar.inference.predictors.tabular.keras import keras_on_torch
 
     keras_on_torch()
     taken = keras.Input((2,))
@@ -148,7 +148,7 @@ def keras_model(path: Path, *layers: Any) -> None:
 
 
 def keras_lambda(path: Path, proof: Path) -> None:
-    from nightjar.inference.predictors.tabular.kerasmodel import keras_on_torch
+    from nightjar.inference.predictors.tabular.keras import keras_on_torch
 
     keras_on_torch()
     keras_model(path, keras.layers.Lambda(eval(f"lambda x: {code(proof)} or x"), output_shape=(1,)))

@@ -29,8 +29,7 @@ from torchnets import (
 from lazily import lazily
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.predictors.adapter import adapter_of, is_device_lost
-from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 

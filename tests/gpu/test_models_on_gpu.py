@@ -56,7 +56,7 @@ def module(file: str, name: str = "Net") -> Callable[[Path], None]:
 def keras(folder: Path) -> None:
     if find_spec("keras") is None:
         pytest.skip("pip install 'nightjar-batch[keras]'")
-    from nightjar.inference.predictors.tabular.kerasmodel import keras_on_torch
+    from nightjar.inference.predictors.tabular.keras import keras_on_torch
 
     made = keras_on_torch()
     with made.device("cpu"):

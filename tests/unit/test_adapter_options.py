@@ -6,23 +6,23 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from adapterspage import page
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import options
 from nightjar.inference.job.seams import FRAMEWORKS
-from nightjar.inference.predictors import reference
 from nightjar.inference.predictors.adapter import frameworks
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def test_the_page_of_adapters_is_the_codes() -> None:
-    """If not: `python -m nightjar.inference.predictors.reference > docs/adapters.md`."""
-    assert (ROOT / "docs" / "adapters.md").read_text() == reference.page()
+    """If not: `python tests/adapterspage.py > docs/adapters.md`."""
+    assert (ROOT / "docs" / "adapters.md").read_text() == page()
 
 
 def test_every_adapter_is_on_the_page_with_each_of_its_options() -> None:
-    sections = reference.page().split("\n## ")[1:]
+    sections = page().split("\n## ")[1:]
     assert [section.partition("\n")[0] for section in sections] == list(FRAMEWORKS)
     for section, adapter in zip(sections, frameworks(), strict=True):
         for option in adapter.options or ():

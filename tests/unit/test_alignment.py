@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import BatchesBroken, IndexInvalid, LengthInvalid
-from nightjar.inference.predictors.alignment import aligned
 from nightjar.inference.predictors.batches import part
-from nightjar.inference.predictors.outputs import RowsRaised, normalise
+from nightjar.inference.predictors.outputs import RowsRaised, aligned, normalise
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.bisections import Cuts
 from nightjar.inference.scoring.microbatches import drained, score_table

@@ -21,7 +21,7 @@ SCHEMA = {
 }
 
 
-def reader(outputs: dict[str, str], *, vectors: bool = False, **model: Any) -> Reader:
+def reader(outputs: dict[str, str], **model: Any) -> Reader:
     keys = {
         "uses": "openai",
         "url": "http://here/v1",
@@ -31,7 +31,7 @@ def reader(outputs: dict[str, str], *, vectors: bool = False, **model: Any) -> R
         **model,
     }
     job = Job.model_validate({"name": "ask", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": keys})
-    return Reader(job, vectors=vectors)
+    return Reader(job)
 
 
 def test_an_answer_is_its_text_and_what_it_took() -> None:
@@ -162,7 +162,7 @@ def test_a_choice_is_asked_for_as_a_schema() -> None:
 
 
 def test_a_vector_is_the_only_output_beside_what_it_took() -> None:
-    read = reader({"vector": "float32[2]", "prompt_tokens": "int32"}, vectors=True)
+    read = reader({"vector": "float32[2]", "prompt_tokens": "int32"}, api="embeddings")
     assert read.row(Answer(prompt_tokens=4, vector=[1.0, 2.0])) == {"vector": [1.0, 2.0], "prompt_tokens": 4}
 
 
@@ -174,7 +174,7 @@ def test_a_vector_is_the_only_output_beside_what_it_took() -> None:
         ({"prompt_tokens": "string"}, {}, "model.outputs.prompt_tokens: is a number of tokens"),
         ({"finish_reason": "int32"}, {}, "model.outputs.finish_reason: is a text; write string, not int32"),
         ({"lable": "string"}, {"json_schema": SCHEMA}, "is no property of model.json_schema.*did you mean 'label'"),
-        ({"a": "string"}, {"vectors": True}, "model.outputs.a: is a list of numbers: the vector of the prompt"),
+        ({"a": "string"}, {"api": "embeddings"}, "model.outputs.a: is a list of numbers: the vector of the prompt"),
     ],
 )
 def test_outputs_that_no_answer_has_are_errors_of_the_job(

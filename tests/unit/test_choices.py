@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.predictors.language.choices import Choices, Fork, choices
+from nightjar.inference.predictors.language.vllm import Choices, Fork, choices
 
 END = 99
 

@@ -21,7 +21,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.predictors.language.prices import TokenPrices, prices_of
+from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until

@@ -32,11 +32,11 @@ LIBRARIES = (
 )
 OF_TORCH = (
     "user",
-    *(f"tabular/{name}" for name in ("exported", "kerasmodel", "mapped", "modules", "placing")),
+    *(f"tabular/{name}" for name in ("exported", "keras", "modules", "placing")),
 )
-OF_TEXTS = ("transformers/textloading", "transformers/textmodel")
+OF_TEXTS = ("transformers/loading", "transformers/textmodel", "transformers/textpredictors")
 OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
-"""The predictors of models in folders, of which only `textloading` knows the library that loads them."""
+"""The predictors of models in folders, of which only `loading` knows the library that loads them."""
 
 HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3", "matplotlib", "jinja2")
 
@@ -203,15 +203,15 @@ def importers(room: str, module: str) -> set[str]:
             "torch",
             {f"inference/predictors/{n}.py" for n in (*OF_TORCH, *OF_FOLDERS)},
         ),
-        ("inference", "transformers", {"inference/predictors/transformers/textloading.py"}),
+        ("inference", "transformers", {"inference/predictors/transformers/loading.py"}),
         ("inference", "sklearn", {"inference/predictors/tabular/sklearn.py"}),
         ("inference", "skops", {"inference/predictors/tabular/sklearn.py"}),
-        ("inference", "onnxruntime", {"inference/predictors/tabular/session.py"}),
+        ("inference", "onnxruntime", {"inference/predictors/tabular/onnx.py"}),
         ("inference", "lightgbm", {"inference/predictors/tabular/boosters.py"}),
         ("inference", "xgboost", {"inference/predictors/tabular/boosters.py"}),
         ("inference", "catboost", {"inference/predictors/tabular/boosters.py"}),
-        ("inference", "keras", {"inference/predictors/tabular/kerasmodel.py"}),
-        ("inference", "h5py", {"inference/predictors/tabular/kerasmodel.py"}),
+        ("inference", "keras", {"inference/predictors/tabular/keras.py"}),
+        ("inference", "h5py", {"inference/predictors/tabular/keras.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "deltalake", {"inference/input/sources/delta.py", "inference/output/targets/delta.py"}),
         ("inference", "adbc_driver_postgresql", {"inference/input/sources/postgres.py"}),

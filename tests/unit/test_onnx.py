@@ -27,7 +27,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.predictors.tabular.modelproto import external_files
+from nightjar.inference.predictors.tabular.onnxfiles import external_files
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from nightjar.inference.storage.lake import LakeStorage
@@ -461,7 +461,7 @@ def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
     """Its import would make a file of reports in the home folder, and send them."""
     env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     env |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    code = "from nightjar.inference.predictors.tabular.session import describe_devices; print(describe_devices())"
+    code = "from nightjar.inference.predictors.tabular.onnx import describe_devices; print(describe_devices())"
     told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     assert told.startswith("onnxruntime ")
     assert [each for each in tmp_path.rglob("*") if "onnxruntime" in each.name] == []

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
-from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 
@@ -167,7 +167,7 @@ def test_a_ceiling_is_learned_from_onnxruntime_in_a_users_own_function() -> None
 
 def test_no_framework_is_imported_to_know_them() -> None:
     code = (
-        "import sys\nfrom nightjar.inference.predictors.outofmemory import is_memory\n"
+        "import sys\nfrom nightjar.inference.predictors.adapter import is_memory\n"
         "assert not is_memory(ValueError())\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )

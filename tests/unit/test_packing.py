@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.predictors.transformers.textmodel import Packer
-from nightjar.inference.predictors.transformers.tokens import Tokens
+from nightjar.inference.predictors.transformers.textmodel import Packer, Tokens
 
 
 def packed(lengths: list[int], packer: Packer) -> list[list[int]]:

@@ -20,8 +20,7 @@ import pytest
 from PIL import Image
 
 from lazily import lazily
-from nightjar.inference.predictors.batch_copies import Copier, own_batch
-from nightjar.inference.predictors.batches import FORMATS, to_batch
+from nightjar.inference.predictors.batches import FORMATS, Copier, own_batch, to_batch
 from nightjar.inference.records import Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker

@@ -15,8 +15,8 @@ from ray.data.llm import (
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.predictors.installed import missing
-from nightjar.inference.predictors.language.rayprocessor import followed
+from nightjar.inference.predictors.adapter import missing
+from nightjar.inference.predictors.language.raydatallm import followed
 from nightjar.inference.predictors.user import check_usable, imported
 
 CODE = """

@@ -17,8 +17,7 @@ import pytest
 
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.input.sources.reading import describe, read_piece, read_sample
-from nightjar.inference.predictors.batch_copies import Copier
-from nightjar.inference.predictors.batches import to_batch
+from nightjar.inference.predictors.batches import Copier, to_batch
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, shaped, to_arrays

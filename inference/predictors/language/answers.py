@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,12 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.conversion import to_arrow
 
+CHAT, COMPLETIONS, EMBEDDINGS = "chat", "completions", "embeddings"
+
+KEY_ENV = "OPENAI_API_KEY"
+"""The environment variable with the key, if the job names none; without it none is sent."""
+
+
 COUNTED = ("prompt_tokens", "output_tokens", "cached_tokens")
 """Outputs that are numbers of tokens."""
 
@@ -34,14 +40,6 @@ STOPPED, CUT = "stop", "length"
 
 PROBABILITIES = "probabilities"
 """The output that has the probability of each choice, in their order."""
-
-_ALIKE: Mapping[type, Callable[[pa.DataType], bool]] = {
-    str: is_text,
-    int: pa.types.is_integer,
-    float: pa.types.is_floating,
-}
-"""Values that a type holds as they are, unless they are too large. Arrow takes them several times as fast as they are
-converted, and each answer is looked at alone."""
 
 _CHOSEN = "choice"
 """The property of the answer that has the choice, where a schema is all that can be asked for."""
@@ -68,13 +66,8 @@ class Answer:
 class Reader:
     """Reads the job's outputs out of answers. schema: that each answer is to follow, as JSON Schema; None for none."""
 
-    def __init__(self, job: Job, *, vectors: bool = False, probabilities: bool = False) -> None:
-        """vectors: whether the outputs are vectors of the prompts, and no answers. probabilities: whether those of the
-        choices are known.
-
-        Raises:
-            JobError: The job's outputs cannot be read out of an answer. Names the key.
-        """
+    def __init__(self, job: Job, *, probabilities: bool = False) -> None:
+        """probabilities: whether the probability of each choice is known."""
         options = job.model.options
         self._types = job.model.output_types()
         self._given: Mapping[str, Any] | None = options.get("json_schema")
@@ -89,7 +82,7 @@ class Reader:
             self._read = [name for name in self._read if name not in known]
         if self._given is not None:
             _check_properties(self._given, self._read)
-        elif vectors:
+        elif options.get("api") == EMBEDDINGS:
             _check_only(self._read, self._types, is_list, "a list of numbers: the vector of the prompt")
         else:
             _check_only(self._read, self._types, is_text, "a text: the answer")
@@ -168,9 +161,8 @@ def fitting(name: str, value: Any, kind: pa.DataType, said: str) -> Any:
     Raises:
         AnswerInvalid: The type cannot hold it.
     """
-    alike = _ALIKE.get(type(value))
     try:
-        return _held(pa.array([value], kind) if alike and alike(kind) else to_arrow(name, [value], kind))
+        return _held(to_arrow(name, [value], kind))
     except (OutputInvalid, pa.ArrowException, TypeError, ValueError, OverflowError):
         raise AnswerInvalid(f"{said} {_shown(value)} as {name!r}, which is no {kind}") from None
 
@@ -191,11 +183,7 @@ def _shown(value: Any) -> str:
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Check that a schema is one of an object.
-
-    Raises:
-        JobError: It is none.
-    """
+    """Check that a schema is one of an object."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
 

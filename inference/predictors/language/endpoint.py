@@ -21,8 +21,7 @@ import openai
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted, hide
-from nightjar.inference.predictors.language.answers import CUT, Answer
-from nightjar.inference.predictors.language.apis import CHAT, COMPLETIONS, EMBEDDINGS, KEY_ENV, reader_of
+from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.prompts import prompt_of
 from nightjar.inference.predictors.language.requests import Requests, usage_of
 from nightjar.inference.records import Usage
@@ -124,7 +123,7 @@ class Endpoint(Requests):
 
     def __init__(self, job: Job) -> None:
         options = job.model.options
-        self.prompt, self.reader = prompt_of(job), reader_of(job)
+        self.prompt, self.reader = prompt_of(job), Reader(job)
         super().__init__(
             job, options.get("requests_in_flight", IN_FLIGHT), self.prompt.columns, f"model.{self.prompt.key}"
         )
@@ -321,11 +320,7 @@ def _answer(found: Any, choice: Any, text: str, refusal: str = "") -> Answer:
 
 
 def _key(options: Mapping[str, Any]) -> str:
-    """The key; it is hidden from everything that this process says.
-
-    Raises:
-        JobError: The variable that the job names is not set.
-    """
+    """The key; it is hidden from everything that this process says."""
     name = options.get("key_env", KEY_ENV)
     key = os.environ.get(name, "")
     if not key and "key_env" in options:

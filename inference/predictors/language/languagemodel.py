@@ -1,19 +1,19 @@
-"""What the adapters of language models share: how a row is asked, and what its answer is to be."""
+"""What the adapters of language models share: their options, and the prices of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import pyarrow as pa
+from dataclasses import dataclass
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import AnswersCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, choice, flag, keywords, text, texts
+from nightjar.inference.job.options import Option, choice, flag, keywords, number, section, text, texts
+from nightjar.inference.predictors.adapter import Adapter
 from nightjar.inference.predictors.batches import BATCH_FORMAT
-from nightjar.inference.predictors.language.answers import check_schema
-from nightjar.inference.predictors.language.apis import CHAT, COMPLETIONS, EMBEDDINGS, reader_of
+from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, EMBEDDINGS, Reader, check_schema
 from nightjar.inference.predictors.language.prompts import prompt_of
+from nightjar.inference.records import Usage
 
 _MESSAGE = {
     "type": "object",
@@ -55,17 +55,13 @@ FORMS = ("json_schema", "regex", "choice")
 """Options that say which form an answer has. One of them at most."""
 
 
-class LanguageModel:
-    """Base of these adapters. See `adapter.Adapter`.
+class LanguageModel(Adapter):
+    """Base of these adapters."""
 
-    probabilities: whether the probability of each choice is known.
-    """
-
-    reads_arrow = True
     probabilities = False
+    """Whether the probability of each choice is known."""
 
     def check_keys(self, job: Job) -> None:
-        """As `Adapter.check_keys`."""
         options = job.model.options
         prompt = prompt_of(job)
         api = options.get("api", CHAT)
@@ -79,26 +75,68 @@ class LanguageModel:
             raise JobError(f"model.{forms[0]}: model.{forms[1]} is there, too; keep one of the two")
         if isinstance(schema := options.get("json_schema"), Mapping):
             check_schema(schema)
-        reader_of(job, probabilities=self.probabilities)
+        Reader(job, probabilities=self.probabilities)
         check_rescored(job)
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """As `Adapter.check_columns`."""
-
     def named(self, job: Job) -> tuple[str, tuple[str, ...]]:
-        """As `adapter.NamesColumns`."""
         prompt = prompt_of(job)
         return f"model.{prompt.key}", prompt.columns
 
 
 def check_rescored(job: Job) -> None:
-    """Check that a job with a second scoring says how many of its answers may differ.
-
-    Raises:
-        JobError: It does not.
-    """
+    """Check that a job with a second scoring says how many of its answers may differ."""
     if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
         raise JobError(
             "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
             "share of the compared rows that may differ, as 0.1, or 0 if none may"
         )
+
+
+_MOST = 1e9
+"""The highest price that is no slip of the pen, in any currency."""
+
+COST = section(
+    "cost",
+    "prices, by which a run says what its tokens cost",
+    "a mapping, as {input_mtok: 0.15, output_mtok: 0.6}",
+    (
+        number("input_mtok", "for a million tokens of prompts", "required", 0, _MOST, required=True),
+        number("output_mtok", "for a million tokens of answers", "required, but with vectors", 0, _MOST),
+        number(
+            "cached_mtok",
+            "for a million tokens of prompts that were in the endpoint's cache",
+            "`input_mtok`",
+            0,
+            _MOST,
+        ),
+        text("currency", "of these prices", "none", "[A-Za-z]{1,10}", "letters, as USD"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrices:
+    """Of a million tokens each. currency: '' if the job names none."""
+
+    input_mtok: float
+    output_mtok: float
+    cached_mtok: float
+    currency: str = ""
+
+    def cost(self, usage: Usage) -> float:
+        """Of all the tokens that were counted. Requests that failed have none."""
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        priced = (
+            fresh * self.input_mtok + usage.cached_tokens * self.cached_mtok + usage.output_tokens * self.output_mtok
+        )
+        return priced / 1e6
+
+
+def prices_of(job: Job) -> TokenPrices | None:
+    """The prices that the job gives; None if it gives none."""
+    priced = not job.models and COST.name in job.model.framework.aside
+    given = job.model.options.get(COST.name) if priced else None
+    if given is None:
+        return None
+    first = given["input_mtok"]
+    return TokenPrices(first, given.get("output_mtok", 0), given.get("cached_mtok", first), given.get("currency", ""))

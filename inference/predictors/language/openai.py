@@ -12,21 +12,18 @@ from urllib.parse import urlsplit
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, keywords, number, text, whole
-from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu
-from nightjar.inference.predictors.installed import missing
-from nightjar.inference.predictors.language.apis import CHAT, EMBEDDINGS, KEY_ENV
-from nightjar.inference.predictors.language.languagemodel import ASKED, FORMS, LanguageModel
-from nightjar.inference.predictors.language.prices import COST
+from nightjar.inference.job.options import keywords, number, text, whole
+from nightjar.inference.predictors.adapter import Predictor, check_cpu, missing
+from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, KEY_ENV
+from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel
 
 
-class OpenAI(LanguageModel, WithoutDevices):
-    """The `Adapter` of such endpoints."""
+class OpenAI(LanguageModel):
+    """The `Adapter` of such endpoints. The model computes elsewhere, and `model.version` says which one it is."""
 
-    libraries: tuple[str, ...] = ("openai",)
+    libraries = ("openai",)
     extra = "openai"
-    scratch: tuple[str, ...] = ()
-    options: tuple[Option, ...] | None = (
+    options = (
         text("url", "where the endpoint is", "required", "https?://.+", "a URL, as http://host:8000/v1", required=True),
         text("served_model", "the model's name there", "required", required=True),
         *ASKED,
@@ -40,7 +37,6 @@ class OpenAI(LanguageModel, WithoutDevices):
     )
 
     def check_keys(self, job: Job) -> None:
-        """As `Adapter.check_keys`."""
         check_cpu(job)
         options = job.model.options
         url = urlsplit(options["url"])
@@ -55,19 +51,10 @@ class OpenAI(LanguageModel, WithoutDevices):
         if (cost := options.get(COST.name)) is not None:
             _check_cost(job, cost, api)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """Empty: what computes is elsewhere, and `model.version` says which it is."""
-        return {}
-
-    def inspect(self, job: Job, path: str) -> None:
-        """Nothing: there is no file."""
-
     def warm(self) -> None:
-        """As `Adapter.warm`."""
         import openai  # noqa: F401
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        """As `Adapter.load`."""
         try:
             from nightjar.inference.predictors.language.endpoint import Endpoint
         except ImportError as error:
@@ -76,15 +63,11 @@ class OpenAI(LanguageModel, WithoutDevices):
 
 
 def _check_cost(job: Job, cost: Mapping[str, Any], api: str) -> None:
-    """Check that what the run will say of its cost is all of it.
-
-    Raises:
-        JobError: It would not be. Names the key.
-    """
+    """Check that what the run will say of its cost is all of it."""
     if job.model.called:
         raise JobError("model.cost: the tokens of several models are counted together; leave it out")
     if "output_mtok" not in cost and api != EMBEDDINGS:
         raise JobError("model.cost.output_mtok: is required, as answers have tokens, too; write 0 if they are free")
 
 
-ADAPTER: Adapter = OpenAI()
+ADAPTER = OpenAI()

@@ -11,6 +11,7 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from nightjar.inference.errors import JobError, PromptInvalid
@@ -21,40 +22,18 @@ Messages = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """A text with columns to fill in. pieces: pairs of a text and the column that follows it, '' for none."""
-
-    pieces: tuple[tuple[str, str], ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns, each once, in order."""
-        return tuple(dict.fromkeys(name for _, name in self.pieces if name))
-
-    def filled(self, row: Mapping[str, Any]) -> str:
-        """The text for one row.
-
-        Raises:
-            PromptInvalid: A column has no value in this row, or one that is no text and has no form as a text.
-        """
-        return "".join(before + (_text(name, row[name]) if name else "") for before, name in self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a job asks a model. roles, templates: of the messages in order; one without a role is a plain prompt.
-
-    column: the column that has the messages of each row, in place of templates.
-    """
+    """The prompt of a job: templates of messages, one template of a plain prompt, or a column that has messages."""
 
     roles: tuple[str, ...] = ()
-    templates: tuple[Template, ...] = ()
+    """Those of the messages in order; none for a plain prompt."""
+    templates: tuple[str, ...] = ()
     column: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that a row must have, each once."""
-        named = (name for template in self.templates for name in template.columns)
+        named = (name for template in self.templates for _, name in _pieces(template) if name)
         return (self.column,) if self.column else tuple(dict.fromkeys(named))
 
     @property
@@ -68,13 +47,9 @@ class Prompt:
         return bool(self.roles or self.column)
 
     def text(self, row: Mapping[str, Any]) -> str:
-        """The plain prompt for one row.
-
-        Raises:
-            PromptInvalid: It cannot be filled, or is empty.
-        """
+        """The plain prompt for one row."""
         (template,) = self.templates
-        if not (text := template.filled(row)):
+        if not (text := _filled(template, row)):
             raise PromptInvalid("the prompt is empty")
         return text
 
@@ -88,7 +63,7 @@ class Prompt:
             return _messages(self.column, row[self.column])
         if not self.roles:
             return [{"role": "user", "content": self.text(row)}]
-        filled = [template.filled(row) for template in self.templates]
+        filled = [_filled(template, row) for template in self.templates]
         return [{"role": role, "content": text} for role, text in zip(self.roles, filled, strict=True)]
 
 
@@ -116,18 +91,28 @@ def prompt_of(job: Job) -> Prompt:
     )
 
 
-def _template(key: str, text: str) -> Template:
-    pieces = []
+def _template(key: str, text: str) -> str:
+    """Check a template. key: of the job, for messages."""
     try:
-        for before, name, form, conversion in string.Formatter().parse(text):
+        for _, name, form, conversion in string.Formatter().parse(text):
             if name == "" or form or conversion:
                 raise ValueError("a column stands in braces by its name alone, as {text}")
-            pieces.append((before, name or ""))
     except ValueError as error:
         raise JobError(f"{key}: {error}; a brace that is meant itself is written twice, {{{{ or }}}}") from None
-    if not pieces:
+    if not text:
         raise JobError(f"{key}: must not be empty")
-    return Template(tuple(pieces))
+    return text
+
+
+@lru_cache
+def _pieces(template: str) -> tuple[tuple[str, str], ...]:
+    """The texts of a template, each with the name of the column that follows it, '' for none."""
+    return tuple((before, name or "") for before, name, _, _ in string.Formatter().parse(template))
+
+
+def _filled(template: str, row: Mapping[str, Any]) -> str:
+    """The text for one row. `str.format` would take a dot or a bracket in a column's name for a part of its value."""
+    return "".join(before + (_text(name, row[name]) if name else "") for before, name in _pieces(template))
 
 
 def _text(name: str, value: Any) -> str:

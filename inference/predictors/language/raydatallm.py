@@ -7,20 +7,109 @@ that fails. So its parts are taken: the engine of `uses: vllm` follows the confi
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
-import pyarrow as pa
-
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid, PromptInvalid
+from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, text, whole
-from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
+from nightjar.inference.predictors.adapter import Predictor, needed
+from nightjar.inference.predictors.language.answers import Answer, fitting
 from nightjar.inference.predictors.language.languagemodel import check_rescored
-from nightjar.inference.predictors.language.rayprocessor import CONFIG, followed
-from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted, needing_vllm
-from nightjar.inference.predictors.user import makes_no_callable
+from nightjar.inference.predictors.language.requests import usage_of
+from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted, needs_vllm
+from nightjar.inference.predictors.language.vllmengine import VllmRequests, side_by_side
+from nightjar.inference.predictors.user import RAY_CONFIG, makes_no_callable
+from nightjar.inference.records import Usage
+
+_INSTEAD = {
+    "HttpRequestProcessorConfig": "for an endpoint of OpenAI's API write uses: openai and its url",
+    "ServeDeploymentProcessorConfig": "for a deployment that speaks OpenAI's API write uses: openai and its url",
+    "SGLangEngineProcessorConfig": "start SGLang's server, and write uses: openai and its url",
+}
+"""Other configurations, and what a job says in their place."""
+
+_TASKS = ("generate", "embed")
+
+_REFUSED = {
+    "dynamic_lora_loading_path": "LoRA is not loaded; merge it into the model's weights",
+    "runtime_env": "write resources.runtime_env in the job",
+}
+"""Keys that are not followed, and what to do."""
+
+_MULTIMODAL = "prepare_multimodal_stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is followed of a configuration; the rest says where and how often it runs, as the job's `resources` do.
+
+    engine: for vLLM's engine. pools: whether vectors are asked for, and no answers. templates, tokenises, detokenises:
+    whether messages go through the chat template, whether prompts are made into tokens before vLLM has them, and
+    whether its tokens are made into the text. template: for the chat template. most: the requests that are underway at
+    once; None if it says nothing.
+    """
+
+    engine: Mapping[str, Any]
+    pools: bool
+    templates: bool
+    tokenises: bool
+    detokenises: bool
+    template: Mapping[str, Any] = field(default_factory=dict)
+    most: int | None = None
+
+
+def followed(config: Any) -> Followed:
+    """Read a configuration.
+
+    Raises:
+        JobError: It is another one, or asks for what is not followed. Names that.
+    """
+    kinds = [kind.__name__ for kind in type(config).__mro__ if kind.__module__.partition(".")[0] == "ray"]
+    if RAY_CONFIG not in kinds:
+        if other := next((kind for kind in kinds if kind in _INSTEAD), None):
+            raise JobError(f"model.config: is a {other}, and not a {RAY_CONFIG}; {_INSTEAD[other]}")
+        raise JobError(f"model.config: is a {type(config).__name__}, and not a {RAY_CONFIG} of ray.data.llm")
+    for key, advice in _REFUSED.items():
+        if getattr(config, key):
+            raise JobError(f"model.config: {key} is not followed: {advice}")
+    if config.task_type not in _TASKS:
+        raise JobError(
+            f"model.config: task_type {config.task_type!r} is not followed, only {' and '.join(_TASKS)}; "
+            "uses: text-classification has classifiers"
+        )
+    if _stage(config, _MULTIMODAL)["enabled"]:
+        raise JobError(f"model.config: {_MULTIMODAL} is not followed: prompts are texts alone")
+    template = _stage(config, "chat_template_stage")
+    most = config.max_pending_requests
+    return Followed(
+        engine={key: value for key, value in config.engine_kwargs.items() if key not in {"task_type", "model"}},
+        pools=config.task_type == "embed",
+        templates=template["enabled"],
+        tokenises=_stage(config, "tokenize_stage")["enabled"],
+        detokenises=_stage(config, "detokenize_stage")["enabled"],
+        template={"chat_template": template.get("chat_template"), **(template.get("chat_template_kwargs") or {})},
+        most=most if most and most > 0 else None,
+    )
+
+
+def _stage(config: Any, name: str) -> dict[str, Any]:
+    """What a configuration says of a stage: `enabled`, and the stage's other keys."""
+    given = getattr(config, name)
+    if isinstance(given, bool):
+        return {"enabled": given}
+    stage = {"enabled": True, **(given if isinstance(given, Mapping) else given.model_dump())}
+    if stage.get("runtime_env"):
+        raise JobError(f"model.config: {name}.runtime_env is not followed: {_REFUSED['runtime_env']}")
+    if stage.get("model_source") not in (None, config.model_source):
+        raise JobError(f"model.config: {name}.model_source is not followed: model.path has the tokenizer, too")
+    return stage
+
 
 _NAMED = r"[\w.]+:\w+"
 
@@ -32,13 +121,13 @@ def _function(name: str, about: str) -> Option:
 class RayDataLLM(OnVllm):
     """The `Adapter` of such processors."""
 
-    options: tuple[Option, ...] | None = (
+    options = (
         text(
             "config",
-            f"your `{CONFIG}`; `model.path` takes the place of its `model_source`",
+            f"your `{RAY_CONFIG}`; `model.path` takes the place of its `model_source`",
             "required",
             _NAMED,
-            f'"module:name" of your {CONFIG}, as "summarise:config"',
+            f'"module:name" of your {RAY_CONFIG}, as "summarise:config"',
             required=True,
         ),
         _function("preprocess", "makes of a row what is asked: `messages` or `prompt`, and `sampling_params`"),
@@ -47,33 +136,22 @@ class RayDataLLM(OnVllm):
     )
 
     def check_keys(self, job: Job) -> None:
-        """As `Adapter.check_keys`."""
         super().check_keys(job)
         check_rescored(job)
 
     def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
-        """As `TakesCode.check_code`."""
         check_code_trusted(job, followed(found["model.config"]).engine)
         for key in ("model.preprocess", "model.postprocess"):
             if (function := found.get(key)) is not None:
                 _check_function(key, function)
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """Only the code knows what it takes."""
-
     def load(self, job: Job, path: str | None) -> Predictor:
-        """As `Adapter.load`."""
-        with needing_vllm(job):
-            from nightjar.inference.predictors.language.raydatallmmodel import RayDataModel
+        needs_vllm(job)
         return RayDataModel(job, needed(job, path))
 
 
 def _check_function(key: str, function: Any) -> None:
-    """Check that something takes a row, as Ray Data's `map` calls it.
-
-    Raises:
-        JobError: It does not.
-    """
+    """Check that something takes a row, as Ray Data's `map` calls it."""
     if not callable(function) or makes_no_callable(function):
         raise JobError(f"{key}: is no function that takes a row")
     called = function.__call__ if inspect.isclass(function) else function
@@ -81,4 +159,189 @@ def _check_function(key: str, function: Any) -> None:
         raise JobError(f"{key}: is async or a generator; write a function that takes a row and returns one")
 
 
-ADAPTER: Adapter = RayDataLLM()
+RowFunction = Callable[[dict[str, Any]], Any]
+
+_NOT_TAKEN = ("model", "multimodal_data", "mm_processor_kwargs", "multimodal_uuids", "tokenization_kwargs")
+"""What `preprocess` may return in Ray, and is not followed: adapters of LoRA, pictures and sounds, and cuts."""
+
+_PARAMS = ("sampling_params", "pooling_params", "tokenized_prompt")
+"""What a row has no more when vLLM has answered it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A row that is asked. row: as `postprocess` gets it, but for the answer. prompt: '' if only tokens are known."""
+
+    row: Mapping[str, Any]
+    prompt: str
+    tokens: list[int]
+    params: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Said(Answer):
+    """An answer. given: what it adds to the row."""
+
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class RayDataModel(VllmRequests):
+    """The processor as a `Predictor`."""
+
+    def __init__(self, job: Job, path: str) -> None:
+        """path: the model's folder."""
+        found = {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
+        self._config = followed(found["model.config"])
+        self._before = _made(found.get("model.preprocess"))
+        self._after = _made(found.get("model.postprocess"))
+        self._types = job.model.output_types()
+        most = job.model.options.get("requests_in_flight") or self._config.most
+        super().__init__(job, path, self._config.engine, pools=self._config.pools, most=most)
+
+    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """As in `Requests`: what `preprocess` made of each row, as tokens; or the exception of a row."""
+        found = super().requests(rows)
+        with self.tokenising:
+            found = [each if isinstance(each, Exception) else self._said(each) for each in found]
+            texts = {row: each.prompt for row, each in enumerate(found) if isinstance(each, _Asked) and not each.tokens}
+            # As Ray's stage and vLLM itself do it, whether a template has those tokens already or not.
+            for row, tokens in zip(texts, self.tokens(list(texts.values()), special=True), strict=True):
+                found[row] = dataclasses.replace(found[row], tokens=tokens)
+        return [self._fitting(each) if isinstance(each, _Asked) else each for each in found]
+
+    def request(self, row: dict[str, Any]) -> _Asked:
+        """As in `Requests`; the prompt is not made yet."""
+        made = _called("preprocess", self._before, dict(row), PromptInvalid)
+        if taken := next((name for name in _NOT_TAKEN if name in made), None):
+            raise PromptInvalid(f"model.preprocess returned {taken!r}, which is not followed here")
+        data = {**row, **made}
+        params = self._params(data)
+        tokens = [] if self._config.tokenises else list(data.get("tokenized_prompt") or [])
+        return _Asked({name: value for name, value in data.items() if name not in _PARAMS}, "", tokens, params)
+
+    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
+        """Prompts that begin alike stand side by side."""
+        return side_by_side([each.tokens if isinstance(each, _Asked) else each for each in prepared])
+
+    async def answer(self, request: _Asked) -> tuple[Answer, Usage]:
+        """As in `Requests`. A request that waits in vLLM's own queue is underway."""
+        sent = time.monotonic()
+        found = await self.engine.ask(request.tokens, request.params)
+        seconds = time.monotonic() - sent
+        given = {
+            "prompt": request.prompt,
+            "prompt_token_ids": list(request.tokens),
+            "num_input_tokens": len(request.tokens),
+            "generated_tokens": [],
+            "generated_text": "",
+            "num_generated_tokens": 0,
+            "embeddings": None,
+            "metrics": None,
+            "logprobs": None,
+            "prompt_logprobs": None,
+            "params": str(request.params),
+            "time_taken_llm": seconds,
+            "__inference_error__": "",
+        }
+        if self._config.pools:
+            given["embeddings"] = found.outputs.data.float().cpu().numpy()
+            answer = _Said(prompt_tokens=len(request.tokens), vector=(), given=given)
+            return answer, usage_of(answer, seconds)
+        (said,) = found.outputs
+        text, tokens = said.text, list(said.token_ids)
+        if self._config.detokenises:
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        given |= {"generated_tokens": tokens, "generated_text": text, "num_generated_tokens": len(tokens)}
+        given |= {"logprobs": _plain(said.logprobs), "prompt_logprobs": _plain(found.prompt_logprobs)}
+        answer = _Said(
+            text=text,
+            finish_reason=said.finish_reason or "",
+            prompt_tokens=len(request.tokens),
+            output_tokens=len(tokens),
+            cached_tokens=found.num_cached_tokens or 0,
+            given=given,
+        )
+        return answer, usage_of(answer, seconds)
+
+    def read(self, request: _Asked, answer: Answer) -> dict[str, Any]:
+        """What `postprocess` makes of the row."""
+        assert isinstance(answer, _Said)
+        made = _called("postprocess", self._after, {**request.row, **answer.given}, AnswerInvalid)
+        if gone := next((name for name in self._types if name not in made), None):
+            raise AnswerInvalid(f"model.postprocess returned no {gone!r}, only {', '.join(made)}")
+        return {
+            name: fitting(name, made[name], kind, "model.postprocess returned") for name, kind in self._types.items()
+        }
+
+    def _params(self, data: Mapping[str, Any]) -> Any:
+        """vLLM's parameters for one row."""
+        key = "pooling_params" if self._config.pools else "sampling_params"
+        if key not in data and not self._config.pools:
+            raise PromptInvalid("model.preprocess returned no 'sampling_params'")
+        from vllm import PoolingParams, SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        given = dict(data.get(key) or {})
+        try:
+            if self._config.pools:
+                return PoolingParams(**given, task="embed")
+            if given.get("n", 1) != 1:
+                raise ValueError("n: each row has one answer")
+            form = given.pop("structured_outputs", None)
+            structured = StructuredOutputsParams(**form) if form else None
+            return SamplingParams(**given, structured_outputs=structured, output_kind=RequestOutputKind.FINAL_ONLY)
+        except (TypeError, ValueError) as error:
+            raise PromptInvalid(f"{key}: {error}") from None
+
+    def _said(self, asked: _Asked) -> _Asked | Exception:
+        """With its prompt, made by the chat template where the configuration has one."""
+        if not self._config.templates:
+            prompt = asked.row.get("prompt") or ""
+            if not prompt and not asked.tokens:
+                return PromptInvalid("the row has no 'prompt', or an empty one; model.preprocess returns it")
+            return dataclasses.replace(asked, prompt=prompt)
+        messages = asked.row.get("messages")
+        if not messages:
+            return PromptInvalid("the row has no 'messages', or none in them; model.preprocess returns them")
+        by_user = messages[-1].get("role") == "user"
+        prompt = self.text(
+            messages, add_generation_prompt=by_user, continue_final_message=not by_user, **self._config.template
+        )
+        return prompt if isinstance(prompt, Exception) else dataclasses.replace(asked, prompt=prompt)
+
+    def _fitting(self, asked: _Asked) -> _Asked | Exception:
+        """What is asked, if its tokens are not too many."""
+        if len(asked.tokens) + (not self._config.pools) <= self.engine.length:
+            return asked
+        return self.too_long(asked.tokens, "raise it in engine_kwargs of model.config, or cut prompts in preprocess")
+
+
+def _made(function: Any) -> RowFunction | None:
+    """The user's function; a class is constructed, as Ray Data does."""
+    made: Any = function() if inspect.isclass(function) else function
+    return None if made is None else cast(RowFunction, made)
+
+
+def _called(
+    name: str, function: RowFunction | None, row: dict[str, Any], blamed: type[OutputInvalid]
+) -> Mapping[str, Any]:
+    """What the user's function returns for a row. blamed: the error, if there is nothing of use."""
+    if function is None:
+        return row
+    try:
+        found = function(row)
+    except Exception as error:
+        raise blamed(f"model.{name} raised {type(error).__name__}: {error}") from error
+    if not isinstance(found, Mapping):
+        raise blamed(f"model.{name} returned {type(found).__name__}; return a dict")
+    return found
+
+
+def _plain(places: Any) -> list[Any] | None:
+    """vLLM's logarithms of probabilities as dicts, as they are in Ray."""
+    if places is None:
+        return None
+    return [place and {token: dataclasses.asdict(each) for token, each in place.items()} for place in places]
+
+
+ADAPTER = RayDataLLM()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
@@ -51,28 +51,6 @@ class Answered:
         return replace(self, outputs={name: [found[row] for row in rows] for name, found in self.outputs.items()})
 
 
-@runtime_checkable
-class Streaming(Protocol):
-    """A predictor that takes several batches at once, or the scorer around it.
-
-    most: the rows that are underway at once. waiting: the rows that were submitted and are not done. done: the number
-    of rows that are done, since the model was loaded. elsewhere: whether the model is in a process that is none of
-    ours, so that this one works on if it hangs.
-    """
-
-    most: int
-    waiting: int
-    done: int
-    elsewhere: bool
-
-    def submit(self, prepared: Any, known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
-        """Begin a batch, and do not wait for it. Cancelling it cancels its requests.
-
-        known: answers that were paid for before, by row: these rows are not asked for. keep: called with each further
-        answer as it comes, in another thread.
-        """
-
-
 @dataclass(slots=True)
 class _Left:
     """The rows of a batch that wait."""
@@ -85,6 +63,13 @@ class Requests(ABC):
 
     device = "cpu"
     elsewhere = False
+    """Whether the model is in a process that is none of ours, so that this one works on if it hangs."""
+    most: int
+    """The most rows that are underway at once."""
+    waiting: int
+    """The rows that were submitted and are not done."""
+    done: int
+    """The rows that are done, since the model was loaded."""
 
     def __init__(self, job: Job, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
         """columns: that a row is asked with; none for all that the model gets. key: the job's, which names them."""
@@ -120,11 +105,7 @@ class Requests(ABC):
 
     @abstractmethod
     def read(self, request: Any, answer: Answer) -> dict[str, Any]:
-        """The job's outputs in the answer to a request.
-
-        Raises:
-            OutputInvalid: The answer has them not; it costs the row.
-        """
+        """The job's outputs in the answer to a request."""
 
     def prepare(self, batch: Any) -> list[Any]:
         """A request for each row, or the exception of a row that has none."""
@@ -171,7 +152,11 @@ class Requests(ABC):
         return usage
 
     def submit(self, prepared: list[Any], known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
-        """As in `Streaming`."""
+        """Begin a batch, and do not wait for it. Cancelling it cancels its requests.
+
+        known: answers that were paid for before, by row: these rows are not asked for. keep: called with each further
+        answer as it comes, in another thread.
+        """
         return self._begun(prepared, _Left(len(prepared)), known, keep)
 
     def _begun(self, prepared: list[Any], left: _Left, known: Known, keep: Keep | None) -> Future[Answered]:

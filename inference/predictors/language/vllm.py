@@ -7,20 +7,26 @@ that keeps a GPU.
 from __future__ import annotations
 
 import os.path
-import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nightjar.inference.errors import JobError
+import numpy as np
+
+from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, choice, keywords, text, whole
-from nightjar.inference.predictors.adapter import Adapter, Predictor, check_trusted, needed
-from nightjar.inference.predictors.installed import missing, versions
+from nightjar.inference.job.options import choice, keywords, text, whole
+from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
+from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel
+from nightjar.inference.predictors.language.prompts import Messages, prompt_of
+from nightjar.inference.predictors.language.requests import usage_of
+from nightjar.inference.predictors.language.vllmengine import EngineFailed, VllmRequests, import_vllm, side_by_side
 from nightjar.inference.predictors.tabular.torch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
+from nightjar.inference.records import Usage
 
 _OURS = {
     "n": "each row has one answer",
@@ -36,42 +42,32 @@ _FOLDERS = {"tokenizer", "model", "hf_config_path", "generation_config"}
 class OnVllm(OnTorch):
     """Base of the adapters whose models vLLM runs."""
 
-    libraries: tuple[str, ...] = ("vllm", "transformers")
+    libraries = ("vllm", "transformers")
     extra = "vllm"
-    reads_arrow = True
 
     def check_keys(self, job: Job) -> None:
-        """As `Adapter.check_keys`."""
         if job.resources.gpus > 1 and job.resources.gpus % 1:
             raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """As `Adapter.fingerprint`."""
         return versions(job.model.uses, ("vllm",)) | versions(job.model.uses, ("transformers",))
 
     def inspect(self, job: Job, path: str) -> None:
-        """As `Adapter.inspect`."""
         look(job, Path(path), str(job.model.path))
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
-        """As `Adapter.device_errors`. An engine that failed takes no further request."""
-        engine = sys.modules.get("nightjar.inference.predictors.language.vllmengine")
-        return () if engine is None else (engine.EngineFailed,)
-
-    def devices(self) -> str:
-        """None but those of torch, which its own adapter names."""
-        return ""
+        """An engine that failed takes no further request."""
+        return (EngineFailed,)
 
     def warm(self) -> None:
-        """As `Adapter.warm`."""
-        import nightjar.inference.predictors.language.vllmrequests  # noqa: F401 (the import itself is the purpose)
+        import_vllm()
 
 
 class VLLM(LanguageModel, OnVllm):
     """The `Adapter` of vLLM."""
 
     probabilities = True
-    options: tuple[Option, ...] | None = (
+    options = (
         *ASKED,
         text("regex", "each answer has this form, a regular expression", "none"),
         choice(
@@ -85,7 +81,6 @@ class VLLM(LanguageModel, OnVllm):
     )
 
     def check_keys(self, job: Job) -> None:
-        """As `Adapter.check_keys`."""
         OnVllm.check_keys(self, job)
         LanguageModel.check_keys(self, job)
         options = job.model.options
@@ -99,15 +94,13 @@ class VLLM(LanguageModel, OnVllm):
         check_code_trusted(job, options.get("engine", {}))
 
     def reads(self, job: Job) -> tuple[str, ...]:
-        """As `Reads`: what `engine` names, as the tokenizer or a draft model."""
+        """The files that `engine` names, as the tokenizer or a draft model."""
         model = str(job.model.path).rstrip("/")
         found = dict.fromkeys(_named("", job.model.options.get("engine", {})))
         return tuple(each for each in found if not f"{each}/".startswith(f"{model}/"))
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        """As `Adapter.load`."""
-        with needing_vllm(job):
-            from nightjar.inference.predictors.language.vllmmodel import VllmModel
+        needs_vllm(job)
         return VllmModel(job, needed(job, path))
 
 
@@ -130,28 +123,276 @@ def _is_read(key: str, path: str) -> bool:
 
 
 def check_code_trusted(job: Job, engine: Mapping[str, Any]) -> None:
-    """Check that the job trusts the code in the model's folder, if vLLM's engine is to run that.
-
-    Raises:
-        JobError: It does not.
-    """
+    """Check that the job trusts the code in the model's folder, if vLLM's engine is to run that."""
     if engine.get("trust_remote_code"):
         check_trusted(job, "a folder whose code trust_remote_code runs", "leave that key out")
 
 
-@contextmanager
-def needing_vllm(job: Job) -> Iterator[None]:
-    """In this context vLLM is imported.
+def needs_vllm(job: Job) -> None:
+    """Import vLLM.
 
     Raises:
         JobError: It is not installed. Says how to install it.
     """
     try:
-        yield
+        import_vllm()
     except ModuleNotFoundError as error:
         if error.name != "vllm":
             raise
         raise missing(job.model.uses, ("vllm",)) from error
 
 
-ADAPTER: Adapter = VLLM()
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A place where answers part. path: the tokens that they share. tokens: those that may follow."""
+
+    path: Tokens
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Answers as tokens, and the places where they part."""
+
+    answers: tuple[Tokens, ...]
+    forks: tuple[Fork, ...]
+
+    def probabilities(self, found: Mapping[Fork, Sequence[float]]) -> list[float]:
+        """The probability of each answer; their sum is 1.
+
+        found: by fork, the logarithm of the probability of each of its tokens, up to a constant.
+        """
+        shares = {fork.path: dict(zip(fork.tokens, _shares(found[fork]), strict=True)) for fork in self.forks}
+        return [_along(answer, shares) for answer in self.answers]
+
+
+def choices(answers: Sequence[Sequence[int]], end: int) -> Choices:
+    """Find where the answers part. end: the token that ends an answer which another one goes on from.
+
+    Raises:
+        ValueError: Two of them are the same.
+    """
+    known = [tuple(answer) for answer in answers]
+    if len(set(known)) < len(known):
+        raise ValueError("two answers have the same tokens")
+    ended = tuple(
+        (*answer, end) if any(other[: len(answer)] == answer for other in known if other != answer) else answer
+        for answer in known
+    )
+    paths = dict.fromkeys(answer[:length] for answer in ended for length in range(len(answer)))
+    following = {
+        path: dict.fromkeys(
+            answer[len(path)] for answer in ended if len(answer) > len(path) and answer[: len(path)] == path
+        )
+        for path in paths
+    }
+    return Choices(ended, tuple(Fork(path, tuple(tokens)) for path, tokens in following.items() if len(tokens) > 1))
+
+
+def _shares(logarithms: Sequence[float]) -> list[float]:
+    """Probabilities that add up to 1."""
+    powers = np.exp(np.subtract(logarithms, np.max(logarithms)))
+    return list((powers / powers.sum()).tolist())
+
+
+def _along(answer: Tokens, shares: Mapping[Tokens, Mapping[int, float]]) -> float:
+    """The product of the shares at the forks that an answer passes."""
+    product = 1.0
+    for place, token in enumerate(answer):
+        if answer[:place] in shares:
+            product *= shares[answer[:place]][token]
+    return product
+
+
+_CUTS = 8
+"""The most times that a prompt is made shorter: a text that is cut may have more tokens than were counted."""
+
+
+class VllmModel(VllmRequests):
+    """The model as a `Predictor`."""
+
+    def __init__(self, job: Job, path: str) -> None:
+        """path: the model's folder."""
+        options = job.model.options
+        self._api: str = options.get("api", CHAT)
+        self._prompt, self._reader = prompt_of(job), Reader(job, probabilities=True)
+        super().__init__(
+            job,
+            path,
+            options.get("engine", {}),
+            pools=self._api == EMBEDDINGS,
+            most=options.get("requests_in_flight"),
+            columns=self._prompt.columns,
+            key=f"model.{self._prompt.key}",
+        )
+        if self._api == CHAT and not self.tokenizer.chat_template:
+            raise JobError(
+                f"model.api: {job.model.path} has no chat template, so it cannot be asked as a chat; write "
+                "api: completions, or choose a model that was made for chats"
+            )
+        self._truncate: str | None = options.get("truncate")
+        self._choices = self._parted(options["choice"]) if "choice" in options else None
+        self._sampling = _sampling(options, self.engine.sampling) if self._api != EMBEDDINGS else None
+        answer = (self._sampling.max_tokens or 1) if self._sampling else 0
+        self._longest = self.engine.length - (answer if self._truncate else min(1, answer))
+        if self._longest < 1:
+            raise JobError(
+                f"model.sampling.max_tokens: {answer} leaves no room for a prompt, since model.engine.max_model_len is "
+                f"{self.engine.length}"
+            )
+
+    def request(self, row: dict[str, Any]) -> Any:
+        """The messages or the text for one row."""
+        return self._prompt.messages(row) if self._api == CHAT else self._prompt.text(row)
+
+    def read(self, request: Sequence[int], answer: Answer) -> dict[str, Any]:
+        return self._reader.row(answer)
+
+    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """The tokens of each row's prompt, or the exception of a row that cannot be asked for."""
+        found = super().requests(rows)
+        asked = [row for row, each in enumerate(found) if not isinstance(each, Exception)]
+        with self.tokenising:
+            texts = {row: self._said(found[row]) for row in asked}
+            good = [row for row in asked if isinstance(texts[row], str)]
+            tokens = dict(zip(good, self._tokens([str(texts[row]) for row in good]), strict=True))
+            for row in asked:
+                found[row] = self._fitting(found[row], tokens[row]) if row in tokens else texts[row]
+        return found
+
+    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
+        """Prompts that begin alike stand side by side."""
+        return side_by_side(prepared)
+
+    async def answer(self, request: Sequence[int]) -> tuple[Answer, Usage]:
+        """As in `Requests`. A request that waits in vLLM's own queue is underway."""
+        sent = time.monotonic()
+        if self._choices is not None:
+            answer = await self._chosen(request, self._choices)
+        elif self._sampling is None:
+            from vllm import PoolingParams
+
+            found = await self.engine.ask(request, PoolingParams(task="embed"))
+            answer = Answer(prompt_tokens=len(request), vector=found.outputs.data.tolist())
+        else:
+            found = await self.engine.ask(request, self._sampling)
+            (said,) = found.outputs
+            answer = Answer(
+                text=said.text,
+                finish_reason=said.finish_reason or "",
+                prompt_tokens=len(request),
+                output_tokens=len(said.token_ids),
+                cached_tokens=found.num_cached_tokens or 0,
+            )
+        return answer, usage_of(answer, time.monotonic() - sent)
+
+    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
+        """Ask at each place where the choices part which token follows."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        # One after the other, so that each finds the prompt in the cache.
+        found: dict[Fork, list[float]] = {}
+        cached = 0
+        for fork in known.forks:
+            params = SamplingParams(
+                max_tokens=1,
+                temperature=0,
+                logprob_token_ids=list(fork.tokens),
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            output = await self.engine.ask([*request, *fork.path], params)
+            (first,) = output.outputs[0].logprobs
+            found[fork] = [first[token].logprob for token in fork.tokens]
+            cached = cached or output.num_cached_tokens or 0
+        likely = known.probabilities(found)
+        return Answer(
+            text=self._named[likely.index(max(likely))],
+            finish_reason="stop",
+            prompt_tokens=len(request),
+            output_tokens=len(known.forks),
+            cached_tokens=cached,
+            probabilities=likely,
+        )
+
+    def _parted(self, names: Sequence[str]) -> Choices:
+        """The choices as tokens."""
+        from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
+
+        self._named = tuple(names)
+        try:
+            known = choices(self.tokens(names, special=False), self.tokenizer.eos_token_id)
+        except ValueError as error:
+            raise JobError(f"model.choice: {error}; word them otherwise") from None
+        if (most := max((len(fork.tokens) for fork in known.forks), default=0)) > MAX_LOGPROB_TOKEN_IDS:
+            raise JobError(
+                f"model.choice: {most} tokens may follow at one place, and vLLM tells of {MAX_LOGPROB_TOKEN_IDS}"
+            )
+        return known
+
+    def _said(self, asked: Messages | str) -> str | Exception:
+        """The prompt as the model reads it, with its own template; or why there is none."""
+        return asked if isinstance(asked, str) else self.text(asked, add_generation_prompt=True)
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each prompt. A template has the special ones already."""
+        return self.tokens(texts, special=self._api != CHAT)
+
+    def _fitting(self, asked: Messages | str, tokens: list[int]) -> list[int] | Exception:
+        """The tokens of a prompt, if they are not too many; or those of what is left of it."""
+        if len(tokens) <= self._longest:
+            return tokens
+        if self._truncate is None:
+            return self.too_long(tokens, "raise it in model.engine, or cut prompts with model.truncate")
+        if isinstance(asked, str):
+            return tokens[: self._longest] if self._truncate == "right" else tokens[-self._longest :]
+        return self._shorter(asked, tokens)
+
+    def _shorter(self, asked: Messages, tokens: list[int]) -> list[int] | Exception:
+        """The tokens of messages whose longest text is cut, so that no role and no part of the template is lost."""
+        sizes = [len(each["content"]) if isinstance(each["content"], str) else 0 for each in asked]
+        longest = sizes.index(max(sizes))
+        for _ in range(_CUTS):
+            content = asked[longest]["content"] if sizes[longest] else ""
+            inside = self.tokens([content], special=False)[0]
+            left = len(inside) - (len(tokens) - self._longest)
+            if left <= 0:
+                break
+            kept = inside[:left] if self._truncate == "right" else inside[-left:]
+            asked = [*asked]
+            asked[longest] = {**asked[longest], "content": self.tokenizer.decode(kept)}
+            text = self._said(asked)
+            if isinstance(text, Exception):
+                return text
+            (tokens,) = self._tokens([text])
+            if len(tokens) <= self._longest:
+                return tokens
+        return PromptInvalid(
+            f"the prompt has {len(tokens):,} tokens, and without any text of its longest message still more than "
+            f"{self._longest:,}; raise max_model_len in model.engine"
+        )
+
+
+def _sampling(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """How answers are chosen. defaults: the model's own."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    forms = {"json": options.get("json_schema"), "regex": options.get("regex")}
+    wanted = {name: dict(form) if isinstance(form, Mapping) else form for name, form in forms.items() if form}
+    given = dict(options.get("sampling", {}))
+    try:
+        return SamplingParams(
+            **{"max_tokens": None, **defaults, **given},
+            structured_outputs=StructuredOutputsParams(**wanted) if wanted else None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+    except (TypeError, ValueError) as error:
+        raise JobError(f"model.sampling: {error}") from None
+
+
+ADAPTER = VLLM()

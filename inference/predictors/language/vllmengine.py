@@ -1,4 +1,4 @@
-"""vLLM's engine in this process, which one thread steps. Imports vllm.
+"""vLLM's engine in this process, which one thread steps, and the base of the predictors that ask it.
 
 vLLM's own asynchronous engine runs in a process of its own, which lives on when the one that asks it is killed, and
 keeps its GPU. Here both are one process. With several GPUs vLLM starts further processes, which end with this one.
@@ -8,34 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import copy
 import gc
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from importlib import import_module
 from itertools import count
 from typing import Any
 
 from nightjar.inference.errors import JobError, PromptInvalid
+from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.outofmemory import is_memory
-
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-# Otherwise it tells its makers about each process that runs it.
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-# On a CPU it binds its threads to the same cores in each process: all actors of a machine would share them.
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-
-from vllm import TokensPrompt
-from vllm.engine.arg_utils import EngineArgs
-from vllm.exceptions import VLLMClientError
-from vllm.platforms import current_platform
-from vllm.v1.engine.llm_engine import LLMEngine
+from nightjar.inference.predictors.adapter import is_memory
+from nightjar.inference.predictors.language.prompts import Messages
+from nightjar.inference.predictors.language.requests import Requests
 
 Params = Any
 """vLLM's `SamplingParams`, or `PoolingParams` for vectors."""
+
+
+def import_vllm() -> None:
+    """Import vLLM, with settings that it reads when it is imported.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    # Otherwise it tells its makers about each process that runs it.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    # On a CPU it binds its threads to the same cores in each process: all actors of a machine would share them.
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    import_module("vllm")
 
 
 class EngineFailed(Exception):
@@ -53,12 +61,12 @@ class _Engines:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._living: list[LLMEngine] = []
-        self._closed: list[LLMEngine] = []
+        self._living: list[Any] = []
+        self._closed: list[Any] = []
         self.ending: list[threading.Thread] = []
         """Those that were told to end."""
 
-    def load(self, make: Callable[[], LLMEngine]) -> LLMEngine:
+    def load(self, make: Callable[[], Any]) -> Any:
         """Load an engine, after those that nobody uses any more have given their memory back."""
         gc.collect()
         self.wait()
@@ -67,7 +75,7 @@ class _Engines:
             self._living.append(engine)
         return engine
 
-    def end(self, engine: LLMEngine) -> None:
+    def end(self, engine: Any) -> None:
         """This engine is used no more. Not to be called by a finaliser, which may run in the thread that loads."""
         with self._lock:
             self._living.remove(engine)
@@ -107,11 +115,12 @@ class Engine:
     """
 
     def __init__(self, path: str, given: Mapping[str, Any], **defaults: Any) -> None:
-        """path: the model's folder. given: of the job, for vLLM's engine. defaults: where the job says nothing.
+        """path: the model's folder. given: of the job, for vLLM's engine. defaults: where the job says nothing."""
+        import_vllm()
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
 
-        Raises:
-            JobError: vLLM cannot load this. Names the key.
-        """
         known = {field.name for field in fields(EngineArgs)}
         if unknown := sorted(set(given) - known):
             raise JobError(f"model.engine.{unknown[0]}: vLLM's engine knows no such key{nearest(unknown[0], known)}")
@@ -184,6 +193,9 @@ class Engine:
             self._fail(EngineFailed(f"vLLM's engine failed: {type(error).__name__}: {error}"))
 
     def _add(self, asked: _Asked) -> None:
+        from vllm import TokensPrompt
+        from vllm.exceptions import VLLMClientError
+
         prompt = TokensPrompt(prompt_token_ids=list(asked.tokens))
         try:
             self._engine.add_request(asked.name, prompt, asked.params)
@@ -224,3 +236,63 @@ def _settle(answered: Sequence[tuple[_Asked, Any]]) -> None:
     if answered:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             answered[0][0].loop.call_soon_threadsafe(tell)
+
+
+class VllmRequests(Requests):
+    """Base of these predictors."""
+
+    def __init__(
+        self,
+        job: Job,
+        path: str,
+        given: Mapping[str, Any],
+        *,
+        pools: bool,
+        most: int | None,
+        columns: tuple[str, ...] = (),
+        key: str = "",
+    ) -> None:
+        """path: the model's folder. given: of the job, for vLLM's engine. pools: whether it gives vectors, and no
+        answers. most: the requests that are underway at once; None for 5/4 of those that vLLM runs. columns, key: as
+        `Requests`.
+        """
+        defaults: dict[str, Any] = {"tensor_parallel_size": max(1, int(job.resources.gpus))}
+        if defaults["tensor_parallel_size"] > 1:
+            defaults["distributed_executor_backend"] = "mp"  # in an actor vLLM might ask Ray for GPUs of its own
+        if pools:
+            defaults["runner"] = "pooling"
+        self.engine = Engine(path, given, **defaults)
+        weakref.finalize(self, self.engine.close)
+        self.device = self.engine.device
+        self.tokenizer = copy.deepcopy(self.engine.tokenizer())
+        self.tokenising = threading.Lock()
+        """Held while the tokenizer or its template is used."""
+        super().__init__(job, most or self.engine.most + self.engine.most // 4, columns, key)
+
+    def text(self, messages: Messages, **keywords: Any) -> str | Exception:
+        """Messages as the model reads them, with its template; or why there is no such text. keywords: of
+        transformers' `apply_chat_template`.
+        """
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **keywords))
+        except Exception as error:  # noqa: BLE001 (a template raises whatever it likes, and blames these messages)
+            return PromptInvalid(f"the model's chat template refuses the messages: {error}")
+
+    def tokens(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        """The tokens of each text. special: with those that the tokenizer adds to a text."""
+        return list(self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]) if texts else []
+
+    def too_long(self, tokens: Sequence[int], advice: str) -> PromptInvalid:
+        """Why a prompt of these tokens cannot be asked. advice: what to do about it."""
+        most = self.engine.length
+        return PromptInvalid(
+            f"the prompt has {len(tokens):,} tokens, and max_model_len is {most:,} with the answer; {advice}"
+        )
+
+
+def side_by_side(prompts: Sequence[list[int] | Exception]) -> list[int]:
+    """The rows in an order in which prompts that begin alike follow each other, so that vLLM has their beginnings in
+    its cache.
+    """
+    tokens = [[] if isinstance(prompt, Exception) else prompt for prompt in prompts]
+    return sorted(range(len(tokens)), key=tokens.__getitem__)

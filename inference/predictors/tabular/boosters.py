@@ -25,10 +25,16 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, choice, flag, texts, whole
 from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors import outputs
-from nightjar.inference.predictors.adapter import Adapter, Predictor, WithoutDevices, check_cpu, needed
+from nightjar.inference.predictors.adapter import (
+    Adapter,
+    Predictor,
+    check_cpu,
+    missing,
+    needed,
+    versions,
+)
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
-from nightjar.inference.predictors.installed import missing, versions
 from nightjar.inference.predictors.tabular import features
 
 _CATEGORIES = texts(
@@ -82,19 +88,11 @@ class Booster:
 
     @staticmethod
     def check_values(options: Mapping[str, Any]) -> None:
-        """Check that the options fit together.
-
-        Raises:
-            JobError: They do not.
-        """
+        """Check that the options fit together."""
 
     @staticmethod
     def check_content(content: bytes) -> None:
-        """Check that a file is a whole model, as far as the library itself would crash.
-
-        Raises:
-            ValueError: It is not.
-        """
+        """Check that a file is a whole model, as far as the library itself would crash."""
         raise NotImplementedError
 
     def renamed(self, held: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -132,43 +130,34 @@ class Booster:
         return outputs.by_column(np.asarray(self.call(prepared)), self.outputs, "the model")
 
 
-class BoosterAdapter(WithoutDevices):
+class BoosterAdapter(Adapter):
     """The `Adapter` of one library."""
-
-    reads_arrow = True
-    scratch: tuple[str, ...] = ()
 
     def __init__(self, extra: str, booster: type[Booster], import_library: Callable[[], Any]) -> None:
         self.extra = extra
         self.libraries = booster.libraries
-        self.options: tuple[Option, ...] | None = (*booster.options, BATCH_FORMAT)
+        self.options = (*booster.options, BATCH_FORMAT)
         self.__doc__ = booster.__doc__
         self._booster = booster
         self._import_library = import_library
 
     def check_keys(self, job: Job) -> None:
-        """As `Adapter.check_keys`."""
         self._booster.check_values(job.model.options)
         check_cpu(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
-        """As `Adapter.fingerprint`."""
         return versions(job.model.uses, self.libraries)
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """As `Adapter.check_columns`."""
         features.check_numbers_and_categories(job, schema)
 
     def inspect(self, job: Job, path: str) -> None:
-        """As `Adapter.inspect`."""
         self._content(job, path)
 
     def warm(self) -> None:
-        """As `Adapter.warm`."""
         self._import_library()
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        """As `Adapter.load`."""
         content = self._content(job, needed(job, path))
         try:
             library = self._import_library()
@@ -270,9 +259,6 @@ class LightGBM(Booster):
     def _categories_of(self, held: Mapping[str, Any]) -> features.Categories:
         """LightGBM writes the lists of categories in the order of the columns, but not of which columns they are: they
         are of the columns of text, or of those that the job names.
-
-        Raises:
-            JobError: There are more or fewer of these columns than lists, or a column had other values in training.
         """
         key = "model.options.categories"
         named = {name if name in held else name.replace(" ", "_") for name in self._named}
@@ -446,6 +432,6 @@ def _without_stack(error: Exception) -> str:
     return str(error).partition("\nStack trace")[0].strip()
 
 
-LIGHTGBM: Adapter = BoosterAdapter("lightgbm", LightGBM, lambda: importlib.import_module("lightgbm"))
-XGBOOST: Adapter = BoosterAdapter("xgboost", XGBoost, lambda: importlib.import_module("xgboost"))
-CATBOOST: Adapter = BoosterAdapter("catboost", CatBoost, lambda: importlib.import_module("catboost"))
+LIGHTGBM = BoosterAdapter("lightgbm", LightGBM, lambda: importlib.import_module("lightgbm"))
+XGBOOST = BoosterAdapter("xgboost", XGBoost, lambda: importlib.import_module("xgboost"))
+CATBOOST = BoosterAdapter("catboost", CatBoost, lambda: importlib.import_module("catboost"))

@@ -11,25 +11,17 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.adapter import needed
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers
-from nightjar.inference.predictors.tabular.mapped import keep_in_file
-from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor
-from nightjar.inference.predictors.tabular.torchfiles import EXPORT_HINT, inspect_torch, not_loaded
+from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
+from nightjar.inference.predictors.tabular.torchfiles import EXPORT_HINT, not_loaded
 
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
 
-def load_program(job: Job, model_path: str | None) -> Program:
-    """Load the exported program onto the job's device. Sets torch's number of threads for the process.
-
-    Raises:
-        JobError: The program cannot be loaded, is not trusted, or has inputs that columns cannot fill.
-    """
-    path = needed(job, model_path)
-    inspect_torch(job, path)
+def load_program(job: Job, path: str) -> Program:
+    """Load the exported program onto the job's device. Sets torch's number of threads for the process."""
     device = device_of_job(job)
     try:
         exported = torch.export.load(path)

@@ -21,14 +21,18 @@ Categories = Mapping[str, pa.Array]
 
 
 def named(batch: Any, uses: str) -> dict[str, Any]:
-    """The columns of a batch by name, of their own kinds.
-
-    Raises:
-        JobError: This is not a batch of named columns.
-    """
+    """The columns of a batch by name, of their own kinds."""
     held = columns(batch)
     if held is None:
         raise JobError(f"preprocess returned {type(batch).__name__}; the {uses} adapter needs named columns")
+    return held
+
+
+def few(batch: Any, uses: str, takes: str, most: int = 1) -> dict[str, Any]:
+    """The columns of a batch for a model that reads one, or at most so many. takes: these, for the message."""
+    held = named(batch, uses)
+    if not 1 <= len(held) <= most:
+        raise JobError(f"model.features: the {uses} adapter takes {takes}; say which of {', '.join(held)}")
     return held
 
 
@@ -39,11 +43,7 @@ def made_of(names: Iterable[str], columns: int) -> str:
 
 
 def in_order(held: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The columns in the order of the names with which the model was fitted.
-
-    Raises:
-        JobError: The columns are not exactly these.
-    """
+    """The columns in the order of the names with which the model was fitted."""
     for name in names:
         if name not in held:
             raise JobError(
@@ -79,11 +79,7 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
 
 
 def check_numbers(job: Job, schema: pa.Schema) -> None:
-    """Check that each column is of numbers, or of lists of numbers.
-
-    Raises:
-        JobError: One is not. Names `model.features`.
-    """
+    """Check that each column is of numbers, or of lists of numbers."""
     check_types(job, schema, is_number_or_list, "numbers only", "convert this one to numbers in a preprocess")
 
 
@@ -91,9 +87,6 @@ def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool
     """Check that each column has a type that the adapter takes.
 
     takes: these types, in words. otherwise: what to do with a column of another type, if the model does take it.
-
-    Raises:
-        JobError: One has another type. Names `model.features`.
     """
     for name in job.model.features or schema.names:
         if not taken(kind := schema.field(name).type):
@@ -107,11 +100,7 @@ def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool
 
 
 def check_numbers_and_categories(job: Job, schema: pa.Schema) -> None:
-    """Check that each column is of numbers, of lists of numbers, or of text, which may be a category.
-
-    Raises:
-        JobError: One is not. Names `model.features`.
-    """
+    """Check that each column is of numbers, of lists of numbers, or of text, which may be a category."""
     check_types(job, schema, is_number_or_text, "numbers and categories only", "convert this one in a preprocess")
 
 

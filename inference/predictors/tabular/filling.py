@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
-from nightjar.inference.predictors.arrays import NUMERIC, Array, is_tensor, to_numpy
+from nightjar.inference.predictors.arrays import NUMERIC, Array, from_tensor, is_tensor, to_numpy
 from nightjar.inference.predictors.tabular.features import made_of
 
 
@@ -93,7 +93,7 @@ def numbers(name: str, column: Any, uses: str) -> Array:
             raise ValueError(f"feature {name!r} has a masked value, and {column.dtype} has no NaN to stand for it")
         values = column.filled(np.nan) if np.ma.is_masked(column) else column.data
     else:
-        values = column.detach().cpu().numpy() if is_tensor(column) else np.asarray(column)
+        values = from_tensor(column) if is_tensor(column) else np.asarray(column)
     if values.dtype.kind in NUMERIC:
         return values
     if isinstance(column, pa.Array | pa.ChunkedArray) and not is_list(column.type):

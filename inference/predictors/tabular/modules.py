@@ -18,16 +18,13 @@ import torch
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import needed
-from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers, shape_of
-from nightjar.inference.predictors.tabular.mapped import keep_in_file
-from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor
+from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import (
     SCRIPTED,
-    inspect_torch,
     is_safetensors,
     kind_of,
     not_loaded,
@@ -44,14 +41,8 @@ _TYPES_BY_WORDS: dict[str, type[RuntimeError]] = {
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def load_module(job: Job, model_path: str | None) -> Module:
-    """Load the module onto the job's device, in the types that the job names. Sets torch's number of threads.
-
-    Raises:
-        JobError: The file cannot be loaded, the module cannot be made, or the two do not fit. Names the key.
-    """
-    path = needed(job, model_path)
-    inspect_torch(job, path)
+def load_module(job: Job, path: str) -> Module:
+    """Load the module onto the job's device, in the types that the job names. Sets torch's number of threads."""
     device, options = device_of_job(job), job.model.options
     module = _scripted(job, path) if kind_of(job) is SCRIPTED else _filled(job, path)
     module.eval()
@@ -137,9 +128,6 @@ def _check_fits(job: Job, own: Tensors, given: Tensors) -> None:
     """Check that the file's tensors are those of the module.
 
     A tensor that the module has under several names may be in the file under one of them.
-
-    Raises:
-        JobError: Names the first that does not fit.
     """
     file, spec = job.model.path, job.model.options["model"]
     for name, tensor in own.items():
@@ -264,11 +252,7 @@ class Module:
             raise (JobError(said) if prepared.fixed else ValueError(said)) from error
 
     def _names(self, columns: Sequence[str]) -> Sequence[str]:
-        """The arguments that the columns fill.
-
-        Raises:
-            JobError: There is not one for each column.
-        """
+        """The arguments that the columns fill."""
         required, every = self._required, self._every
         if set(required) <= set(columns) <= set(every):
             return [name for name in every if name in columns]
@@ -299,11 +283,7 @@ class Module:
 
 
 def _arguments(module: torch.nn.Module) -> tuple[list[str], list[str]]:
-    """The names of the arguments that a module requires, and of all that it takes.
-
-    Raises:
-        JobError: It takes none by name.
-    """
+    """The names of the arguments that a module requires, and of all that it takes."""
     if isinstance(module, torch.jit.ScriptModule):
         given = module.forward.schema.arguments[1:]  # type: ignore[attr-defined]  # torch's stubs lack it
         required = [str(each.name) for each in given if not each.has_default_value()]

@@ -9,18 +9,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, flag, text
-from nightjar.inference.predictors.adapter import Adapter, Predictor, needed
+from nightjar.inference.job.options import flag, text
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors import outputs
+from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
+from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
-from nightjar.inference.predictors.installed import versions
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.modelproto import ModelFiles, external_files
+from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers, shape_of
+from nightjar.inference.predictors.tabular.onnxfiles import ModelFiles, find_files
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 """The distributions that bring the module."""
@@ -38,15 +44,27 @@ _SHARED = flag(
 )
 
 
-class Onnx:
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_WIDTHS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bool")
+_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(string)": np.dtype(object),
+    **{f"tensor({width})": np.dtype(width) for width in _WIDTHS},
+}
+"""onnxruntime's names of types → those of numpy."""
+
+_NULL_TEXT = "feature {!r} has a null, and a tensor of texts has none"
+
+
+class Onnx(Adapter):
     """The `Adapter` of onnxruntime."""
 
-    libraries: tuple[str, ...] = _BUILDS
+    libraries = _BUILDS
     extra = "onnx"
-    options: tuple[Option, ...] | None = (_FILE, _SHARED, BATCH_FORMAT)
-    reads_arrow = True
+    options = (_FILE, _SHARED, BATCH_FORMAT)
     # Its own reports, where the user's code imports it before this adapter can switch them off.
-    scratch: tuple[str, ...] = (os.path.expanduser("~/.cache/Microsoft/DeveloperTools/.onnxruntime/"),)  # noqa: PTH111
+    scratch = (os.path.expanduser("~/.cache/Microsoft/DeveloperTools/.onnxruntime/"),)  # noqa: PTH111
 
     def check_keys(self, job: Job) -> None:
         name = job.model.options.get("file", "model.onnx")
@@ -61,74 +79,250 @@ class Onnx:
         features.check_types(job, schema, features.is_number_or_text, takes, "convert this one in a preprocess")
 
     def inspect(self, job: Job, path: str) -> None:
-        _look(job, path)
+        find_files(job, path)
 
     def warm(self) -> None:
-        from nightjar.inference.predictors.tabular.session import runtime
-
         runtime()
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        from nightjar.inference.predictors.tabular.session import Session
-
-        return Session(job, _look(job, needed(job, path)))
+        return Session(job, find_files(job, needed(job, path)))
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         found = getattr(sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state"), "DeviceReset", None)
         return () if found is None else (found,)
 
     def devices(self) -> str:
-        from nightjar.inference.predictors.tabular.session import describe_devices
-
         return describe_devices()
 
 
-def _look(job: Job, path: str) -> ModelFiles:
-    """Find the model's file and the files of its weights, and look whether all are there.
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input of the model. rest: its shape after the batch dimension, None for a dimension of any size."""
+
+    name: str
+    dtype: np.dtype[Any]
+    rest: tuple[int | None, ...]
+
+
+class Session:
+    """A model as a `Predictor`. Several threads may call it at once."""
+
+    def __init__(self, job: Job, files: ModelFiles) -> None:
+        self._types = job.model.output_types()
+        self._listed = job.model.features is not None
+        self._session = _start(job, files)
+        self._inputs = [_input(node) for node in self._session.get_inputs()]
+        self._takes_text = any(each.dtype == object for each in self._inputs)
+        self._fetched = _fetched(self._session.get_outputs(), list(self._types))
+        self.device = "cuda:0" if _CUDA in self._session.get_providers() else "cpu"
+
+    def prepare(self, batch: Any) -> dict[str, Array]:
+        """Make the model's inputs by name."""
+        held = features.named(batch, "onnx")
+        self._check_names(list(held))
+        columns = {name: self._values(name, column) for name, column in held.items()}
+        found = fillings(self._inputs, [each.name for each in self._inputs], columns)
+        return {filling.input.name: _tensor(filling) for filling in found}
+
+    def predict(self, prepared: dict[str, Array]) -> dict[str, Any]:
+        """Run the model. Returns its outputs by name."""
+        if not len(next(iter(prepared.values()))):  # not every operation takes an input without rows
+            return outputs.empty(self._types)
+        raw = self._session.run(self._fetched, prepared)
+        if self._fetched == list(self._types):
+            return dict(zip(self._types, raw, strict=True))
+        return outputs.by_column(raw[0], self._types, f"output {self._fetched[0]!r} of the model")
+
+    def _values(self, name: str, column: Any) -> Array:
+        """A column as numbers, or as an array of objects: texts, or nothing but missing values, whose type nobody
+        knows before the column has its input.
+        """
+        if features.is_category(column) or (self._takes_text and _without_values(column)):
+            return to_array(column).astype(object)
+        return numbers(name, column, "onnx")
+
+    def _check_names(self, columns: list[str]) -> None:
+        """Check that columns which do not have the inputs' names are meant to fill them in the order of the job."""
+        inputs = [each.name for each in self._inputs]
+        if len(inputs) == 1 or set(inputs) == set(columns):
+            return
+        if set(inputs) < set(columns):
+            raise JobError(f"model.features: the model takes only {', '.join(inputs)}; write features: {inputs}")
+        same = set(inputs) & set(columns)
+        if same or not self._listed:
+            gone = next(name for name in inputs if name not in columns)
+            raise JobError(
+                f"model.features: the model has an input {gone!r}, which is not among the columns it gets"
+                + (nearest(gone, columns) or f": {', '.join(columns)}")
+                + ("" if same else "; to fill the inputs in the order of columns with other names, list these")
+            )
+
+
+def runtime() -> Any:
+    """The module onnxruntime. Its first import in a process starts nothing that reports to its makers.
+
+    It would send what it is used for to Microsoft, and keep that in a file in the home folder, in each process that
+    scores. A variable in the environment allows it: ORT_DISABLE_TELEMETRY=0.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
+def describe_devices() -> str:
+    """The devices that onnxruntime can use in this process, in words; nothing if it is not installed."""
+    try:
+        onnxruntime = runtime()
+    except ImportError:
+        return ""
+    has = "can use CUDA" if _CUDA in onnxruntime.get_available_providers() else "has no CUDA: models run on the CPU"
+    return f"onnxruntime {onnxruntime.__version__} {has}"
+
+
+def _start(job: Job, files: ModelFiles) -> Any:
+    """A session of onnxruntime on the job's device."""
+    try:
+        onnxruntime = runtime()
+    except ImportError as error:
+        raise missing("onnx", ("onnxruntime",)) from error
+    wanted = _provider(job, onnxruntime)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = job.resources.cores
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what goes wrong is raised, too
+    if job.model.options.get("shared"):
+        # Packed for its products of matrices, weights would be a copy of each process's own.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    try:
+        kept = _give_weights(options, files)
+        session = onnxruntime.InferenceSession(str(files.model), options, providers=[wanted])
+        del kept
+    except Exception as error:
+        said = str(error).replace(str(files.model), str(job.model.path))
+        raise JobError(
+            f"model.path: onnxruntime cannot load {job.model.path}: {type(error).__name__}: {said}"
+        ) from error
+    if wanted not in session.get_providers():
+        raise JobError(
+            f"resources.gpus: onnxruntime cannot start {wanted} here, mostly because it does not find its CUDA "
+            "libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'; or write gpus: 0"
+        )
+    return session
+
+
+def _provider(job: Job, onnxruntime: Any) -> str:
+    if job.resources.gpus == 0:
+        return _CPU
+    if _CUDA not in onnxruntime.get_available_providers():
+        raise JobError(
+            f"resources.gpus: onnxruntime {onnxruntime.__version__} as installed here has no {_CUDA}; install "
+            "onnxruntime-gpu in its place (pip uninstall onnxruntime first), or write gpus: 0"
+        )
+    onnxruntime.preload_dlls()  # of CUDA, where torch or NVIDIA's packages have brought them
+    return _CUDA
+
+
+def _give_weights(options: Any, files: ModelFiles) -> list[Array]:
+    """Tell onnxruntime where the weights are. Returns what must stay in memory until the session is made.
+
+    Files that are too large to travel with a run are links to where they are, and onnxruntime refuses weights that lie
+    outside of the model's folder. If all of them lie in another folder, it maps them from there; else it gets their
+    content.
+    """
+    folder = files.real_folder()
+    if folder is None:
+        contents: list[Array] = [np.memmap(files.model.parent / name, np.uint8, "r") for name in files.weights]
+        sizes = [len(content) for content in contents]
+        options.add_external_initializers_from_files_in_memory(list(files.weights), contents, sizes)
+        return contents
+    if folder != files.model.parent.resolve():
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    return []
+
+
+def _input(node: Any) -> _Input:
+    dtype = _TYPES.get(node.type)
+    if dtype is None or not node.shape:
+        raise JobError(f"model.path: input {node.name!r} of the model is {_described(node)}, which no column can fill")
+    batch, *rest = node.shape
+    if isinstance(batch, int):
+        raise JobError(
+            f"model.path: the model takes only batches of {batch} (input {node.name!r}); export it with a first "
+            "dimension of any size (dynamic_shapes of torch.onnx.export)"
+        )
+    return _Input(node.name, dtype, tuple(size if isinstance(size, int) else None for size in rest))
+
+
+def _described(node: Any) -> str:
+    """An input or output, for a message: its type and shape."""
+    shape = ", ".join("any" if size is None else str(size) for size in node.shape or ())
+    return f"{node.type} of shape ({shape})" if node.shape else str(node.type)
+
+
+def _without_values(column: Any) -> bool:
+    """Whether a column of any kind of batch is of objects, all of them missing values, as texts that are null are."""
+    values = to_array(column)
+    return values.dtype == object and values.ndim == 1 and all(map(is_missing, values))
+
+
+def _tensor(filling: Filling[_Input]) -> Array:
+    target = np.empty(filling.shape, filling.input.dtype)
+    if len(target):
+        for name, column in filling.columns.items():
+            _check_kind(name, column, filling.input)
+        filling.write(target)
+    return target
+
+
+def _check_kind(name: str, column: Array, taker: _Input) -> None:
+    """Check that a column holds what the input takes.
 
     Raises:
-        JobError: One is missing, or the model's file is none, or not a whole one.
+        JobError: It holds text and the input takes numbers, or the other way round.
+        ValueError: A row has a null, which the input cannot hold.
+        TypeError: A row has an object that is no text.
     """
-    model = _model_file(job, Path(path))
-    named = str(job.model.path).rstrip("/") + (f"/{model.relative_to(path)}" if model != Path(path) else "")
-    try:
-        weights = tuple(external_files(str(model)))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise JobError(f"model.path: {named} is not a readable ONNX model: {reason}; export it again") from error
-    for name in weights:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+    takes, holds = ("text" if dtype.hasobject else "numbers" for dtype in (taker.dtype, column.dtype))
+    if takes == holds == "text":
+        _check_texts(name, column)
+    elif takes != holds and all(map(is_missing, column.flat)):
+        raise ValueError(
+            _NULL_TEXT.format(name)
+            if takes == "text"
+            else f"feature {name!r} has a null, and input {taker.name!r} of the model takes numbers"
+        )
+    elif takes != holds:
+        raise JobError(
+            f"model.features: {name!r} holds {holds}, and input {taker.name!r} of the model takes {takes}, in shape "
+            f"{shape_of(taker.rest)}"
+        )
+
+
+def _check_texts(name: str, column: Array) -> None:
+    """Check that each object is a text: of any other, onnxruntime would take what `str` makes of it, as "nan"."""
+    for value in column.flat:
+        if is_missing(value):
+            raise ValueError(_NULL_TEXT.format(name))
+        if not isinstance(value, str):
+            raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
+
+
+def _fetched(nodes: Sequence[Any], declared: list[str]) -> list[str]:
+    """The model's outputs to ask for: those that the job declares by name, or the model's only one."""
+    has = {node.name: node for node in nodes}
+    chosen = declared if set(declared) <= has.keys() else list(has)
+    if len(chosen) > 1 and chosen is not declared:
+        wrong = next(name for name in declared if name not in has)
+        said = "; ".join(f"{name}: {_described(node)}" for name, node in has.items())
+        raise JobError(f"model.outputs: the model has no output {wrong!r}; it has {said}" + nearest(wrong, has))
+    for name in chosen:
+        if not has[name].type.startswith("tensor("):
             raise JobError(
-                f"model.path: {named} keeps weights in {name!r}, outside of its own folder; save both in one"
+                f"model.outputs: output {name!r} of the model is {has[name].type}, and not a tensor; export a model of "
+                "skl2onnx with options={'zipmap': False}"
             )
-        if model == Path(path):
-            raise JobError(
-                f"model.path: {named} keeps weights in {name!r} beside it; name the folder of both, so that both are "
-                "part of the model: " + (str(Path(named).parent) if "://" not in named else named.rpartition("/")[0])
-            )
-        if not (model.parent / name).is_file():
-            raise JobError(f"model.path: {named} keeps weights in {name!r}, which is not beside it")
-    return ModelFiles(model, weights)
+    return chosen
 
 
-def _model_file(job: Job, path: Path) -> Path:
-    name = job.model.options.get("file")
-    if not path.is_dir():
-        if name is not None:
-            raise JobError(f"model.options.file: model.path is no folder but the file {job.model.path}")
-        return path
-    found = sorted(each.relative_to(path).as_posix() for each in path.rglob("*.onnx") if each.is_file())
-    if name is not None and name not in found:
-        raise JobError(f"model.options.file: {job.model.path} holds no {name}" + _listed(found))
-    if name is None and len(found) != 1:
-        what = f"{len(found)} .onnx files" if found else "no .onnx file"
-        also = f"{_listed(found)}; say which in model.options.file" if found else ""
-        raise JobError(f"model.path: the folder {job.model.path} holds {what}{also}")
-    return path / (name or found[0])
-
-
-def _listed(found: Sequence[str]) -> str:
-    return f": {', '.join(found[:10])}" if found else ""
-
-
-ADAPTER: Adapter = Onnx()
+ADAPTER = Onnx()

@@ -23,20 +23,20 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option, choice, texts
+from nightjar.inference.job.options import choice, texts
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import (
     SHARED_BYTES,
     Adapter,
     Predictor,
-    WithoutDevices,
     check_cpu,
     check_trusted,
+    missing,
     needed,
+    versions,
 )
 from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
-from nightjar.inference.predictors.installed import missing, versions
 from nightjar.inference.predictors.tabular import features
 
 _METHODS = ("predict", "predict_proba", "decision_function")
@@ -50,17 +50,14 @@ _OPTIONS = (
 _HOW = "write a skops file: skops.io.dump(model, 'model.skops')"
 
 
-class Sklearn(WithoutDevices):
-    """The `Adapter` of scikit-learn. Models run on the CPU."""
+class Sklearn(Adapter):
+    """The `Adapter` of scikit-learn. Models run on the CPU. Only a model knows which types of columns it takes."""
 
-    libraries: tuple[str, ...] = _NEEDS
+    libraries = _NEEDS
     extra = "sklearn"
-    options: tuple[Option, ...] | None = _OPTIONS
-    reads_arrow = True
-    scratch: tuple[str, ...] = ()
+    options = _OPTIONS
 
     def check_keys(self, job: Job) -> None:
-        _trusted(job)
         check_cpu(job)
 
     def fingerprint(self, job: Job) -> Mapping[str, str]:
@@ -74,9 +71,6 @@ class Sklearn(WithoutDevices):
                 )
         found = versions("sklearn", _NEEDS[:1])
         return found | {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
-
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        """No check: only the model knows which types it takes; a model with an encoder takes text, too."""
 
     def inspect(self, job: Job, path: str) -> None:
         """Check that the file is a skops file, or trusted. `load` checks its types: to import skops takes seconds."""
@@ -108,18 +102,11 @@ def _owners() -> Mapping[str, list[str]]:
 
 
 def _trusted(job: Job) -> list[str]:
-    names = job.model.options.get("trusted", [])
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and "." in name for name in names):
-        raise JobError(f"model.options.trusted: write {_TRUSTED}")
-    return list(names)
+    return list(job.model.options.get("trusted", ()))
 
 
 def _load(job: Job, path: str) -> Any:
-    """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path.
-
-    Raises:
-        JobError: A type is not trusted, or the file cannot be loaded.
-    """
+    """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path."""
     try:
         from skops import io
     except ImportError as error:
@@ -265,11 +252,7 @@ def _filled(values: Array, missing: float | None) -> Any:
 
 
 def _method(job: Job, model: Any) -> str:
-    """The method of the model to call.
-
-    Raises:
-        JobError: The model has no such method, or it is a classifier and the job does not name a method.
-    """
+    """The method of the model to call."""
     from sklearn.base import is_classifier
 
     kind = type(model).__name__
@@ -286,4 +269,4 @@ def _method(job: Job, model: Any) -> str:
     return method
 
 
-ADAPTER: Adapter = Sklearn()
+ADAPTER = Sklearn()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.options import Option
-from nightjar.inference.predictors.adapter import Adapter, Predictor
-from nightjar.inference.predictors.installed import missing, versions
+from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.torchfiles import (
     EXPORTED,
@@ -25,32 +24,22 @@ from nightjar.inference.predictors.tabular.torchfiles import (
 from nightjar.inference.predictors.user import factory_keywords
 
 
-class OnTorch:
+class OnTorch(Adapter):
     """Base of the adapters whose models compute with torch."""
 
-    scratch: tuple[str, ...] = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
+    scratch = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
-        """As `Adapter.device_errors`."""
         found = getattr(sys.modules.get("torch"), "AcceleratorError", None)
         return () if found is None else (found,)
-
-    def devices(self) -> str:
-        """As `Adapter.devices`."""
-        if find_spec("torch") is None:
-            return ""
-        from nightjar.inference.predictors.tabular.placing import describe_devices
-
-        return describe_devices()
 
 
 class Torch(OnTorch):
     """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
 
-    libraries: tuple[str, ...] = ("torch",)
+    libraries = ("torch",)
     extra = "torch"
-    options: tuple[Option, ...] | None = OPTIONS
-    reads_arrow = True
+    options = OPTIONS
 
     def check_keys(self, job: Job) -> None:
         check_torch_keys(job)
@@ -67,34 +56,36 @@ class Torch(OnTorch):
         inspect_torch(job, path)
 
     def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
-        """As `TakesCode.check_code`."""
         for key, target in found.items():
             factory_keywords(job, key, target)
 
+    def devices(self) -> str:
+        if find_spec("torch") is None:
+            return ""
+        from nightjar.inference.predictors.tabular.placing import describe_devices
+
+        return describe_devices()
+
     def warm(self) -> None:
-        from importlib import import_module
-
-        from nightjar.inference.predictors.tabular import exported  # noqa: F401 (the import itself is the purpose)
-
+        import_module("nightjar.inference.predictors.tabular.exported")
         # For a small model most of the time of `torch.export.load` is this import.
         import_module("torch.export.pt2_archive")
 
     def load(self, job: Job, path: str | None) -> Predictor:
+        path = needed(job, path)
+        inspect_torch(job, path)
         try:
-            return self._loaded(job, path)
+            if kind_of(job) is EXPORTED:
+                from nightjar.inference.predictors.tabular.exported import load_program
+
+                return load_program(job, path)
+            from nightjar.inference.predictors.tabular.modules import load_module
+
+            return load_module(job, path)
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             raise missing("torch", ("torch",)) from error
 
-    def _loaded(self, job: Job, path: str | None) -> Predictor:
-        if kind_of(job) is EXPORTED:
-            from nightjar.inference.predictors.tabular.exported import load_program
 
-            return load_program(job, path)
-        from nightjar.inference.predictors.tabular.modules import load_module
-
-        return load_module(job, path)
-
-
-ADAPTER: Adapter = Torch()
+ADAPTER = Torch()

@@ -66,11 +66,7 @@ def is_safetensors(path: str | None) -> bool:
 
 
 def check_torch_keys(job: Job) -> None:
-    """Check that the options have a meaning for the kind of file.
-
-    Raises:
-        JobError: One has none, or two contradict each other. Names it.
-    """
+    """Check that the options have a meaning for the kind of file."""
     kind, options = kind_of(job), job.model.options
     for name in STATE.options:
         if name in options and name not in kind.options:

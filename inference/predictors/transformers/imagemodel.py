@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,30 +25,19 @@ from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.placing import device_of_job
 from nightjar.inference.predictors.transformers.labels import LabelHead
+from nightjar.inference.predictors.transformers.loading import load_image_processor, load_model, quiet
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
-from nightjar.inference.predictors.transformers.textloading import load_image_processor, load_model, quiet
+from nightjar.inference.predictors.transformers.tasks import THRESHOLD
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Channels → Pillow's name of them."""
 
 
 def pictures(batch: Any, uses: str) -> list[Any]:
-    """The images of any kind of batch with one column, each in RGB.
-
-    Raises:
-        JobError: There is not one column.
-        ValueError, TypeError, OSError: A row is no image.
-    """
-    held = features.named(batch, uses)
-    if len(held) != 1:
-        raise JobError(f"model.features: the {uses} adapter takes one column of images; say which of {', '.join(held)}")
-    ((name, column),) = held.items()
-    return [_picture(name, value) for value in _values(column)]
-
-
-def _values(column: Any) -> Iterator[Any]:
+    """The images of any kind of batch with one column, each in RGB."""
+    ((name, column),) = features.few(batch, uses, "one column of images").items()
     values = to_array(column)
-    yield from values if values.ndim > 1 else values.tolist()
+    return [_picture(name, value) for value in (values if values.ndim > 1 else values.tolist())]
 
 
 def _picture(name: str, value: Any) -> Any:
@@ -75,7 +64,7 @@ Keep = Callable[[list[int], Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """The model's input for one image. height, width: of the image itself."""
+    """The model's input for one image, and the size of the image itself."""
 
     tensors: dict[str, torch.Tensor]
     height: int
@@ -86,11 +75,7 @@ class ImageModel:
     """A model and its processor. Several threads may call it at once. device: where the model is."""
 
     def __init__(self, job: Job, folder: ModelFolder, auto: str) -> None:
-        """auto: the class of transformers that loads the model.
-
-        Raises:
-            JobError: Model or processor cannot be loaded.
-        """
+        """auto: the class of transformers that loads the model."""
         self._place = device_of_job(job)
         self._uses = job.model.uses
         with quiet(job) as transformers:
@@ -126,7 +111,7 @@ class ImageModel:
 
 
 class ImageClassifier:
-    """A model with one number for each of its labels, as a `Predictor`."""
+    """A model with one number for each of its labels."""
 
     def __init__(self, job: Job, folder: ModelFolder) -> None:
         self._types = job.model.output_types()
@@ -145,18 +130,17 @@ class ImageClassifier:
             found[rows] = self._head.scores(raw.logits).cpu()
 
         self._model.each(prepared, keep)
-        return self._head.of(found)
+        return self._head.of(found.numpy())
 
 
 class Detector:
-    """A model that finds any number of objects in an image, as a `Predictor`."""
+    """A model that finds any number of objects in an image."""
 
-    def __init__(self, job: Job, folder: ModelFolder, threshold: float) -> None:
-        """threshold: objects with a lower score are left out."""
+    def __init__(self, job: Job, folder: ModelFolder) -> None:
         self._types = job.model.output_types()
         self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
         self._labels = self._model.config.id2label
-        self._threshold = threshold
+        self._threshold = job.model.options.get("threshold", THRESHOLD)
         if not hasattr(self._model.processor, "post_process_object_detection"):
             raise JobError(f"model.path: the image processor of {folder.named} is not one for object-detection")
         self.device = self._model.device

@@ -22,11 +22,7 @@ class LabelOutputs:
     """Makes the declared outputs of scores of shape (n, labels)."""
 
     def __init__(self, job: Job, labels: Sequence[str]) -> None:
-        """labels: in the order of the scores.
-
-        Raises:
-            JobError: An output is declared that is not made, or of a type that it cannot have.
-        """
+        """labels: in the order of the scores."""
         self._labels = np.array(labels, object)
         self._columns = {name: place for place, name in enumerate(labels) if name not in _MADE}
         self._types = job.model.output_types()
@@ -46,17 +42,13 @@ class LabelOutputs:
         return {name: made[name] if name in _MADE else scores[:, self._columns[name]] for name in self._types}
 
 
-class LabelHead:
-    """Makes the declared outputs of logits of shape (n, labels). width: the number of labels."""
+class LabelHead(LabelOutputs):
+    """Makes the declared outputs of logits of shape (n, labels)."""
 
     def __init__(self, job: Job, config: Any) -> None:
-        """config: the model's, of transformers.
-
-        Raises:
-            JobError: As `LabelOutputs`.
-        """
+        """config: the model's, of transformers."""
         self.width = int(config.num_labels)
-        self._outputs = LabelOutputs(job, [str(config.id2label[place]) for place in range(self.width)])
+        super().__init__(job, [str(config.id2label[place]) for place in range(self.width)])
         self._function = job.model.options.get("function") or _function_of(config)
 
     def scores(self, logits: Any) -> Any:
@@ -65,10 +57,6 @@ class LabelHead:
         if self._function == "softmax":
             return logits.softmax(-1)
         return logits.sigmoid() if self._function == "sigmoid" else logits
-
-    def of(self, scores: Any) -> dict[str, Any]:
-        """The declared outputs by name. scores: a tensor on the CPU."""
-        return self._outputs.of(scores.numpy())
 
 
 def _function_of(config: Any) -> str:

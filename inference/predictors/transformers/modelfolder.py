@@ -1,6 +1,9 @@
-"""Looks into the folder of a transformers model without a library: whether all of it is there, and whether it is whole.
+"""Inspects the folder of a transformers model without a library: whether all files are there and whole, and how a model
+of sentence-transformers makes a vector of a text.
 
 The weights are safetensors; or `pytorch_model.bin`, of which transformers and vLLM unpickle tensors alone.
+sentence-transformers lists its modules in `modules.json`: a transformer, a pooling of its tokens, and often a
+normalisation. A folder without this file is a transformer alone; its tokens are averaged.
 """
 
 from __future__ import annotations
@@ -136,3 +139,127 @@ def check_safetensors(path: Path) -> None:
     needs = 8 + length + max((int(each["data_offsets"][1]) for each in tensors), default=0)
     if needs != size:
         raise ValueError(f"it has {size:,} bytes, and its header names {needs:,}")
+
+
+# ---- models of sentence-transformers: how a text becomes one vector ------------------------------------------
+
+POOLINGS = ("mean", "cls", "max", "last")
+_MODES = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+    "lasttoken": "last",
+}
+"""Names of poolings in the files of sentence-transformers → those of the job."""
+
+_KNOWN = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a text becomes a vector."""
+
+    folder: ModelFolder
+    pooling: str
+    """One of `POOLINGS`."""
+    normalize: bool
+    """Whether vectors have length 1."""
+    max_length: int | None = None
+    """The most tokens of a text, if the job does not say it; None if only the model knows."""
+    strip: bool = False
+    """Whether a text loses the spaces around it."""
+    lower: bool = False
+    """Whether a text loses its capitals."""
+    prompt: str = ""
+    """The beginning that is put before each text."""
+
+
+def recipe_of(job: Job, root: Path, named: str, *readers: str) -> Recipe:
+    """The recipe of a model's folder, where `model.options` does not say otherwise. Arguments as of `look`.
+
+    Raises:
+        JobError: The folder is no model's, or asks for something that the adapter does not compute.
+    """
+    options = job.model.options
+    if not (root / "modules.json").is_file():
+        return Recipe(
+            look(job, root, named, *readers),
+            pooling=options.get("pooling", "mean"),
+            normalize=options.get("normalize", False),
+            prompt=options.get("prompt", ""),
+        )
+    modules = _modules(root, named)
+    inner = modules["Transformer"]
+    settings = _settings(root / inner, named)
+    pooling = read_json(root / modules["Pooling"] / "config.json", f"{named}/{modules['Pooling']}/config.json")
+    prompt = options.get("prompt", _prompt(root, named))
+    if prompt and pooling.get("include_prompt") is False:
+        raise JobError(
+            f"model.path: {named} leaves the prompt {prompt!r} out of its pooling, which the embed adapter cannot; "
+            "score it with a class of your own, or set model.options.prompt: ''"
+        )
+    return Recipe(
+        look(job, root / inner, f"{named}/{inner}" if inner else named, *readers),
+        pooling=options.get("pooling") or _pooling(pooling, named),
+        normalize=options.get("normalize", "Normalize" in modules),
+        max_length=_max_length(settings, named),
+        strip=True,
+        lower=settings.get("do_lower_case") is True,
+        prompt=prompt,
+    )
+
+
+def _modules(root: Path, named: str) -> dict[str, str]:
+    """The folders of the modules by their kind: the last part of the name of the module's class."""
+    try:
+        content = json.loads((root / "modules.json").read_bytes())
+        listed = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in content]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise JobError(f"model.path: {named}/modules.json cannot be read: {type(error).__name__}: {error}") from error
+    kinds = tuple(kind for kind, _ in listed)
+    if kinds not in {_KNOWN, _KNOWN[:2]}:
+        raise JobError(
+            f"model.path: {named} is made of {', '.join(kinds) or 'nothing'}, and the embed adapter computes "
+            f"{', '.join(_KNOWN)} only, in this order; score it with a class of your own"
+        )
+    for kind, folder in listed:
+        if Path(folder).is_absolute() or ".." in Path(folder).parts:
+            raise JobError(f"model.path: {named}/modules.json has its {kind} in {folder!r}, outside of the folder")
+    return dict(listed)
+
+
+def _settings(folder: Path, named: str) -> dict[str, Any]:
+    """What sentence-transformers says of its transformer; the file is named after the model's kind."""
+    found = sorted(folder.glob("sentence_*_config.json"))
+    return read_json(found[0], f"{named}/{found[0].name}") if found else {}
+
+
+def _pooling(config: dict[str, Any], named: str) -> str:
+    mode = config.get("pooling_mode")
+    if mode is None:
+        asked = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    else:
+        asked = [str(each) for each in mode] if isinstance(mode, list) else [str(mode)]
+    names = [_MODES.get(each, each) for each in asked]
+    if len(names) != 1 or names[0] not in POOLINGS:
+        raise JobError(
+            f"model.path: {named} asks for the pooling {' and '.join(names) or 'of nothing'}, and the embed adapter "
+            f"knows {', '.join(POOLINGS)}, one at a time; to use another one set model.options.pooling"
+        )
+    return names[0]
+
+
+def _max_length(settings: dict[str, Any], named: str) -> int | None:
+    limit = settings.get("max_seq_length")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise JobError(f"model.path: max_seq_length of {named} is {limit!r}, and not a number of tokens")
+    return limit
+
+
+def _prompt(root: Path, named: str) -> str:
+    """The prompt that sentence-transformers puts before each text unless it is told another one."""
+    name = "config_sentence_transformers.json"
+    config = read_json(root / name, f"{named}/{name}") if (root / name).is_file() else {}
+    chosen, prompts = config.get("default_prompt_name"), config.get("prompts")
+    return str(prompts.get(chosen, "")) if chosen is not None and isinstance(prompts, dict) else ""

@@ -1,4 +1,4 @@
-"""A transformers model that sorts and packs texts, and the predictor of each task of texts. Imports torch.
+"""A transformers model that sorts and packs texts. Imports torch.
 
 Texts are tokenised without padding in `prepare`; `run` packs them by their lengths, calls the model, and puts what it
 returns in the order of the rows.
@@ -6,28 +6,154 @@ returns in the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors import outputs
-from nightjar.inference.predictors.arrays import Array
-from nightjar.inference.predictors.outofmemory import is_memory
+from nightjar.inference.predictors.adapter import is_memory
+from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.placing import device_of_job
-from nightjar.inference.predictors.transformers.labels import LabelHead, LabelOutputs
+from nightjar.inference.predictors.transformers.loading import load
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
-from nightjar.inference.predictors.transformers.recipe import Recipe
-from nightjar.inference.predictors.transformers.textloading import load
-from nightjar.inference.predictors.transformers.tokens import Tokeniser, Tokens, text_columns
+
+_AT_ONCE = 1024
+"""Texts that go to the tokenizer together. What it returns for a token takes a hundred times the token's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of n texts, one text after the other: text i has `ids[starts[i]:starts[i + 1]]`."""
+
+    ids: Array
+    types: Array | None
+    """Which text of a pair a token belongs to, if the model has this input."""
+    starts: Array
+    spans: Array | None = None
+    """The first character of a token in its text and the one after the last, of shape (tokens, 2), if the predictor
+    needs them; (-1, -1) for a token that is in no text.
+    """
+
+    @property
+    def lengths(self) -> Array:
+        """Tokens of each text, of shape (n,)."""
+        return np.diff(self.starts)
+
+    def places(self, rows: Array) -> Array:
+        """Where the tokens of these texts lie, one text after the other."""
+        lengths = self.lengths[rows]
+        return np.repeat(self.starts[rows] - lengths.cumsum() + lengths, lengths) + np.arange(lengths.sum())
+
+    def padded(self, rows: Array, pad: int) -> dict[str, Array]:
+        """The texts `rows` as a model takes them, each array of shape (rows, longest) and type int64.
+
+        pad: the id that fills the end of the shorter texts, where `attention_mask` is 0.
+        """
+        lengths = self.lengths[rows]
+        held = np.arange(lengths.max()) < lengths[:, None]
+        at = self.places(rows)
+        found = {"input_ids": _filled(held, self.ids[at], pad), "attention_mask": held.astype(np.int64)}
+        if self.types is not None:
+            found["token_type_ids"] = _filled(held, self.types[at], 0)
+        return found
+
+
+def _filled(held: Array, values: Array, pad: int) -> Array:
+    target = np.full(held.shape, pad, np.int64)
+    target[held] = values
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class Tokeniser:
+    """Makes `Tokens`. Several threads may call it at once. strip, lower, prompt: as in `Recipe`."""
+
+    backend: Any
+    """A tokenizer of the library `tokenizers`, which truncates and does not pad."""
+    types: bool
+    """Whether to make `Tokens.types`."""
+    spans: bool = False
+    """Whether to make `Tokens.spans`."""
+    strip: bool = False
+    lower: bool = False
+    prompt: str = ""
+
+    def __call__(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tokens:
+        """Tokenise texts, or pairs of them.
+
+        Raises:
+            ValueError: The tokenizer finds nothing in one.
+        """
+        given: list[Any] = [self._plain(text) for text in texts]
+        if seconds is not None:
+            given = list(zip(given, map(self._plain, seconds), strict=True))
+        encode = self.backend.encode_batch if self.spans else self.backend.encode_batch_fast
+        ids, types, spans, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int8)], [np.empty((0, 2), np.int32)], []
+        for first in range(0, len(given), _AT_ONCE):
+            found = encode(given[first : first + _AT_ONCE])
+            lengths += [len(encoding.ids) for encoding in found]
+            ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in found), np.int32))
+            if self.types:
+                types.append(np.fromiter(chain.from_iterable(encoding.type_ids for encoding in found), np.int8))
+            if self.spans:
+                spans += map(_spans, found)
+        if 0 in lengths:
+            raise ValueError(f"the tokenizer finds no token in {texts[lengths.index(0)]!r}")
+        return Tokens(
+            np.concatenate(ids),
+            np.concatenate(types) if self.types else None,
+            np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+            np.concatenate(spans) if self.spans else None,
+        )
+
+    def _plain(self, text: str) -> str:
+        text = self.prompt + text
+        text = text.strip() if self.strip else text
+        return text.lower() if self.lower else text
+
+
+def _spans(encoding: Any) -> Array:
+    spans = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    spans[np.array(encoding.special_tokens_mask, bool)] = -1
+    return spans
+
+
+def text_columns(batch: Any, uses: str, most: int = 1) -> list[list[str]]:
+    """The columns of any kind of batch as texts: one, or at most two where texts are read as pairs.
+
+    Raises:
+        JobError: There are none, or more than `most`.
+        TypeError, ValueError: A row is no text.
+    """
+    takes = "one column of text" if most == 1 else "one or two columns of text"
+    return [_texts(name, column) for name, column in features.few(batch, uses, takes, most).items()]
+
+
+def _texts(name: str, column: Any) -> list[str]:
+    arrow = isinstance(column, pa.Array | pa.ChunkedArray)
+    if arrow and is_text(column.type) and not column.null_count:
+        plain: list[str] = column.to_pylist()
+        return plain
+    values: list[Any] = to_array(column).tolist()
+    for value in values:
+        if value is None or value != value:
+            raise ValueError(
+                f"feature {name!r} has a null, which is no text; to score it as one, write the text in a preprocess"
+            )
+        if not isinstance(value, str):
+            raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
+    return values
+
 
 # A batch costs what its longest text costs, times its rows. So the texts of a micro-batch are sorted by length, and
-# packed into calls with rows × longest ≤ budget, of which padding takes little. Imports no framework.
+# packed into calls with rows × longest ≤ budget, of which padding takes little.
 PADDING = 64
 """Of a call's budget, at most one part in so many is padding: 32 tokens on a CPU, which MiniLM computes in 8 ms. Less
 padding would need more calls, each of which costs about as much. On a GPU this was not measured."""
@@ -122,11 +248,7 @@ class TextModel:
         cut: str = "longest_first",
         **plain: Any,
     ) -> None:
-        """auto, max_length, cut: as in `textloading.load`. plain: what `Tokeniser` does with each text.
-
-        Raises:
-            JobError: Model or tokenizer cannot be loaded.
-        """
+        """auto, max_length, cut: as in `loading.load`. plain: what `Tokeniser` does with each text."""
         self._place = device_of_job(job)
         loaded = load(job, folder, auto, max_length, cut)
         self._model = loaded.model.to(self._place)
@@ -138,7 +260,7 @@ class TextModel:
 
     @property
     def forced_tokens(self) -> int:
-        """As in `adapter.Packing`."""
+        """As in `adapter.forced_tokens`."""
         return self._packer.forced
 
     def run(self, tokens: Tokens, width: int, head: Head) -> torch.Tensor:
@@ -163,230 +285,8 @@ class TextModel:
             self._packer.run(tokens.lengths, call)
 
 
-class OfTexts:
-    """Base of the predictors of texts."""
-
-    _model: TextModel
-
-    @property
-    def forced_tokens(self) -> int:
-        """As in `adapter.Packing`."""
-        return self._model.forced_tokens
-
-
 def _budget(job: Job, on_gpu: bool) -> int | None:
     asked: int | None = job.model.options.get("batch_tokens")
     if asked is None and not job.model.finds_size:
         return None  # a call is exactly the micro-batch
     return asked or (TOKENS_GPU if on_gpu else TOKENS)
-
-
-Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From vectors (rows, longest, width) and the attention mask (rows, longest) to vectors (rows, width)."""
-
-
-class Embedder(OfTexts):
-    """A model whose tokens are pooled, as a `Predictor`."""
-
-    def __init__(self, job: Job, recipe: Recipe) -> None:
-        (self._name,) = job.model.outputs
-        self._types = job.model.output_types()
-        self._pool = _POOLS[recipe.pooling]
-        self._normalize = recipe.normalize
-        self._model = TextModel(
-            job,
-            recipe.folder,
-            "AutoModel",
-            max_length=recipe.max_length,
-            strip=recipe.strip,
-            lower=recipe.lower,
-            prompt=recipe.prompt,
-        )
-        self.device = self._model.device
-        self._width = int(self._model.config.hidden_size)
-        _check_width(self._types[self._name], self._name, self._width)
-
-    def prepare(self, batch: Any) -> Tokens:
-        """Tokenise the texts."""
-        return self._model.tokenise(*text_columns(batch, "embed"))
-
-    def predict(self, prepared: Tokens) -> dict[str, Any]:
-        """Call the model. Returns the vectors."""
-        if not len(prepared.lengths):
-            return outputs.empty(self._types)
-        return {self._name: self._model.run(prepared, self._width, self._vectors)}
-
-    def _vectors(self, raw: Any, mask: torch.Tensor) -> torch.Tensor:
-        vectors = self._pool(raw.last_hidden_state.float(), mask)
-        return torch.nn.functional.normalize(vectors, dim=1) if self._normalize else vectors
-
-
-def _mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    weights = mask.to(tokens.dtype)
-    return torch.bmm(weights[:, None], tokens)[:, 0] / weights.sum(1, keepdim=True)
-
-
-def _cls(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return tokens[:, 0]
-
-
-def _max(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return tokens.masked_fill(mask[:, :, None] == 0, -torch.inf).amax(1)
-
-
-def _last(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return tokens[torch.arange(len(tokens), device=tokens.device), mask.sum(1) - 1]
-
-
-_POOLS: dict[str, Pool] = {"mean": _mean, "cls": _cls, "max": _max, "last": _last}
-
-
-def _check_width(kind: pa.DataType, name: str, width: int) -> None:
-    if pa.types.is_fixed_size_list(kind) and kind.list_size != width:
-        raise JobError(
-            f"model.outputs.{name}: the job declares {kind.list_size} numbers, and the model makes {width} of each "
-            f"text; write float32[{width}]"
-        )
-
-
-class Classifier(OfTexts):
-    """A model with one number for each of its labels, as a `Predictor`."""
-
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
-        self._types = job.model.output_types()
-        self._model = TextModel(job, folder, "AutoModelForSequenceClassification")
-        self._head = LabelHead(job, self._model.config)
-        self.device = self._model.device
-
-    def prepare(self, batch: Any) -> Tokens:
-        """Tokenise the texts, or the pairs of texts."""
-        return self._model.tokenise(*text_columns(batch, "text-classification", most=2))
-
-    def predict(self, prepared: Tokens) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
-        if not len(prepared.lengths):
-            return outputs.empty(self._types)
-        return self._head.of(self._model.run(prepared, self._head.width, lambda raw, _: self._head.scores(raw.logits)))
-
-
-class Entailment(OfTexts):
-    """A model of natural language inference, as a `Predictor` of zero-shot classification."""
-
-    def __init__(self, job: Job, folder: ModelFolder, template: str) -> None:
-        """template: the sentence that is asked about, with {} where the label goes."""
-        options = job.model.options
-        self._types = job.model.output_types()
-        self._labels = list(options["labels"])
-        self._several = options.get("multi_label", False) or len(self._labels) == 1
-        self._made = LabelOutputs(job, self._labels)
-        self._asked = [template.replace("{}", label) for label in self._labels]
-        self._model = TextModel(job, folder, "AutoModelForSequenceClassification", cut="only_first")
-        config = self._model.config
-        self._width = int(config.num_labels)
-        self._follows = _place(config, folder)
-        # As the pipeline of transformers decides it.
-        self._contradicts = self._width - 1 if self._follows == 0 else 0
-        self.device = self._model.device
-
-    def prepare(self, batch: Any) -> Tokens:
-        """Tokenise each text with the sentence of each label, all of a text's one after the other."""
-        (texts,) = text_columns(batch, "zero-shot")
-        pairs = [(text, asked) for text in texts for asked in self._asked]
-        return self._model.tokenise([text for text, _ in pairs], [asked for _, asked in pairs])
-
-    def predict(self, prepared: Tokens) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
-        if not len(prepared.lengths):
-            return outputs.empty(self._types)
-        logits = self._model.run(prepared, self._width, lambda raw, _: raw.logits)
-        logits = logits.reshape(-1, len(self._labels), self._width)
-        if self._several:
-            scores = logits[:, :, [self._contradicts, self._follows]].softmax(-1)[:, :, 1]
-        else:
-            scores = logits[:, :, self._follows].softmax(-1)
-        return self._made.of(scores.numpy())
-
-
-def _place(config: Any, folder: ModelFolder) -> int:
-    """Which of the model's numbers says that a sentence follows."""
-    for place in range(config.num_labels):
-        if str(config.id2label[place]).lower().startswith("entail"):
-            return place
-    raise JobError(
-        f"model.path: {folder.named} has no label 'entailment' but {', '.join(map(str, config.id2label.values()))}; "
-        "zero-shot needs a model of natural language inference"
-    )
-
-
-_OUTSIDE = "O"
-"""The label of tokens that belong to nothing."""
-
-
-@dataclass(slots=True)
-class _Entity:
-    """Tokens of one label. score: the sum over its tokens. start, end: its characters in the text."""
-
-    label: str
-    score: float
-    tokens: int
-    start: int
-    end: int
-
-
-class Tagger(OfTexts):
-    """A model with one number for each token and label, as a `Predictor`."""
-
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
-        self._types = job.model.output_types()
-        self._model = TextModel(job, folder, "AutoModelForTokenClassification", spans=True)
-        config = self._model.config
-        self._labels = [str(config.id2label[place]) for place in range(config.num_labels)]
-        self._joins = job.model.options.get("aggregation", "simple") == "simple"
-        self.device = self._model.device
-
-    def prepare(self, batch: Any) -> tuple[list[str], Tokens]:
-        """Tokenise the texts."""
-        (texts,) = text_columns(batch, "token-classification")
-        return texts, self._model.tokenise(texts)
-
-    def predict(self, prepared: tuple[list[str], Tokens]) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
-        texts, tokens = prepared
-        if not texts:
-            return outputs.empty(self._types)
-        best, scores = np.empty(len(tokens.ids), np.int64), np.empty(len(tokens.ids), np.float32)
-
-        def keep(rows: Array, raw: Any, mask: torch.Tensor) -> None:
-            chances, labels = raw.logits.float().softmax(-1).max(-1)
-            places, held = tokens.places(rows), mask.bool()
-            best[places], scores[places] = labels[held].cpu().numpy(), chances[held].cpu().numpy()
-
-        self._model.each(tokens, keep)
-        found = [list(self._entities(tokens, row, best, scores)) for row in range(len(texts))]
-        made: dict[str, list[list[Any]]] = {
-            "entities": [[text[each.start : each.end] for each in row] for text, row in zip(texts, found, strict=True)],
-            "labels": [[each.label for each in row] for row in found],
-            "scores": [[each.score / each.tokens for each in row] for row in found],
-            "starts": [[each.start for each in row] for row in found],
-            "ends": [[each.end for each in row] for row in found],
-        }
-        return {name: pa.array(made[name], kind) for name, kind in self._types.items()}
-
-    def _entities(self, tokens: Tokens, row: int, best: Array, scores: Array) -> Iterator[_Entity]:
-        """The entities of a text. Neighbours of one label are one entity, unless the later one begins anew ("B-")."""
-        assert tokens.spans is not None
-        now: _Entity | None = None
-        for place in range(tokens.starts[row], tokens.starts[row + 1]):
-            start, end = map(int, tokens.spans[place])
-            if start < 0:
-                continue
-            label, score = self._labels[best[place]], float(scores[place])
-            begins, name = (label[0], label[2:]) if label[:2] in {"B-", "I-"} else ("", label)
-            if now is not None and self._joins and now.label == name and begins != "B":
-                now.score, now.tokens, now.end = now.score + score, now.tokens + 1, end
-                continue
-            if now is not None and now.label != _OUTSIDE:
-                yield now
-            now = _Entity(name if self._joins else label, score, 1, start, end)
-        if now is not None and now.label != _OUTSIDE:
-            yield now

@@ -16,8 +16,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.arrays import NUMERIC, Array, to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.transformers.loading import failed, load_model, quiet, speech_model
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
-from nightjar.inference.predictors.transformers.textloading import failed, load_model, quiet, speech_model
 
 WHISPER = "whisper"
 """The kind of model that can be told a language and a task, and that hears a window of 30 seconds at once."""
@@ -57,13 +57,7 @@ class Transcriber:
 
     def prepare(self, batch: Any) -> list[Array]:
         """The samples of each recording."""
-        held = features.named(batch, "speech-recognition")
-        if len(held) != 1:
-            raise JobError(
-                f"model.features: the speech-recognition adapter takes one column of sound; say which of "
-                f"{', '.join(held)}"
-            )
-        ((name, column),) = held.items()
+        ((name, column),) = features.few(batch, "speech-recognition", "one column of sound").items()
         return [_samples(name, value) for value in to_array(column)]
 
     def predict(self, prepared: list[Array]) -> dict[str, Any]:
@@ -80,11 +74,7 @@ class Transcriber:
 
 
 def _choices(job: Job, folder: ModelFolder, model: Any, transformers: Any) -> dict[str, Any]:
-    """What the options choose, as arguments of the pipeline.
-
-    Raises:
-        JobError: The model has no such choice.
-    """
+    """What the options choose, as arguments of the pipeline."""
     chosen = {key: job.model.options[key] for key in ("language", "task") if key in job.model.options}
     if not chosen:
         return {}

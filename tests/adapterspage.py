@@ -1,4 +1,4 @@
-"""The page of the docs with every adapter and its options: `python -m nightjar.inference.predictors.reference`."""
+"""The page of the docs with every adapter and its options: `python tests/adapterspage.py > docs/adapters.md`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HEAD = """\
 Every value of `model.uses` besides your own `"module:Name"`, with the keys that `model.options` may have; those of
 language models stand in `model` itself. An option that is not in an adapter's table is an error, and so is a value of
 another type. This page is made from the code:
-`python -m nightjar.inference.predictors.reference > docs/adapters.md`. What each adapter does with columns, outputs and
-files is told in [models](models.md).
+`python tests/adapterspage.py > docs/adapters.md`. What each adapter does with columns, outputs and files is told in
+[models](models.md).
 """
 
 

@@ -12,7 +12,7 @@ import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.installed import missing
+from nightjar.inference.predictors.adapter import missing
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -41,9 +41,6 @@ def load(job: Job, folder: ModelFolder, auto: str, max_length: int | None, cut: 
 
     auto: the class of transformers that loads the model. max_length: the most tokens of a text, if the job says
     nothing; None for as many as model and tokenizer take. cut: which of two texts loses the tokens beyond that.
-
-    Raises:
-        JobError: transformers is not installed, or cannot load one of them, or weights are missing.
     """
     with quiet(job) as transformers:
         model = load_model(job, folder, getattr(transformers, auto))
@@ -82,11 +79,7 @@ def quiet(job: Job) -> Iterator[Any]:
 
 
 def load_model(job: Job, folder: ModelFolder, auto: Any) -> Any:
-    """The model on the CPU, in the type that the job names. auto: the class that loads it.
-
-    Raises:
-        JobError: It cannot be loaded, or weights are missing.
-    """
+    """The model on the CPU, in the type that the job names. auto: the class that loads it."""
     dtype = getattr(torch, job.model.options.get("dtype", "float32"))
     try:
         model, loading = auto.from_pretrained(
@@ -145,11 +138,7 @@ def _tokenizer(folder: ModelFolder, auto: Any) -> Any:
 
 
 def load_image_processor(folder: ModelFolder) -> Any:
-    """The processor of a folder's images, of the kind that computes with Pillow: it is the same everywhere.
-
-    Raises:
-        JobError: It cannot be loaded.
-    """
+    """The processor of a folder's images, of the kind that computes with Pillow: it is the same everywhere."""
     # Under its short name the class asks for torchvision, which it does not need.
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 

@@ -1,17 +1,20 @@
-"""Looks into an ONNX file without a library: whether it is whole, and in which other files its weights lie.
+"""Finds the files of an ONNX model, and checks without a library that they are all there and that the model is whole.
 
-The file is one protobuf message, `ModelProto` of `onnx.proto`. Only the lengths of its fields are read, and the few
-fields named here, so that a file of gigabytes takes no longer than its number of weights needs. Weights of subgraphs
-and of the attributes of operators are not looked at.
+A model's file is one protobuf message, `ModelProto` of `onnx.proto`. Only the lengths of its fields are read, and the
+few fields named here, so that a file of gigabytes takes no longer than its number of weights needs. Weights of
+subgraphs and of the attributes of operators are not looked at.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _IR_VERSION, _GRAPH, _OPSETS = 1, 7, 8
@@ -40,6 +43,54 @@ class ModelFiles:
         ends = {name: f"/{os.path.normpath(name)}" for name in self.weights}
         folders = {Path(os.path.realpath(here / name).removesuffix(end)) for name, end in ends.items()} or {here}
         return next(iter(folders)) if len(folders) == 1 and all(folder.is_dir() for folder in folders) else None
+
+
+def find_files(job: Job, path: str) -> ModelFiles:
+    """Find the model's file and the files of its weights, and look whether all are there.
+
+    Raises:
+        JobError: One is missing, or the model's file is none, or not a whole one.
+    """
+    model = _model_file(job, Path(path))
+    named = str(job.model.path).rstrip("/") + (f"/{model.relative_to(path)}" if model != Path(path) else "")
+    try:
+        weights = tuple(external_files(str(model)))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise JobError(f"model.path: {named} is not a readable ONNX model: {reason}; export it again") from error
+    for name in weights:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise JobError(
+                f"model.path: {named} keeps weights in {name!r}, outside of its own folder; save both in one"
+            )
+        if model == Path(path):
+            raise JobError(
+                f"model.path: {named} keeps weights in {name!r} beside it; name the folder of both, so that both are "
+                "part of the model: " + (str(Path(named).parent) if "://" not in named else named.rpartition("/")[0])
+            )
+        if not (model.parent / name).is_file():
+            raise JobError(f"model.path: {named} keeps weights in {name!r}, which is not beside it")
+    return ModelFiles(model, weights)
+
+
+def _model_file(job: Job, path: Path) -> Path:
+    name = job.model.options.get("file")
+    if not path.is_dir():
+        if name is not None:
+            raise JobError(f"model.options.file: model.path is no folder but the file {job.model.path}")
+        return path
+    found = sorted(each.relative_to(path).as_posix() for each in path.rglob("*.onnx") if each.is_file())
+    if name is not None and name not in found:
+        raise JobError(f"model.options.file: {job.model.path} holds no {name}" + _listed(found))
+    if name is None and len(found) != 1:
+        what = f"{len(found)} .onnx files" if found else "no .onnx file"
+        also = f"{_listed(found)}; say which in model.options.file" if found else ""
+        raise JobError(f"model.path: the folder {job.model.path} holds {what}{also}")
+    return path / (name or found[0])
+
+
+def _listed(found: Sequence[str]) -> str:
+    return f": {', '.join(found[:10])}" if found else ""
 
 
 def external_files(path: str) -> list[str]:

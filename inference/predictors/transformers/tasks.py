@@ -1,0 +1,320 @@
+"""The tasks of Hugging Face models in a folder: texts, images and sound. Each task is one `TaskAdapter`.
+
+The folder has the weights, but not the code that computes with them, nor the code that reads texts, images or sound
+for the model. So the versions of those libraries are part of a result's identity. Code in the folder is never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from nightjar.inference.arrow_types import is_list, is_number, is_text
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
+from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.messages import nearest
+from nightjar.inference.predictors.adapter import Predictor, needed, versions
+from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
+from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.transformers.modelfolder import (
+    POOLINGS,
+    PROCESSOR,
+    TOKENISER,
+    look,
+    recipe_of,
+)
+from nightjar.inference.tensors import is_tensor_type
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The content of the column that a model reads, and the module that computes with it."""
+
+    takes: str
+    """What a row holds, for messages."""
+    fits: Callable[[pa.DataType], bool]
+    """Whether a column of this type holds it."""
+    only: str
+    """What the adapter takes, as the end of the message about another column."""
+    readers: tuple[str, ...]
+    """What the folder has beside the model, as in `look`."""
+    counted: tuple[str, ...]
+    """The distributions whose versions are the fingerprint."""
+    computes: str
+    """The module of the predictors."""
+    options: tuple[Option, ...]
+    """Those of every task."""
+
+
+_DTYPE = choice("dtype", ("float32", "float16", "bfloat16"), "the type of weights and computation")
+_TOKENS = "a number of tokens"
+
+TEXT = Rows(
+    takes="text",
+    fits=is_text_or_categories,
+    only="text only",
+    readers=(TOKENISER,),
+    counted=("transformers", "tokenizers"),
+    computes="textpredictors",
+    options=(
+        whole(
+            "batch_tokens",
+            "the most tokens of a call of the model, padding included",
+            "2,048, on a GPU 65,536",
+            _TOKENS,
+        ),
+        whole(
+            "max_length",
+            "longer texts are cut after so many tokens",
+            "what sentence-transformers' files say, else what model and tokenizer take",
+            _TOKENS,
+        ),
+        _DTYPE,
+        BATCH_FORMAT,
+    ),
+)
+IMAGE = Rows(
+    takes="images",
+    fits=lambda kind: is_tensor_type(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+    only="images: arrays height × width × channels, as input.format: image gives them, or the bytes of JPEG, PNG or "
+    "WebP files",
+    readers=(PROCESSOR,),
+    counted=("transformers", "pillow"),  # Pillow scales the images
+    computes="imagemodel",
+    options=(_DTYPE, BATCH_FORMAT),
+)
+SOUND = Rows(
+    takes="sound",
+    fits=lambda kind: is_number_or_list(kind) and not pa.types.is_primitive(kind),
+    only="lists of samples, numbers from -1 to 1; convert this one in a preprocess",
+    readers=(PROCESSOR, TOKENISER),
+    counted=("transformers", "tokenizers"),
+    computes="transcriber",
+    options=(
+        _DTYPE,
+        whole(
+            "sampling_rate", "samples a second of the recordings; the model's own is needed", "the model's", "a number"
+        ),
+        text("language", "the language that is spoken (Whisper)", "the model finds it"),
+        choice("task", ("transcribe", "translate"), "or `translate` into English (Whisper)"),
+        BATCH_FORMAT,
+    ),
+)
+
+
+def _any(job: Job) -> None:
+    """Check nothing: only the model knows its labels."""
+
+
+class TaskAdapter(OnTorch):
+    """The `Adapter` of one task."""
+
+    def __init__(
+        self,
+        about: str,
+        rows: Rows,
+        predictor: str,
+        options: tuple[Option, ...] = (),
+        check: Callable[[Job], None] = _any,
+        *,
+        columns: int = 1,
+        inspect: Callable[..., Any] = look,
+    ) -> None:
+        """about: for the list of adapters in the docs. predictor: the class in the module of `rows`, constructed with
+        the job and what `inspect` returns of the model's folder. check: of the job's options and outputs. columns: the
+        most that the model reads.
+        """
+        self.__doc__ = about
+        self.libraries = tuple(name for name in rows.counted if name != "pillow")
+        self.extra = "transformers,images" if rows is IMAGE else "transformers"
+        self.options = (*rows.options, *options)
+        self._rows, self._predictor, self._check, self._inspect = rows, predictor, check, inspect
+        self._columns = columns
+
+    def check_keys(self, job: Job) -> None:
+        listed = job.model.features
+        if listed is not None and job.preprocess is None and len(listed) > self._columns:
+            raise JobError(f"model.features: {len(listed)}, and the {job.model.uses} adapter takes {self._takes()}")
+        self._check(job)
+
+    def fingerprint(self, job: Job) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for library in self._rows.counted:
+            found |= versions(job.model.uses, (library,))
+        return found
+
+    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+        names, uses = job.model.features or schema.names, job.model.uses
+        if len(names) > self._columns:
+            raise JobError(f"model.features: the {uses} adapter takes {self._takes()}; say which of {', '.join(names)}")
+        for name in names:
+            if not self._rows.fits(kind := schema.field(name).type):
+                raise JobError(f"model.features: {name!r} is {kind}, and the {uses} adapter takes {self._rows.only}")
+
+    def inspect(self, job: Job, path: str) -> None:
+        self._look(job, path)
+
+    def devices(self) -> str:
+        """None but those of torch, which its own adapter names."""
+        return ""
+
+    def warm(self) -> None:
+        import_module("transformers")
+        self._module()
+
+    def load(self, job: Job, path: str | None) -> Predictor:
+        folder = self._look(job, needed(job, path))
+        predictor: Predictor = getattr(self._module(), self._predictor)(job, folder)
+        return predictor
+
+    def _look(self, job: Job, path: str) -> Any:
+        return self._inspect(job, Path(path), str(job.model.path), *self._rows.readers)
+
+    def _module(self) -> Any:
+        return import_module(f"nightjar.inference.predictors.transformers.{self._rows.computes}")
+
+    def _takes(self) -> str:
+        takes = self._rows.takes
+        return f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
+
+
+def _makes_lists(made: Mapping[str, pa.DataType]) -> Callable[[Job], None]:
+    """The check of the outputs of a task that makes lists. made: their types, by their names."""
+
+    def check(job: Job) -> None:
+        for name, kind in job.model.output_types().items():
+            if name not in made:
+                raise JobError(
+                    f"model.outputs: the {job.model.uses} adapter does not make {name!r}; it makes {', '.join(made)}, "
+                    "each a list" + nearest(name, made)
+                )
+            if not _alike(kind, made[name]):
+                raise JobError(f"model.outputs.{name}: it is {type_name(made[name])}, and not {kind}")
+
+    return check
+
+
+def _alike(kind: pa.DataType, made: pa.DataType) -> bool:
+    """Whether values of the type that is made can be those of another: both texts, numbers, or lists of such."""
+    if not is_list(made):
+        return is_text(kind) if is_text(made) else is_number(kind)
+    sizes = {-1, getattr(made, "list_size", -1)}
+    return is_list(kind) and getattr(kind, "list_size", -1) in sizes and _alike(kind.value_type, made.value_type)
+
+
+def _makes_vector(job: Job) -> None:
+    (name, kind), *others = job.model.output_types().items()
+    if others or not is_list(kind):
+        raise JobError(
+            f"model.outputs: the embed adapter makes one output, a vector; write {{{name}: float32[384]}} with the "
+            "model's own number"
+        )
+
+
+def _makes_text(job: Job) -> None:
+    (name, kind), *others = job.model.output_types().items()
+    if others or not is_text(kind):
+        raise JobError(
+            f"model.outputs: the speech-recognition adapter makes one output, a text; write {{{name}: string}}"
+        )
+
+
+def _check_template(job: Job) -> None:
+    if job.model.options.get("template", TEMPLATE).count("{}") != 1:
+        raise JobError("model.options.template: write a sentence with one {}, where the label goes")
+
+
+FUNCTION = choice(
+    "function",
+    ("softmax", "sigmoid", "none"),
+    "what makes scores of the model's numbers",
+    "as the library's pipeline decides it",
+)
+TEMPLATE = "This example is {}."
+THRESHOLD = 0.5
+_SAY = "what sentence-transformers' files say, else"
+_STRINGS = pa.list_(pa.string())
+_SCORES = pa.list_(pa.float32())
+_PLACES = pa.list_(pa.int32())
+
+EMBED = TaskAdapter(
+    "`uses: embed`: one vector for each text, by a Hugging Face or sentence-transformers model in a folder.",
+    TEXT,
+    "Embedder",
+    (
+        choice("pooling", POOLINGS, "how the vectors of a text's tokens become one", f"{_SAY} `mean`"),
+        flag("normalize", "vectors of length 1", f"{_SAY} `false`"),
+        text("prompt", "stands before each text", "the folder's default prompt, mostly none"),
+    ),
+    _makes_vector,
+    inspect=recipe_of,
+)
+TEXT_CLASSIFICATION = TaskAdapter(
+    "`uses: text-classification`: the label of each text, or of each pair of texts, and its score.",
+    TEXT,
+    "Classifier",
+    (FUNCTION,),
+    columns=2,
+)
+TOKEN_CLASSIFICATION = TaskAdapter(
+    "`uses: token-classification`: the names, places … that a model finds in each text, with their labels and spans.",
+    TEXT,
+    "Tagger",
+    (
+        choice(
+            "aggregation",
+            ("simple", "none"),
+            "`simple` joins neighbours of one label; `none` gives an entity for each token",
+        ),
+    ),
+    _makes_lists(
+        {"entities": _STRINGS, "labels": _STRINGS, "scores": _SCORES, "starts": _PLACES, "ends": _PLACES},
+    ),
+)
+# A model of natural language inference says for each text and label whether "This example is LABEL." follows.
+ZERO_SHOT = TaskAdapter(
+    "`uses: zero-shot`: which of the job's own labels fits a text, by a model that knows what follows from a text.",
+    TEXT,
+    "Entailment",
+    (
+        texts(
+            "labels",
+            "the labels to choose from",
+            "required",
+            "a list of labels, as [politics, sports], each once",
+            least=1,
+            required=True,
+        ),
+        text("template", "the sentence of which the model says whether it follows", f"`{TEMPLATE}`"),
+        flag("multi_label", "each label has a score of its own; else the scores of a text are 1 together"),
+    ),
+    _check_template,
+)
+IMAGE_CLASSIFICATION = TaskAdapter(
+    "`uses: image-classification`: the label of each image, and its score, by a Hugging Face model in a folder.",
+    IMAGE,
+    "ImageClassifier",
+    (FUNCTION,),
+)
+OBJECT_DETECTION = TaskAdapter(
+    "`uses: object-detection`: what a Hugging Face model in a folder finds in each image, with scores and boxes.",
+    IMAGE,
+    "Detector",
+    (number("threshold", "objects with a lower score are left out", f"`{THRESHOLD}`", 0, 1),),
+    # A box is left, top, right, bottom, in pixels of the image.
+    _makes_lists({"labels": _STRINGS, "scores": _SCORES, "boxes": pa.list_(pa.list_(pa.float32(), 4))}),
+)
+SPEECH_RECOGNITION = TaskAdapter(
+    "`uses: speech-recognition`: what is said in each recording, by a Hugging Face model in a folder.",
+    SOUND,
+    "Transcriber",
+    check=_makes_text,
+)

@@ -1,0 +1,221 @@
+"""The predictor of each task of texts. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from nightjar.inference.errors import JobError
+from nightjar.inference.job.model import Job
+from nightjar.inference.predictors import outputs
+from nightjar.inference.predictors.arrays import Array
+from nightjar.inference.predictors.transformers.labels import LabelHead, LabelOutputs
+from nightjar.inference.predictors.transformers.modelfolder import ModelFolder, Recipe
+from nightjar.inference.predictors.transformers.tasks import TEMPLATE
+from nightjar.inference.predictors.transformers.textmodel import TextModel, Tokens, text_columns
+
+
+class _TextPredictor:
+    """Base of these predictors."""
+
+    most = 1
+    """The most columns that the model reads."""
+
+    def __init__(self, job: Job, model: TextModel) -> None:
+        self.device = model.device
+        self._model = model
+        self._types = job.model.output_types()
+        self._uses = job.model.uses
+
+    @property
+    def forced_tokens(self) -> int:
+        """As in `adapter.forced_tokens`."""
+        return self._model.forced_tokens
+
+    def prepare(self, batch: Any) -> Tokens:
+        """Tokenise the texts, or the pairs of texts."""
+        return self._model.tokenise(*text_columns(batch, self._uses, self.most))
+
+
+class Embedder(_TextPredictor):
+    """A model whose tokens are pooled."""
+
+    def __init__(self, job: Job, recipe: Recipe) -> None:
+        plain: dict[str, Any] = {"strip": recipe.strip, "lower": recipe.lower, "prompt": recipe.prompt}
+        super().__init__(job, TextModel(job, recipe.folder, "AutoModel", max_length=recipe.max_length, **plain))
+        ((self._name, kind),) = self._types.items()
+        self._pool = _POOLS[recipe.pooling]
+        self._normalize = recipe.normalize
+        self._width = int(self._model.config.hidden_size)
+        if pa.types.is_fixed_size_list(kind) and kind.list_size != self._width:
+            raise JobError(
+                f"model.outputs.{self._name}: the job declares {kind.list_size} numbers, and the model makes "
+                f"{self._width} of each text; write float32[{self._width}]"
+            )
+
+    def predict(self, prepared: Tokens) -> dict[str, Any]:
+        """Call the model. Returns the vectors."""
+        if not len(prepared.lengths):
+            return outputs.empty(self._types)
+        return {self._name: self._model.run(prepared, self._width, self._vectors)}
+
+    def _vectors(self, raw: Any, mask: torch.Tensor) -> torch.Tensor:
+        vectors = self._pool(raw.last_hidden_state.float(), mask)
+        return torch.nn.functional.normalize(vectors, dim=1) if self._normalize else vectors
+
+
+def _mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = mask.to(tokens.dtype)
+    return torch.bmm(weights[:, None], tokens)[:, 0] / weights.sum(1, keepdim=True)
+
+
+def _cls(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tokens[:, 0]
+
+
+def _max(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tokens.masked_fill(mask[:, :, None] == 0, -torch.inf).amax(1)
+
+
+def _last(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tokens[torch.arange(len(tokens), device=tokens.device), mask.sum(1) - 1]
+
+
+Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""From vectors (rows, longest, width) and the attention mask (rows, longest) to vectors (rows, width)."""
+
+_POOLS: dict[str, Pool] = {"mean": _mean, "cls": _cls, "max": _max, "last": _last}
+
+
+class Classifier(_TextPredictor):
+    """A model with one number for each of its labels."""
+
+    most = 2
+
+    def __init__(self, job: Job, folder: ModelFolder) -> None:
+        super().__init__(job, TextModel(job, folder, "AutoModelForSequenceClassification"))
+        self._head = LabelHead(job, self._model.config)
+
+    def predict(self, prepared: Tokens) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        scores = self._model.run(prepared, self._head.width, lambda raw, _: self._head.scores(raw.logits))
+        return self._head.of(scores.numpy())
+
+
+class Entailment(_TextPredictor):
+    """A model of natural language inference, for zero-shot classification."""
+
+    def __init__(self, job: Job, folder: ModelFolder) -> None:
+        super().__init__(job, TextModel(job, folder, "AutoModelForSequenceClassification", cut="only_first"))
+        options, config = job.model.options, self._model.config
+        labels = options["labels"]
+        self._several = options.get("multi_label", False) or len(labels) == 1
+        self._made = LabelOutputs(job, labels)
+        self._sentences = [options.get("template", TEMPLATE).replace("{}", label) for label in labels]
+        self._width = int(config.num_labels)
+        self._follows = _place(config, folder)
+        # As the pipeline of transformers decides it.
+        self._contradicts = self._width - 1 if self._follows == 0 else 0
+
+    def prepare(self, batch: Any) -> Tokens:
+        """Tokenise each text with the sentence of each label, all pairs of a text one after the other."""
+        (texts,) = text_columns(batch, self._uses)
+        pairs = [(text, sentence) for text in texts for sentence in self._sentences]
+        return self._model.tokenise([text for text, _ in pairs], [sentence for _, sentence in pairs])
+
+    def predict(self, prepared: Tokens) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        logits = self._model.run(prepared, self._width, lambda raw, _: raw.logits)
+        logits = logits.reshape(len(logits) // len(self._sentences), len(self._sentences), self._width)
+        if self._several:
+            scores = logits[:, :, [self._contradicts, self._follows]].softmax(-1)[:, :, 1]
+        else:
+            scores = logits[:, :, self._follows].softmax(-1)
+        return self._made.of(scores.numpy())
+
+
+def _place(config: Any, folder: ModelFolder) -> int:
+    """Which of the model's numbers says that a sentence follows."""
+    for place in range(config.num_labels):
+        if str(config.id2label[place]).lower().startswith("entail"):
+            return place
+    raise JobError(
+        f"model.path: {folder.named} has no label 'entailment' but {', '.join(map(str, config.id2label.values()))}; "
+        "zero-shot needs a model of natural language inference"
+    )
+
+
+_OUTSIDE = "O"
+"""The label of tokens that belong to nothing."""
+
+
+@dataclass(slots=True)
+class _Entity:
+    """Neighbouring tokens of one label."""
+
+    label: str
+    score: float
+    """The sum over its tokens."""
+    tokens: int
+    start: int
+    end: int
+
+
+class Tagger(_TextPredictor):
+    """A model with one number for each token and label."""
+
+    def __init__(self, job: Job, folder: ModelFolder) -> None:
+        super().__init__(job, TextModel(job, folder, "AutoModelForTokenClassification", spans=True))
+        config = self._model.config
+        self._labels = [str(config.id2label[place]) for place in range(config.num_labels)]
+        self._joins = job.model.options.get("aggregation", "simple") == "simple"
+
+    def prepare(self, batch: Any) -> Any:
+        """Tokenise the texts. Returns them and their tokens."""
+        (texts,) = text_columns(batch, self._uses)
+        return texts, self._model.tokenise(texts)
+
+    def predict(self, prepared: Any) -> dict[str, Any]:
+        """Call the model. Returns the declared outputs."""
+        texts, tokens = prepared
+        best, scores = np.empty(len(tokens.ids), np.int64), np.empty(len(tokens.ids), np.float32)
+
+        def keep(rows: Array, raw: Any, mask: torch.Tensor) -> None:
+            chances, labels = raw.logits.float().softmax(-1).max(-1)
+            places, held = tokens.places(rows), mask.bool()
+            best[places], scores[places] = labels[held].cpu().numpy(), chances[held].cpu().numpy()
+
+        self._model.each(tokens, keep)
+        made: dict[str, list[list[Any]]] = {name: [] for name in ("entities", "labels", "scores", "starts", "ends")}
+        for row, text in enumerate(texts):
+            found = list(self._entities(tokens, row, best, scores))
+            made["entities"].append([text[each.start : each.end] for each in found])
+            made["labels"].append([each.label for each in found])
+            made["scores"].append([each.score / each.tokens for each in found])
+            made["starts"].append([each.start for each in found])
+            made["ends"].append([each.end for each in found])
+        return {name: pa.array(made[name], kind) for name, kind in self._types.items()}
+
+    def _entities(self, tokens: Tokens, row: int, best: Array, scores: Array) -> Iterator[_Entity]:
+        """The entities of a text. Neighbours of one label are one entity, unless the later one begins anew ("B-")."""
+        assert tokens.spans is not None
+        now: _Entity | None = None
+        for place in range(tokens.starts[row], tokens.starts[row + 1]):
+            start, end = map(int, tokens.spans[place])
+            if start < 0:
+                continue
+            label, score = self._labels[best[place]], float(scores[place])
+            begins, name = (label[0], label[2:]) if label[:2] in {"B-", "I-"} else ("", label)
+            if now is not None and self._joins and now.label == name and begins != "B":
+                now.score, now.tokens, now.end = now.score + score, now.tokens + 1, end
+                continue
+            if now is not None and now.label != _OUTSIDE:
+                yield now
+            now = _Entity(name if self._joins else label, score, 1, start, end)
+        if now is not None and now.label != _OUTSIDE:
+            yield now
