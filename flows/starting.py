@@ -126,7 +126,7 @@ def nights(
         start.check_owner()
         check_model(start)  # the other checks depend on the night
         check_output(start, ray)
-    from nightjar.flows.backfill import check_local, launch_backfill, nights_between
+    from nightjar.flows.backfill_flow import check_local, launch_backfill, nights_between
 
     # What is wrong with the words of the command is for whoever typed them, and says nothing about the first night.
     if engine == LOCAL:

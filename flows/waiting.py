@@ -9,8 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import ExitStack, contextmanager
 
 import httpx
 from prefect.artifacts import create_progress_artifact
@@ -20,13 +19,13 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 
+from nightjar.flows.flow_call import current_call
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import is_away, no_such_limit
 from nightjar.inference.errors import GateFailed, RunFailed
-from nightjar.inference.held import held
 from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest
@@ -34,32 +33,10 @@ from nightjar.inference.run.waiting import Awaited, await_input
 from nightjar.inference.run.waits import keeping
 
 
-def _silent(_: str) -> None:
-    """Nobody is watching."""
-
-
-_show: ContextVar[Callable[[str], None]] = ContextVar("show", default=_silent)
-
-
-def showing(show: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Make the flow called in this context show what it waits for; with an empty text when it does not wait any
-    more.
-    """
-    return held(_show, show)
-
-
-_once: ContextVar[bool] = ContextVar("once", default=False)
-
-
-def looking_once() -> AbstractContextManager[None]:
-    """Make the flows called in this context look for their input only once: other nights wait behind them."""
-    return held(_once, True)
-
-
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
     """Return when the input that the job waits for is there. Returns whether the run had to wait.
 
-    patient: False to look only once, as `looking_once` says, too.
+    patient: False to look only once.
 
     Raises:
         GateFailed: The input did not come in time; its page shows the gate.
@@ -71,7 +48,7 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
             tell(now.sentence)
 
         try:
-            waited = await_input(request.storage, request.job, told, patient=patient and not _once.get())
+            waited = await_input(request.storage, request.job, told, patient=patient)
         except GateFailed as error:
             artifacts.show_gates(request, error.gates)
             raise
@@ -85,19 +62,19 @@ def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
     """Say what the run waits for until the end of the block, each time that it is told: on the terminal, in its log, on
     its page, and beside its revisions for `nightjar status`.
     """
-    key = f"{request.job.name}-progress"
+    key, show = f"{request.job.name}-progress", current_call().show
     try:
         with keeping(request) as keep:
 
             def tell(sentence: str) -> None:
                 about = f"{markdown(request.run_id)}: {markdown(sentence)}"
-                _show.get()(sentence)
+                show(sentence)
                 get_run_logger().info("%s", sentence)
                 keep(sentence)
                 deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
             yield tell
-            _show.get()("")  # only of a run that goes on: of another the last sentence stays
+            show("")  # only of a run that goes on: of another the last sentence stays
     except BaseException:
         # The first night of a job may have owned nothing yet: then it leaves nothing.
         leave_unowned(request.storage, request.output, request.run_uri, request.job.name)

@@ -13,7 +13,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import Keyset, RunInput, keyset_from_base_key
+from prefect.input import RunInput, keyset_from_base_key
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
 from pydantic import Field, ValidationError
@@ -60,57 +60,21 @@ def reply(question: Question) -> Reply | None:
         return None  # it was resumed without the form
 
 
-def last_reply() -> Reply | None:
-    """What a person answered when this flow run waited last, whatever the question was; None if nobody did."""
-    try:
-        with get_client(sync_client=True) as client:
-            waits = [each for each in client.read_flow_run_states(UUID(flow_run.id)) if each.is_paused()]
-        keys = max(waits, key=lambda each: each.timestamp).state_details.run_input_keyset if waits else None
-        return cast("Reply", Reply.load(cast("Keyset", keys))) if keys else None
-    except _UNUSABLE:  # it was resumed without the form, or the API is away: there is nothing to tell of
-        return None
-
-
-def repeats(said: Reply | None, decision: Decision) -> bool:
-    """Whether this is what `resume` filled in for a decision: a command resumed the run, and no person on its page."""
-    return said is not None and said.model_dump(include={*_filled(decision)}) == _filled(decision)
-
-
-def ended_since_asked() -> bool:
-    """Whether this flow run had ended after it was suspended, if it was: somebody retries it in Prefect."""
-    try:
-        with get_client(sync_client=True) as client:
-            states = client.read_flow_run_states(UUID(flow_run.id))
-    except _UNUSABLE:
-        return False  # what is told twice is better than what nobody knows
-    ended = False
-    for state in sorted(states, key=lambda each: each.timestamp):
-        ended = state.is_final() or (ended and not state.is_paused())
-    return ended
-
-
-def _filled(decision: Decision) -> dict[str, str]:
-    """A decision as the form has it."""
-    return {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
-
-
-def resume(question: Question, decision: Decision) -> tuple[bool, str]:
-    """Let the flow run that asked end, if it is suspended. Returns whether it will, and what a person should know if it
-    should and cannot.
-    """
+def resume(question: Question, decision: Decision) -> str:
+    """Let the flow run that asked end, if it is suspended. Returns why it could not be resumed; empty otherwise."""
     if not PREFECT_API_URL.value():
-        return False, ""
+        return ""
+    filled = {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
     try:
         with get_client(sync_client=True) as client:
             found = client.read_flow_run(UUID(question.flow_run))
-        if found.state is None or not found.state.is_paused():
-            return False, ""
-        resume_flow_run(found.id, run_input=_filled(decision))
+        if found.state is not None and found.state.is_paused():
+            resume_flow_run(found.id, run_input=filled)
     except ObjectNotFound:
-        return False, ""  # it was started with another API, or with none
+        pass  # it was started with another API, or with none
     except _UNUSABLE as error:
-        return False, f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
-    return True, ""
+        return f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
+    return ""
 
 
 def _key(question: Question) -> str:

@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.urls import url_for
 
-from nightjar.flows.nightly import nightly
+from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.addresses import of_job
 from nightjar.flows.pages.escaping import code
 from nightjar.flows.prefect_api.api import api_url

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from prefect.runner import Runner
 from rich.console import Console
 
+from nightjar.flows.flow_call import SERVED
 from nightjar.flows.pages import addresses
-from nightjar.flows.parameters import SERVED
 from nightjar.flows.prefect_api.api import without_user
 from nightjar.flows.prefect_api.application import nights_ahead
 from nightjar.flows.prefect_api.ownserver import password_file, passwords

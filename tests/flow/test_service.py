@@ -29,7 +29,7 @@ from prefect.states import Cancelling
 from test_artifacts import page
 
 from forked import forked
-from nightjar.flows.nightly import CANCELLED
+from nightjar.flows.outcome import CANCELLED
 from nightjar.flows.pages import standing
 from nightjar.flows.serving import runner
 from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
@@ -47,7 +47,7 @@ from service import (
 )
 from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, signed_in, wait_until
 
-nightly = import_module("nightjar.flows.nightly")
+nightly = import_module("nightjar.flows.nightly_flow")
 
 pytestmark = [pytest.mark.system, pytest.mark.flow]
 

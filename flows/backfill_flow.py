@@ -17,28 +17,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
 from nightjar.flows.cluster import ClusterRunner, check_reports
-from nightjar.flows.nightly import keep_reason, nightly
+from nightjar.flows.flow_call import API_AWAY, Call, handing
+from nightjar.flows.nightly_flow import nightly
+from nightjar.flows.outcome import keep_reason
 from nightjar.flows.pages.advice import reaching
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import code, markdown
-from nightjar.flows.parameters import noting
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
 from nightjar.flows.start_failures import request_to_begin, telling
-from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     JobError,
@@ -68,10 +67,6 @@ def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
         why = "the first is after the last" if first > last else "the job's schedule has none there"
         raise JobError(f"there is no night from {first} to {last}: {why}")
     return found
-
-
-_API_AWAY = (httpx.HTTPError, PrefectException, OSError)
-"""Errors of Prefect's client for an API that does not answer, or answers wrongly."""
 
 
 def _silent(_: Night) -> None:
@@ -176,8 +171,7 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
         with suppress(queue.Empty):
             while not interrupted.is_set():
                 date = waiting.get_nowait()
-                with noting(partial(going.__setitem__, date)):
-                    found[date] = _night(asked, date)
+                found[date] = _night(asked, date, partial(going.__setitem__, date))
                 going.pop(date, None)
 
     # Each thread knows the backfill's flow run, so that Prefect shows the night's run below it. The threads are
@@ -203,14 +197,14 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
     return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
 
 
-def _night(asked: _Asked, date: dt.date) -> Night:
+def _night(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None] = lambda _: None) -> Night:
     """Score one night in this thread. No error of it ends the other nights."""
-    night = _scored(asked, date)
+    night = _scored(asked, date, on_begin)
     _tell.get()(night)
     return night
 
 
-def _scored(asked: _Asked, date: dt.date) -> Night:
+def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]) -> Night:
     night, job = date.isoformat(), asked.job
     try:
         request = request_to_begin(job, date=night, scores=False)
@@ -219,7 +213,7 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
-        unseen, said = _run(asked, date)
+        unseen, said = _run(asked, date, Call(patient=False, on_begin=on_begin))
         # What readers see decides, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
             totals = read_manifest(request.storage, request.output, seen).totals
@@ -252,12 +246,12 @@ def _seen(request: RunRequest) -> Published | None:
     return publish.shown(request.storage, request.output, request.run_id)
 
 
-def _run(asked: _Asked, date: dt.date) -> tuple[bool, str]:
+def _run(asked: _Asked, date: dt.date, call: Call) -> tuple[bool, str]:
     """Run one night. Returns whether it is done (published or not) as far as Prefect knows, and a sentence about it."""
     try:
-        with looking_once():
+        with handing(call):
             state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
-    except _API_AWAY as error:
+    except API_AWAY as error:
         return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
     done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
     return done, state.message or state.name or ""
@@ -312,7 +306,7 @@ def launch_backfill(
                 return_state=True,
             )
             found, said = state.result(raise_on_failure=False), state.message
-        except _API_AWAY as error:
+        except API_AWAY as error:
             found, said = None, f"Prefect's API was away: {error}"
     if isinstance(found, NightjarError):
         raise found
