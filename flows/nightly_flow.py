@@ -153,7 +153,7 @@ def _on_ray(request: RunRequest, address: str | None, watch: Stopwatch) -> Finis
             return _further_steps(request, _Here(), found, watch)
     # Imported only now: importing Ray takes a while.
     with seldom_collected():
-        from nightjar.flows.cluster.tasks import on_cluster
+        from nightjar.flows.cluster.connection import on_cluster
 
     with on_cluster(address, request, worker_env()) as tasks:
         if found is not None:

@@ -1,4 +1,4 @@
-"""Everything that `flows` uses of Ray and prefect-ray without a public name. No other module of `flows` does so.
+"""Everything that `flows` uses of Ray without a public name. No other module of `flows` does so.
 
 Each function says what it is for, so that you know what to look for when you move to another version. The test
 `tests/unit/test_internals.py` fails on versions on which this module has not been seen to work.
@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefect_ray.task_runners import PrefectRayFuture
 from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants, utils, worker
 from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.node import Node
 
-SEEN_ON = {"ray": "2.60.0", "prefect": "3.8.8", "prefect-ray": "0.6.0"}
+SEEN_ON = {"ray": "2.60.0"}
 """The versions with which this module has been seen to work."""
 
 SIGNS_IN = "ray._private.authentication"
@@ -111,8 +110,3 @@ def new_token() -> str:
     """Make a token as Ray does. Without this Ray writes its own, into a file that everybody may read."""
     token: str = generate_new_authentication_token()
     return token
-
-
-def has_ended(task: PrefectRayFuture[Any]) -> bool:
-    """Whether `task.wait` has learnt that the task ended. Without this, only Prefect's API could tell."""
-    return task._final_state is not None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from nightjar.flows.pages import addresses
@@ -29,15 +27,12 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
-from nightjar.inference.storage.protocol import Storage
 
 _SHOWN, _LOOKED_AT = 5, 12
 """The nights of a job on the page of all jobs; and the most runs that are read to find them, as some are no nights."""
 
 _DAYS, _MORE_DAYS = 7, 31
 """Where each night has an output of its own, the days that are looked at: for the page of all jobs, and for a job's."""
-
-_SIDE_BY_SIDE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +137,8 @@ def _lines(job: Job, days: int, most: int) -> list[RunLine]:
     today = job.date_of(dt.datetime.now(dt.UTC))
     back = range(days if is_dated(job.output.uri) else 1)
     places = dict.fromkeys(job.at(today - dt.timedelta(day)).output.uri for day in back)
-    storage: Storage = storage_of(job.at(today))
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        found = pool.map(partial(_listed, storage, job.name, most), places)
-        return [line for lines in found for line in lines]
-
-
-def _listed(storage: Storage, name: str, most: int, output: str) -> list[RunLine]:
-    return list_runs(storage, output, name, most)
+    storage = storage_of(job.at(today))
+    return [line for place in places for line in list_runs(storage, place, job.name, most)]
 
 
 def _place(job: Job, date: str) -> str:

@@ -21,7 +21,7 @@ from nightjar.flows.prefect_api.application import nights_ahead
 from nightjar.flows.prefect_api.ownserver import password_file, passwords
 from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
 from nightjar.flows.serving.deploy import find_jobs, none_found, serve
-from nightjar.flows.serving.siteprocess import LOCAL, Place, pages_of, place
+from nightjar.flows.serving.site import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
@@ -58,7 +58,7 @@ def serve_until_ended(
             runner, served, paused = serve(jobs, folder, ray, engine, limit, api.check_alive, reports=reports.address)
             base = os.environ.get(addresses.BASE) or reports.address  # where people reach the reports
             runs = {addresses.BASE: base, SERVED: json.dumps(list(jobs))}
-            with pages_of(served, reports, api.url, tell), environment(runs):
+            with pages_of(served, reports), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
                 said += _addresses(api, reports, console.is_terminal)

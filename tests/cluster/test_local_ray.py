@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.cluster.connection import LOST
+from nightjar.flows.cluster.tasks import LOST
 from support import Lake, leaves_nothing, marked, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.cluster]
@@ -24,6 +24,8 @@ DRIVER = '''
 import os
 import sys
 import time
+
+import ray
 
 from nightjar.flows.cluster import tasks
 from nightjar.flows.cluster.connection import cluster
@@ -36,10 +38,8 @@ from nightjar.inference.storage.lake import LakeStorage
 class Never:
     """The future of a task whose end Ray never learns of."""
 
-    _final_state = None
-
-    def wait(self, seconds):
-        time.sleep(seconds)
+    def __init__(self):
+        self.wrapped_future = ray.remote(num_cpus=0)(lambda: time.sleep(3600)).remote()
 
 
 tasks._LOOK_S = 0.5
@@ -108,7 +108,7 @@ def test_a_head_that_is_killed_costs_one_sentence_and_leaves_no_process(driver: 
     driver.process.stdin.flush()
     assert driver.says(30) == LOST
     assert not marked(driver.mark), "what it started ended with it"
-    assert driver.left() == {"logs", "owner.json"}
+    assert driver.left() == {"logs", "lock"}
 
 
 @pytest.mark.long

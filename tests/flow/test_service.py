@@ -231,8 +231,6 @@ def reports_at(serving: Service) -> str:
 def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home: Path) -> None:
     """With nothing configured: it says where its pages are, they answer, and SIGTERM leaves nothing behind.
 
-    The process that serves the reports is started again when it is killed, and the runner does not notice.
-
     Two weeks of nights are made ahead: what falls due while nothing serves is run late only if its run was made.
     """
     in_half_a_day = f"0 {(dt.datetime.now(dt.UTC).hour + 12) % 24} * * *"
@@ -256,10 +254,6 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
             assert "no night yet" in jobs
             assert f'href="{found[1]}/deployments/deployment/{made["own"].id}"' in jobs
             assert f"]({reports}/jobs/own/)" in str(made["own"].description)
-            [process] = serving.descendants("nightjar.flows.serving.siteprocess")
-            process.kill()
-            wait_until(lambda: serving.says("has ended (exit code -9) and is started again"), 10, "it is noticed")
-            assert "no night yet" in httpx.get(reports, timeout=60, auth=tuple(known["Reports"].split(":"))).text
     said = serving.log.read_text()
     assert "the first 14 nights of each job that fall due are run when something serves again" in said
     assert "`nightjar backfill`" in said

@@ -228,12 +228,12 @@ def importers(room: str, module: str) -> set[str]:
         (
             "flows",
             "ray",
-            {f"flows/cluster/{name}.py" for name in ("__init__", "connection", "internals", "local")},
+            {f"flows/cluster/{name}.py" for name in ("__init__", "connection", "internals", "local", "tasks")},
         ),
         (
             "flows",
             "prefect_ray",
-            {f"flows/cluster/{n}.py" for n in ("__init__", "internals", "connection", "tasks")},
+            {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "tasks")},
         ),
         ("flows", "matplotlib", {"flows/pages/report/charts.py"}),
         ("flows", "jinja2", {"flows/pages/report/page.py"}),

@@ -29,7 +29,6 @@ from prefect.settings import (
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     temporary_settings,
 )
-from prefect_ray.task_runners import PrefectRayFuture
 from ray._private import ray_constants, worker
 from ray.data import DataContext
 
@@ -184,7 +183,6 @@ def test_the_names_are_there_and_do_what_they_are_used_for(tmp_path: Path, monke
     assert flows_internals.temporary_folder() == str(tmp_path)
     assert "_temp_dir" in inspect.signature(ray.init).parameters or "**kwargs" in str(inspect.signature(ray.init))
     assert len({flows_internals.new_token(), flows_internals.new_token()}) == 2
-    assert not flows_internals.has_ended(PrefectRayFuture(task_run_id=None, wrapped_future=None))
     parameters = inspect.signature(ray.data.Dataset.map_batches_internal).parameters
     assert {"fn_constructor_args", "batch_size", "batch_format", "compute", "num_cpus", "num_gpus"} <= set(parameters)
     context = DataContext()
