@@ -2,7 +2,8 @@
 row.
 
 On Ray the four tasks run in the cluster (`cluster.tasks`). On the local engine, and if nothing is left to score, they
-run in this process, which then does not use Ray.
+run in this process, which then does not use Ray. Tasks persist no results and cache nothing: the ledger is the memory,
+so a task repeated continues the run.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from functools import partial
 from typing import Annotated, Any, Protocol
 
 import httpx
-from prefect import Task, flow
-from prefect.client.schemas.objects import State
+from prefect import Task, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.logging import get_run_logger
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Failed
 from pydantic import Field
 
@@ -26,17 +28,18 @@ from nightjar.flows import outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.flow_call import Call, current_call, job_name, request_of, run_name
 from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.bar import ProgressArtifact
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import worker_env
 from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.results import FinishedRun
-from nightjar.flows.tasks import discover_task, publish_task, score_task, validate_task
 from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.history.run_tables import worded
+from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run import steps
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
@@ -44,6 +47,61 @@ from nightjar.inference.run.publishing import unanswered
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.stopwatch import Stopwatch
+
+
+def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
+    """Only what may pass by itself. What a person must change is not tried again."""
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, NightjarError) and error.repeatable
+
+
+_TWICE: dict[str, Any] = {"retries": 1, "retry_delay_seconds": 5, "retry_condition_fn": _worth_repeating}
+"""Options of a task that is tried a second time if its error may pass by itself."""
+
+
+@task(name="discover", task_run_name="discover", cache_policy=NO_CACHE, persist_result=False)
+def discover_task(request: RunRequest) -> Discovery:
+    """Tonight's files and their row counts."""
+    expect_failures()
+    return steps.discover(request)
+
+
+@task(name="score", task_run_name="score", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
+def score_task(request: RunRequest, discovery: Discovery) -> Scored:
+    """Every shard the ledger does not have."""
+    expect_failures()
+    try:
+        with ProgressArtifact(request) as progress:
+            scored = steps.score(request, discovery, [progress])
+            progress.progress(scored.progress)
+    except RunFailed as error:
+        if isinstance(error, GateFailed):
+            artifacts.show_gates(request, error.gates)
+        artifacts.show_shards(request)
+        raise
+    artifacts.show_shards(request)
+    return replace(scored, tries=task_run.run_count)
+
+
+@task(name="validate", task_run_name="validate", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
+def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
+    """The audit and the gates."""
+    expect_failures()
+    try:
+        verdict = steps.validate(request, scored, discovery)
+    except GateFailed as error:
+        artifacts.show_gates(request, error.gates)
+        raise
+    artifacts.show_gates(request, verdict.gates)
+    return replace(verdict, tries=task_run.run_count)
+
+
+@task(name="publish", task_run_name="publish", cache_policy=NO_CACHE, persist_result=False)
+def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
+    """One atomic publication."""
+    expect_failures()
+    return steps.publish_run(request, scored, verdict)
+
 
 _FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
 """Errors whose message says enough. Any other one is a fault of the code."""

@@ -1,4 +1,9 @@
-"""How a flow run ends: its state for Prefect, and who is told; and what a person's answer makes of a run that asks."""
+"""How a flow run ends: its state for Prefect, and who is told; and what a person's answer makes of a run that asks.
+
+A run of a deployment that asks is suspended, with a form on its page in Prefect: its process ends, *Resume* carries the
+answer, and whoever serves the deployment begins the run again. It then finds its question in the ledger, where the
+answer is kept, too.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +12,27 @@ import os
 import socket
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, cast
 from uuid import UUID
 
 import httpx
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
+from prefect.flow_runs import resume_flow_run, suspend_flow_run
+from prefect.input import RunInput, keyset_from_base_key
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Failed
+from pydantic import Field, ValidationError
 
 from nightjar.flows import notifying
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.failure import asking_page
 from nightjar.flows.pages.report import writing
-from nightjar.flows.prefect_api import events, replies
+from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import was_cancelled
 from nightjar.flows.reports import DecisionMade
 from nightjar.flows.results import FinishedRun
@@ -36,6 +46,7 @@ from nightjar.inference.errors import (
     Unanswered,
 )
 from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.run import approving, failure_notes
 from nightjar.inference.run.request import RunRequest
@@ -45,6 +56,20 @@ _KEEP_S = 10.0
 
 CANCELLED = "cancelled in Prefect, on its page or by its command"
 """The reason of a run that somebody cancelled; Prefect does not keep who it was."""
+
+
+_LEAST_S = 60
+"""Seconds that Prefect waits at least, so that the ledger's deadline is the one that counts."""
+
+_UNUSABLE = (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError)
+
+
+class Reply(RunInput):
+    """The form on the run's page."""
+
+    decision: Literal["approve", "reject"] = Field(description="approve publishes the night, reject leaves it unseen")
+    name: str = Field(default="", description="Who answers")
+    note: str = Field(default="", description="Why")
 
 
 def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
@@ -87,10 +112,10 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
     """
     question = approving.asked(request)
     try:
-        if question is not None and replies.can_suspend():
+        if question is not None and _can_suspend():
             if (ended := answered(request, ray)) is not None:
                 return ended  # by somebody who was told of the question, and was faster than this run
-            replies.suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
+            _suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
     except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
         _warn(f"this run cannot be suspended ({fault}); `nightjar approve` answers it")
     return Failed(name="Asks", message=str(error), data=error)
@@ -101,7 +126,7 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
         return None  # another run may have validated the night since: then this one asks again, if the gates still do
-    before, shown, reply = newest.state.decision, newest.state.published, replies.reply(question)
+    before, shown, reply = newest.state.decision, newest.state.published, _reply_to(question)
     approves = reply is not None and reply.decision == "approve"
     if reply is not None and (before is None or (approves and not before.approved)):
         done = approving.answer(
@@ -121,6 +146,54 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     if done.publication is None:
         return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
     return completed(FinishedRun(request, done.scored, done.verdict, done.publication), notify=notify)
+
+
+def _can_suspend() -> bool:
+    """Whether this flow run can be suspended: it belongs to a deployment, and is no night of a backfill."""
+    return deployment.id is not None and flow_run.parent_flow_run_id is None
+
+
+def _suspend(question: Question, seconds: float, told: str) -> None:
+    """End this flow run's process until somebody answers on its page; does not return.
+
+    told: what is asked, in Markdown. seconds: until the deadline.
+
+    Raises:
+        RuntimeError: Prefect does not let this flow run be suspended.
+    """
+    form = Reply.with_initial_data(description=told)
+    suspend_flow_run(wait_for_input=form, timeout=int(seconds) + _LEAST_S, key=_key(question))
+
+
+def _reply_to(question: Question) -> Reply | None:
+    """What a person answered on the page of this flow run; None if nobody did."""
+    try:
+        # In a flow that is not async, it is the form itself.
+        return cast("Reply", Reply.load(keyset_from_base_key(f"suspended-{_key(question)}")))
+    except ValidationError:
+        return None  # it was resumed without the form
+
+
+def _resume(question: Question, decision: Decision) -> str:
+    """Let the flow run that asked end, if it is suspended. Returns why it could not be resumed; empty otherwise."""
+    if not PREFECT_API_URL.value():
+        return ""
+    filled = {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
+    try:
+        with get_client(sync_client=True) as client:
+            found = client.read_flow_run(UUID(question.flow_run))
+        if found.state is not None and found.state.is_paused():
+            resume_flow_run(found.id, run_input=filled)
+    except ObjectNotFound:
+        pass  # it was started with another API, or with none
+    except _UNUSABLE as error:
+        return f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
+    return ""
+
+
+def _key(question: Question) -> str:
+    """Prefect's key of what is asked: another one when the run is validated again."""
+    return question.published.checksum[:16]
 
 
 def answer(
@@ -144,7 +217,7 @@ def answer(
     done = approving.answer(
         request, approved=approved, by=by or _somebody(), note=note, revision=revision, name=question
     )
-    unresumed = replies.resume(done.question, done.decision)
+    unresumed = _resume(done.question, done.decision)
     notes: list[str] = [unresumed]
     writing.leave(request, notes.append)
     notes.append(_notify(request, done))

@@ -61,8 +61,7 @@ from nightjar.flows.prefect_api.api import (
     require_api,
     was_cancelled,
 )
-from nightjar.flows.prefect_api.application import nights_ahead
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.ownserver import OwnServer, nights_ahead
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.inference.errors import (
     ClusterError,
