@@ -29,8 +29,7 @@ from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.waiting import Awaited, await_input
-from nightjar.inference.run.waits import keeping
+from nightjar.inference.run.waiting import Awaited, await_input, keeping
 
 
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:

@@ -112,7 +112,6 @@ ORDER = {
         "outcome",
         "start_failures",
         "notifying",
-        "tasks",
         "waiting",
         "flow_call",
         "pages",
