@@ -1,4 +1,4 @@
-"""One run, from its request to its end: starts what is needed, runs the flow, stops it again."""
+"""One run for a command: starts Prefect and Ray as needed, calls the flow, and stops both."""
 
 from __future__ import annotations
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import shutil
 import socket
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +61,7 @@ def shipped(env: dict[str, str], staging: Path) -> dict[str, Any]:
 
 
 _REACH_S = 10.0
-_AGAIN_S = 2.5
-"""Seconds that a server has to answer after it refused to speak gRPC; gRPC asks it again after about one."""
-
-_READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+"""The longest time in seconds to connect to a cluster, and again to be answered in its protocol."""
 
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each try may take most of a minute."""
@@ -110,16 +105,11 @@ def _greet(address: str, host: str, port: str) -> None:
     """Check that the server speaks gRPC, as Ray's head and client server do; with any other Ray would try for
     minutes.
     """
-    states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
-    deadline = time.monotonic() + _REACH_S
     with grpc.insecure_channel(f"{host}:{port}", options=_NO_PROXY) as channel:
-        channel.subscribe(states.put, try_to_connect=True)
-        with suppress(queue.Empty):
-            while (state := states.get(timeout=max(0, deadline - time.monotonic()))) != _READY:
-                if state == _FAILED:
-                    deadline = min(deadline, time.monotonic() + _AGAIN_S)
-            return
-        raise unusable(address, "something listens there, but it does not speak Ray's protocol")
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_REACH_S)
+        except grpc.FutureTimeoutError:
+            raise unusable(address, "something listens there, but it does not speak Ray's protocol") from None
 
 
 def unusable(address: str, why: str) -> ClusterError:

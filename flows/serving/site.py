@@ -13,7 +13,6 @@ import hmac
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -42,9 +41,6 @@ from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
 """The longest time in seconds that the page of all jobs, and a page of one job, wait for the storage of a job."""
-
-_LATE_S = 60.0
-"""The longest time in seconds for which an answer that came too late is kept for the next one who asks."""
 
 USUAL_PORT = 4201
 LOCAL = "127.0.0.1"
@@ -188,18 +184,18 @@ class _Pages:
     def __init__(self, served: Sequence[Served], patience_s: float) -> None:
         self._served = {each.name: each for each in served}
         self._patience_s = patience_s
-        self._looks = _Looks()
+        self._going: dict[Hashable, Future[Any]] = {}
 
     async def jobs(self, _: Request) -> Response:
         found = await asyncio.gather(*map(self._newest, self._served.values()))
         asked = [job.last.line.flow_run for job in found if job.last]
-        runs = await self._looks.at(("runs", *asked), partial(run_pages, asked), _PAGE_S)
+        runs = await self._look(("runs", *asked), partial(run_pages, asked), _PAGE_S)
         return HTMLResponse(index_page(found, home(), runs))
 
     async def _newest(self, served: Served) -> ShownJob:
         """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""
         try:
-            return await self._looks.at(("newest", served.name), partial(newest, served), self._patience_s)
+            return await self._look(("newest", served.name), partial(newest, served), self._patience_s)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others are shown
             return replace(served.shown, problem=_said(error, served))
 
@@ -229,47 +225,30 @@ class _Pages:
             return _problem(404, "No such job", "No job of this name is served here.", around)
         key = (request.url.path, request.url.query)
         try:
-            page = await self._looks.at(key, partial(make, served), max(_PAGE_S, self._patience_s))
+            page = await self._look(key, partial(make, served), max(_PAGE_S, self._patience_s))
         except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
             return _problem(503, "This page cannot be shown now", _said(error, served), {**around, **instead})
         if page is None:
             return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun, or left.", around)
         return HTMLResponse(page)
 
-
-class _Looks:
-    """Looks at storage in threads, at each thing once at a time: storage that hangs holds one thread."""
-
-    def __init__(self) -> None:
-        self._going: dict[Hashable, tuple[float, Future[object]]] = {}
-
-    async def at(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
-        """What the look finds; an earlier one at the same thing that has not been told yet, if there is one.
+    async def _look(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
+        """Look at storage in a thread. A look at the same key that goes on is joined: storage that hangs holds one
+        thread.
 
         Raises:
-            TimeoutError: It has not ended in this time. It goes on, for the next one who asks.
+            TimeoutError: The look has not ended in this time. It goes on.
         """
-        self._forget()
-        if key not in self._going:
-            self._going[key] = (time.monotonic(), _begun(look))
-        going = self._going[key]
-        try:
-            found = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(going[1])), patience_s)
-        finally:
-            if going[1].done() and self._going.get(key) is going:
-                del self._going[key]
-        return found  # type: ignore[return-value]
-
-    def _forget(self) -> None:
-        """Drop what was found too late, and is too old now."""
-        late = time.monotonic() - _LATE_S
-        for key in [key for key, (began, future) in self._going.items() if future.done() and began < late]:
-            del self._going[key]
+        if (going := self._going.get(key)) is None:
+            self._going[key] = going = _begun(look)
+            going.add_done_callback(lambda _: self._going.pop(key, None))
+        found: T = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(going)), patience_s)
+        return found
 
 
-def _begun(look: Callable[[], object]) -> Future[object]:
+def _begun(look: Callable[[], T]) -> Future[T]:
     """Begin to look, in a daemon thread that knows Prefect's settings of this context."""
-    found = Future[object]()
+    found = Future[T]()
 
     def work() -> None:
         try:
