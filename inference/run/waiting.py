@@ -33,24 +33,25 @@ _SAID_EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What a run waits for. what: in words, with its location. there: what was found so far. waited_s: seconds so
-    far.
-    """
+    """Input that a run waits for."""
 
     wait: Wait
     what: str
+    """The input in words, with its location."""
     there: str
+    """In words, the part of it that is there."""
     waited_s: float = 0.0
+    """Seconds since the wait began."""
 
     @property
     def sentence(self) -> str:
-        """For a person who watches."""
+        """One line for the terminal, the log and the run's page."""
         since = f", for {self.waited_s / 60:.0f} min so far" if self.waited_s >= _SAID_EVERY_S else ""
         return f"waiting for {self.what} ({self.there}), at most {self.wait.for_}{since}"
 
 
 def awaited(storage: Storage, job: Job) -> Awaited | None:
-    """What the job waits for; None if it does not wait, or if the input is there."""
+    """The input that the job waits for; None if it does not wait, or if the input is there."""
     if job.input.wait is None:
         return None
     if (listed := job.input.list_) and not exists(storage, listed):
@@ -76,10 +77,9 @@ def await_input(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return when the input is there. Returns whether the run had to wait.
+    """Wait until the input is there. Returns whether the run had to wait.
 
-    tell: called with what the run waits for: at first, when more has come, and every ten minutes. patient: False to
-    look only once.
+    tell: called at first, when more input has come, and every ten minutes. patient: False to look only once.
 
     Raises:
         GateFailed: The input did not come in time.
@@ -150,15 +150,15 @@ SILENT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a process waits for before a run goes on. sentence: for people. holder: the process, and since when.
-
-    seen: its last sign of life, in UTC, as ISO 8601.
-    """
+    """A wait of a process before its run goes on: a file beside the run's revisions."""
 
     job: str
     sentence: str
+    """What it waits for."""
     holder: Holder
+    """The process, and since when it waits."""
     seen: str = field(default="", metadata=SELDOM)
+    """The process's last sign of life, in UTC, as ISO 8601."""
 
     @property
     def silent(self) -> bool:
@@ -176,10 +176,10 @@ class Waits:
 
 @contextmanager
 def keeping(request: RunRequest, sign_s: float = SIGN_S) -> Iterator[Callable[[str], None]]:
-    """Keep what this process waits for until the end of the block: the sentence that was given last.
+    """Keep the last sentence given to the yielded function in a file, until the end of the block.
 
-    sign_s: the seconds between two signs of life meanwhile. Does nothing if the output belongs to another job, or if
-    the storage is away.
+    sign_s: the seconds between two signs of life. Does nothing if the output belongs to another job, or if the storage
+    is away.
     """
     kept = _Kept(request, sign_s)
     try:
@@ -201,14 +201,12 @@ class _Kept:
         self._signs = threading.Thread(target=self._give_signs, args=(sign_s,), daemon=True, name="nightjar-waits")
 
     def keep(self, sentence: str) -> None:
-        """Keep this sentence from now on."""
         begins, self._sentence = not self._sentence, sentence
         self._write()
         if begins:
             self._signs.start()
 
     def end(self) -> None:
-        """The process waits no more."""
         self._over.set()
         if self._sentence:
             self._signs.join()  # else it might write once more what is deleted here
@@ -228,12 +226,12 @@ class _Kept:
 
 
 def waits(storage: Storage, run_uri: str, job: str, after: str = "") -> Waits | None:
-    """What a run of this job waits for, of several processes the last that began to wait; None if nothing is known, or
-    if the process is certainly dead. after: only what began later than this, in UTC, as ISO 8601.
+    """The wait of a run of this job; of several processes, the last that began. None if no process waits that may be
+    alive. after: ignore waits that began before this time, in UTC, as ISO 8601.
     """
     found = []
     for entry in storage.list(join(run_uri, _FOLDER)):
-        # It may be over just now; and a file that somebody overwrote is ignored.
+        # The wait may end just now; and a damaged file is ignored.
         with suppress(StorageError, ValueError, LookupError, TypeError, AttributeError):
             found.append(of_json(Waits, json.loads(storage.read(entry.uri))))
     alive = [each for each in found if each.job == job and each.holder.at >= after and not is_dead(each.holder)]
