@@ -68,7 +68,7 @@ def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
 
 @contextmanager
 def telling(request: RunRequest, step: str, unless: tuple[type[NightjarError], ...] = ()) -> Iterator[None]:
-    """Call `could_not_begin` if the block fails. unless: errors after which nights have begun, which report themselves."""
+    """Call `could_not_begin` if the block fails. unless: errors of nights that have begun: these report themselves."""
     try:
         yield
     except unless:

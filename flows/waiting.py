@@ -33,21 +33,18 @@ from nightjar.inference.run.waiting import Awaited, await_input, keeping
 
 
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
-    """Return when the input that the job waits for is there. Returns whether the run had to wait.
-
-    patient: False to look only once.
+    """Wait for the job's input. Returns whether the run had to wait. patient: False to look only once.
 
     Raises:
         GateFailed: The input did not come in time; its page shows the gate.
     """
+    with waiting(request) as show:
 
-    with waiting(request) as tell:
-
-        def told(now: Awaited) -> None:
-            tell(now.sentence)
+        def tell(now: Awaited) -> None:
+            show(now.sentence)
 
         try:
-            waited = await_input(request.storage, request.job, told, patient=patient)
+            waited = await_input(request.storage, request.job, tell, patient=patient)
         except GateFailed as error:
             artifacts.show_gates(request, error.gates)
             raise
@@ -58,8 +55,8 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
 
 @contextmanager
 def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
-    """Say what the run waits for until the end of the block, each time that it is told: on the terminal, in its log, on
-    its page, and beside its revisions for `nightjar status`.
+    """Yields a function that shows a sentence on the terminal, in the run's log, on its page, and in `nightjar status`,
+    until the end of the block.
     """
     key, show = f"{request.job.name}-progress", current_call().show
     try:
@@ -84,10 +81,10 @@ _LEASE_MIN = 5
 """Minutes until the lease of a holder that does not renew it ends: Prefect's default."""
 
 _ASK_S = 10.0
-"""How often a slot is asked for."""
+"""Seconds between two requests for a slot."""
 
 _AWAY_S = 1800.0
-"""So long a run that waits for a slot goes on asking an API that is away."""
+"""The longest time in seconds that a run that waits for a slot goes on while the API is away."""
 
 
 @contextmanager
@@ -117,11 +114,11 @@ def slot(request: RunRequest, limit: str | None) -> Iterator[None]:
 
 
 def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
-    """A slot, once there is one. tell: is given what this run waits for, whenever that changes."""
+    """A slot, once one is free. tell: called with the sentence about the wait whenever it changes."""
     lost, told = 0.0, ""
     while True:
         try:
-            # Only a free slot is asked for: Prefect logs an error whenever it refuses one.
+            # Only a free slot is requested: Prefect logs an error whenever it refuses one.
             if not (taken := _taken(limit)):
                 with ExitStack() as held:
                     held.enter_context(
@@ -145,14 +142,14 @@ def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
 
 
 def _taken(limit: str) -> int:
-    """How many slots are taken, if all are; else 0."""
+    """The number of slots if all are taken; else 0."""
     with get_client(sync_client=True) as client:
         found = client.read_global_concurrency_limit_by_name(limit)
     return found.active_slots if found.active and 0 < found.limit <= found.active_slots else 0
 
 
 def sentence(limit: str, holders: list[Holder]) -> str:
-    """What a run waits for, and who holds it."""
+    """The sentence about a wait for a slot, and who holds the slots."""
     told = f"waiting for a slot of the concurrency limit {limit}"
     if not holders:
         return f"{told}; `prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"

@@ -38,10 +38,11 @@ _PAGE = 200
 
 @dataclass(frozen=True)
 class Deployed:
-    """What was done with one deployment. what: created, updated, or paused (its job file is gone)."""
+    """A deployment that was changed."""
 
     name: str
     what: str
+    """`created`, `updated`, or `paused` (its job file is gone)."""
     schedule: str
 
 

@@ -1,4 +1,4 @@
-"""What the pages of served jobs show, read anew from the storage of each job. Nothing is written."""
+"""The content of the pages of served jobs, read anew from the storage of each job. Nothing is written."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ _DAYS, _MORE_DAYS = 7, 31
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A job that is served. path: of its file. schedule: in words. deployment: the address of its page in Prefect."""
+    """A job that is served."""
 
     name: str
     path: str
+    """The path of its file."""
     schedule: str = ""
+    """In words."""
     deployment: str = ""
+    """The address of its page in Prefect."""
 
     @property
     def page(self) -> str:
@@ -51,7 +54,7 @@ class Served:
 
     @property
     def shown(self) -> ShownJob:
-        """What is known of it without looking."""
+        """The job without its nights."""
         return ShownJob(
             name=self.name, path=self.path, page=self.page, deployment=self.deployment, schedule=self.schedule
         )
@@ -147,9 +150,9 @@ def _place(job: Job, date: str) -> str:
 
 
 def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, Any]:
-    """What its tables do not show of what is published, and the command that mends it; nothing if no command can.
+    """The publications that the job's tables do not show, and the command that commits them; empty if no command can.
 
-    lines: its runs, the latest first. Where nights have an output each, that of the latest one counts.
+    lines: the job's runs, the latest first. If each night has an output of its own, that of the latest one counts.
     """
     date = next((line.date for line in lines if line.date), "")
     if not job.output.tables or not date:
@@ -172,7 +175,7 @@ def _report_of(served: Served, job: Job, line: RunLine) -> str:
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
-    """What a person can do about a run."""
+    """The commands that a person can type about a run, by what they do."""
     if line.standing.state == UNREADABLE:  # its request may not be made, and nothing is advised
         return {}
     place = _place(job, line.date) or None

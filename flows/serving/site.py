@@ -70,20 +70,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the pages are: the socket on which they are asked for, and the host that was asked for."""
+    """Where the pages are."""
 
     shared: socket.socket
+    """The socket that listens."""
     host: str
+    """The host as the command named it."""
 
     @property
     def address(self) -> str:
-        """What a person types into a browser."""
+        """The address for a browser."""
         name = socket.gethostname() if ip_address(self.shared.getsockname()[0]).is_unspecified else self.host
         return f"http://{f'[{name}]' if ':' in name else name}:{self.shared.getsockname()[1]}"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names by which the pages may be asked for; on an address of this machine alone, only its own."""
+        """The host names of requests that are answered; on a loopback address, only this machine's."""
         if ip_address(self.shared.getsockname()[0]).is_loopback:
             return (LOCAL, "localhost", "[::1]", "::1", self.host)
         return ("*",)
@@ -134,8 +136,8 @@ def pages_of(served: Sequence[Served], at: Place) -> Iterator[None]:
 
 
 def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience_s: float = _JOB_S) -> ASGIApp:
-    """The pages of these jobs. hosts: names by which they may be asked for; `*` for any. password: `name:password` of
-    who may see them. patience_s: for the storage of each job.
+    """The pages of these jobs. hosts: the host names of requests that are answered; `*` for any. password: as
+    `name:password`. patience_s: the longest wait for the storage of a job.
     """
     pages = _Pages(served, patience_s)
     routes = [
@@ -261,7 +263,7 @@ def _begun(look: Callable[[], T]) -> Future[T]:
 
 
 def _named(request: Request) -> tuple[str, str | None]:
-    """The run that is asked for: its name, and the date of its output."""
+    """The run in the address: its name, and the date of its output."""
     return request.path_params["run"], request.query_params.get("date")
 
 

@@ -88,7 +88,7 @@ def answer(
 
 
 def carried_out(request: RunRequest) -> Answered | None:
-    """The question that was answered before; a yes that was not carried out is carried out now. None without an answer."""
+    """The question that was answered before; an unfinished yes is carried out now. None without an answer."""
     newest, _ = _newest(request)
     if newest is None or (question := newest.state.question) is None or (given := newest.state.decision) is None:
         return None
