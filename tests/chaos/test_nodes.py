@@ -95,9 +95,10 @@ class Never:
 
 try:
     with cluster(sys.argv[1], load_job(sys.argv[2]), {}, verbose=False):
+        never = Never()
         print("is there", flush=True)
         if sys.argv[3] == "waits":
-            _wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
+            _wait(never, Succession(LakeStorage(), '/no/run', 'ours'))
         sys.stdin.readline()
         call(threading.active_count)
 except RunFailed as lost:

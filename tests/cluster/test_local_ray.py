@@ -45,9 +45,10 @@ class Never:
 tasks._LOOK_S = 0.5
 try:
     with cluster(None, load_job(sys.argv[1]), {"HANDED_ON": "there"}, verbose=False):
+        never = Never()
         print("is", os.environ["HANDED_ON"], flush=True)
         if sys.stdin.readline() == "wait\\n":
-            tasks._wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
+            tasks._wait(never, Succession(LakeStorage(), '/no/run', 'ours'))
 except NightjarError as error:
     print(error)
 print("left behind" if "HANDED_ON" in os.environ else "", end="")
