@@ -1,4 +1,4 @@
-"""Many nights in one flow: published nights are left alone, partial ones are continued, the others are scored.
+"""The flow `backfill`: published nights are left alone, partial ones are continued, the others are scored.
 
 Each night is a run of `nightly` below the backfill's own flow run. All use the same cluster, so that Ray starts once.
 """
@@ -56,10 +56,10 @@ from nightjar.inference.validation.manifest import read_manifest
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
-    """The logical dates to score: those of the job's schedule, or every day if it has none.
+    """The logical dates to score: those of the job's schedule, or every day without one.
 
     Raises:
-        JobError: There is no such date.
+        JobError: There is no date to score.
     """
     days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
     found = job.schedule.dates(first, last) if job.schedule else days
@@ -145,10 +145,10 @@ class _Asked:
 
 
 def check_local(parallel: int) -> None:
-    """Check that the local engine is asked for only one night at a time.
+    """Check that the local engine scores one night at a time.
 
     Raises:
-        JobError: It is asked for more.
+        JobError: More nights at a time are wanted.
     """
     if parallel > 1:
         raise JobError(
@@ -214,7 +214,7 @@ def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
         unseen, said = _run(asked, date, Call(patient=False, on_begin=on_begin))
-        # What readers see decides, because Prefect's API may be away when the run ends.
+        # The publications decide, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
             totals = read_manifest(request.storage, request.output, seen).totals
             return Night(night, "published", totals.rows_out, said)
@@ -234,7 +234,7 @@ def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]
 
 
 def _seen_already(request: RunRequest) -> str:
-    """What readers see of this date, which may be a run of another name; '' if nothing."""
+    """In words, the run that readers see of this date, which may have another name; empty if none."""
     now = publish.newest(request.storage, request.output)
     if (run := now.nights().get(request.date)) is None:
         return ""
@@ -247,7 +247,7 @@ def _seen(request: RunRequest) -> Published | None:
 
 
 def _run(asked: _Asked, date: dt.date, call: Call) -> tuple[bool, str]:
-    """Run one night. Returns whether it is done (published or not) as far as Prefect knows, and a sentence about it."""
+    """Run one night. Returns whether Prefect knows it as done, published or not, and a sentence about it."""
     try:
         with handing(call):
             state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
@@ -258,7 +258,7 @@ def _run(asked: _Asked, date: dt.date, call: Call) -> tuple[bool, str]:
 
 
 def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
-    """The page of what became of each night. options: those the nights were asked for with."""
+    """Make the page with the state of each night. options: of the command that continues the backfill."""
     lines = [
         f"# {request.job.name}: {found[0].date} to {found[-1].date}",
         "",

@@ -50,7 +50,7 @@ from nightjar.inference.stopwatch import Stopwatch
 
 
 def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
-    """Only what may pass by itself. What a person must change is not tried again."""
+    """Whether the error may pass by itself. What a person must change is not tried again."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, NightjarError) and error.repeatable
 
@@ -148,7 +148,7 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
         if call.request is not None:
             request = replace(call.request, flow_run=str(flow_run.id))
         else:
-            request = make()  # before its code is looked at: then it is known whom to tell of a failure
+            request = make()  # before the code is read: then a failure can be notified
             if deployment.id and (answered := outcome.answered(request, ray)) is not None:
                 return answered
             request = fixed(request)
@@ -169,7 +169,7 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
             events.refused(job_name(job), job, error)
             ended = Failed(message=str(error), data=error)
         if not isinstance(raised, _FORESEEN):
-            raise  # people are told; whoever mends it needs the traceback
+            raise  # with its traceback, for whoever mends the code
         return ended
     except (KeyboardInterrupt, TerminationSignal) as signal:
         stopped = outcome.stopped(signal)
@@ -182,13 +182,13 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
 
 
 class _Tasks(Protocol):
-    """How the flow's tasks are carried out."""
+    """Where the flow's tasks run."""
 
     def done(self, task: Task[Any, Any], *given: Any) -> Any:
-        """The task, done: its result, or what stands for it as a task's argument."""
+        """Run the task. Returns its result, or a reference to it that can be an argument of the next task."""
 
     def result(self, done: Any) -> Any:
-        """The result itself."""
+        """The result behind such a reference."""
 
 
 class _Here:
@@ -226,7 +226,7 @@ def _four_steps(request: RunRequest, tasks: _Tasks, watch: Stopwatch) -> Finishe
 
 
 def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> FinishedRun:
-    """Those after discovery. found: what it left, as the tasks take it."""
+    """The steps after discovery. found: the result of discovery, or a reference to it."""
     watch.turn_to("flow")
     try:
         scored, verdict = _scored_and_validated(request, tasks, found, watch)
@@ -252,7 +252,7 @@ def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwa
 
 
 def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
-    """For whoever asks later. How the night ends is known, so a storage that fails now is told of, and no more."""
+    """Keep where the time of the run went. The night's end is known, so a failure of the storage is only a warning."""
     if scored.finished:
         return
     try:

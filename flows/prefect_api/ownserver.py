@@ -40,7 +40,7 @@ _ASKED, _GIVEN = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """The settings with the password that a server asks for, and with the one that a client gives."""
 
 HOSTS = ("127.0.0.1", "localhost")
-"""The names by which it may be asked: a page of elsewhere whose name leads to this machine must not reach it."""
+"""The host names of requests that are answered: a web page whose own name leads to this machine must not get in."""
 
 _SIGN_IN = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Sign in</title>
@@ -60,9 +60,9 @@ are cut off in the middle: then no server would start any more."""
 
 
 class OwnServer:
-    """A Prefect server of this process's own, which is not there before `begin`. Ended with the context.
+    """A Prefect server of this process's own, started by `begin` and ended with the context.
 
-    password: `name:password`, as its clients and pages must give it. answers: whether it has answered once.
+    password: `name:password`, as clients and pages must give it. answers: whether the server has answered once.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class OwnServer:
         threading.Thread(target=self._listen, daemon=True, name="nightjar-server-log").start()
 
     def begin_early(self) -> None:
-        """Begin before Prefect is imported, unless an API seems to be configured: only Prefect itself can tell."""
+        """Begin before Prefect is imported, unless an API seems to be configured; only Prefect itself knows."""
         if not _seems_configured():
             self.begin()
 
@@ -132,7 +132,7 @@ class OwnServer:
 
 
 def _seems_configured() -> bool:
-    """Whether Prefect's settings have an API; before they are imported, whether what has them mentions one."""
+    """Whether Prefect's settings have an API; before Prefect is imported, whether its files of settings mention one."""
     if "prefect.settings" in sys.modules:
         from prefect.settings import PREFECT_API_URL
 

@@ -94,7 +94,7 @@ class PatientRunner(Runner):
 
 
 class _Patience:
-    """Says once that the API is away, and once that it is back. ends: the runner is stopped, and waits for no API."""
+    """Logs once that the API is away, and once that it is back. ends: the runner stops, and waits for no API."""
 
     def __init__(self, over: Callable[[], None]) -> None:
         self.ends = False
@@ -114,7 +114,7 @@ class _Patience:
 
 
 class _Brief(logging.Filter):
-    """Leaves one line of a lost connection, where Prefect shows a traceback; and nothing of it once the runner ends."""
+    """Makes one line of a lost connection, where Prefect logs a traceback; drops it once the runner ends."""
 
     def __init__(self, patience: _Patience) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ def _added(runner: PatientRunner, deployment: RunnerDeployment) -> UUID:
 
 
 def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], object]) -> None:
-    """Tell what is served, and run what falls due."""
+    """Print what is served, and run the nights that fall due."""
     try:
         # SIGTERM cancels the runner, but only once it has started. Until then it is as Ctrl-C.
         with suppress(KeyboardInterrupt, asyncio.CancelledError):
@@ -260,7 +260,7 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
 
 
 def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
-    """Where the pages are. private: a person reads this, and no log has it: then the addresses sign in."""
+    """The lines with the addresses of the pages. private: on a terminal, where the addresses may sign in."""
     pages, ends = f"{without_user(api.url).removesuffix('/api')}/deployments", ""
     if api.server is not None:
         ends = "; this server ends with this command, its records stay"
@@ -290,7 +290,7 @@ def unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -
 
 
 def _ended(own: bool) -> str:
-    """A message on what happens to later nights. Prefect's server makes their runs ahead, but only while it is up."""
+    """The last line: what happens to later nights. Prefect's server makes their runs ahead, but only while it is up."""
     if not own:
         return (
             "stopped serving; schedules stay; runs that fall due while Prefect is up start when something serves again"
