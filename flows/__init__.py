@@ -6,15 +6,13 @@ call from a flow of your own, or to deploy.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nightjar.inference.lazy import public
 
 if TYPE_CHECKING:
     from nightjar.flows.api import approve, backfill, baseline, diff, evaluate, files, reject, run, status
-    from nightjar.flows.nightly import nightly
+    from nightjar.flows.nightly_flow import nightly
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Night
     from nightjar.inference.history.comparison import RunsCompared
@@ -55,7 +53,7 @@ _MODULES = {
     "diff": "nightjar.flows.api",
     "evaluate": "nightjar.flows.api",
     "files": "nightjar.flows.api",
-    "nightly": "nightjar.flows.nightly",
+    "nightly": "nightjar.flows.nightly_flow",
     "reject": "nightjar.flows.api",
     "run": "nightjar.flows.api",
     "status": "nightjar.flows.api",
@@ -68,15 +66,3 @@ __getattr__ = public(__name__, _MODULES)
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """This package. `nightly` and `backfill` are functions of it, although modules have these names, too."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # When Python imports a module, it binds the name in the package, and the name would then mean the module.
-        if not (name in _MODULES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

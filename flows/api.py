@@ -235,7 +235,7 @@ def reject(
 
 
 def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: Any) -> DecisionMade:
-    from nightjar.flows.answering import answer
+    from nightjar.flows.outcome import answer
     from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)

@@ -1,4 +1,4 @@
-"""One run, from its request to its end: starts what is needed, runs the flow, stops it again."""
+"""One run for a command: starts Prefect and Ray as needed, calls the flow, and stops both."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from dataclasses import replace
 from rich.console import Console
 
 from nightjar.flows.cluster import check_reports
-from nightjar.flows.nightly import nightly
+from nightjar.flows.flow_call import Call, handing, keeping_ending
+from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.failure import after_failure
-from nightjar.flows.parameters import handing
 from nightjar.flows.prefect_api.api import api_url, worker_env
-from nightjar.flows.prefect_api.ending import Ending, keeping_ending
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Launched
 from nightjar.flows.start_failures import could_not_begin
-from nightjar.flows.waiting import showing
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
@@ -68,7 +66,7 @@ def launch(
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
     began = time.monotonic()
-    ending, stopped, finished = Ending(), None, None
+    call, stopped, finished = Call(request, since), None, None
     try:
         check_reports(address, api_url())
         api = start_api(server)
@@ -76,7 +74,6 @@ def launch(
         with (
             reporting_to(api, verbose) as reporting,
             following(request, console, quiet=quiet) as flow_begins,
-            showing(flow_begins),
             _cluster_if_needed(request, address, waits, verbose) as on_ray,
         ):
             if not on_ray:
@@ -88,23 +85,24 @@ def launch(
             prefect_s = time.monotonic() - began
             if on_ray:
                 flow_begins("")
-            with keeping_ending(ending), handing(request, since):
+            call.show = flow_begins
+            with keeping_ending(call), handing(call):
                 _call_flow(request, address)
-        finished = ending.finished()
+        finished = call.finished()
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
     except NightjarError as error:
-        if not ending.flow_run:
+        if not call.flow_run:
             could_not_begin(request, error, "start")
         if isinstance(error, RunFailed):
-            error.add_note(after_failure(replace(request, flow_run=ending.flow_run), error, address))
+            error.add_note(after_failure(replace(request, flow_run=call.flow_run), error, address))
         raise
     if stopped is not None:
         # Raised here, so that the interrupted servers and cluster are released before the process ends.
-        stopped.add_note(after_failure(replace(request, flow_run=ending.flow_run), stopped, address))
+        stopped.add_note(after_failure(replace(request, flow_run=call.flow_run), stopped, address))
         raise stopped
     assert finished is not None
-    return Launched(finished, prefect_s, ray_s, api.url, api.own, ending.unreported, address)
+    return Launched(finished, prefect_s, ray_s, api.url, api.own, call.unreported, address)
 
 
 def _call_flow(request: RunRequest, address: str | None) -> None:

@@ -1,7 +1,8 @@
-"""Tells a webhook how a night ended, if the job says so (`notify`).
+"""Posts to a webhook how a night ended, if the job says so (`notify`).
 
-A message that is refused for a moment is sent again. It is never worth a night: all of it ends within `PATIENCE_S`, and
-what goes wrong is a warning. The address is a secret, and is in no message, log or error.
+A message that is refused for a moment is sent again. All tries end within `PATIENCE_S`, and a failure is a warning: it
+never fails a night. The address is a secret, and is in no message, log or error. Apprise does not serve: it posts a
+body of its own in place of these fields, does not try again, and does not say why a message was refused.
 """
 
 from __future__ import annotations
@@ -45,28 +46,28 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is posted, as JSON.
-
-    event: `failed`, `asks` or `published`. verdict: how the night ended, in a few words. cause: why it failed, what is
-    asked, or what a person should know of a night that is published; may be empty. command: what to type next.
-    link: the run's page in Prefect; empty where there is none. text: all of this, for a chat.
-    """
+    """The JSON body of the request."""
 
     event: Occasion
     job: str
     run_id: str
     date: str
     verdict: str
+    """How the night ended, in a few words."""
     cause: str
+    """Why it failed, the question, or the warnings of a published night; may be empty."""
     command: str
+    """The command to type next."""
     link: str
+    """The run's page in Prefect; empty without one."""
     text: str
+    """All of this, for a chat."""
 
 
 def published(finished: FinishedRun) -> str:
-    """Tell that a night is published. A run that had nothing to do, or was not to publish, is no news.
+    """Post that a night is published; nothing for a run that had nothing to do, or was not to publish.
 
-    Returns why the message could not be sent; '' if it was, or there was nothing to send.
+    Returns why the message could not be sent; empty otherwise.
     """
     request, publication = finished.request, finished.publication
     if not publication.number or (finished.scored.finished and not publication.tables_behind):
@@ -75,13 +76,13 @@ def published(finished: FinishedRun) -> str:
     command = ["tables", request.job_path, *request.place]
     if not publication.tables_behind:
         command = ["files", request.job_path, *request.named]
-    return _tell(request, "published", finished.sentence, cause, shlex.join(command))
+    return _post(request, "published", finished.sentence, cause, shlex.join(command))
 
 
 def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> str:
-    """Tell that a run ended without a publication, or asks a person first.
+    """Post that a run ended without a publication, or asks a person first.
 
-    begun: whether its flow had begun, so that there is a page of it. Returns as `published`.
+    begun: whether the flow began, and so has a page. Returns as `published`.
     """
     ended = endings.of_error(error, "")
     if ended is None:  # another writer goes on with the night
@@ -90,10 +91,10 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
     state = ended.outcome if begun else "never begun"
     commands = remedies(mended(request, type(error).__name__), state, request.job_path, question=question_of(error))
     event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
-    return _tell(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
+    return _post(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
 
 
-def _tell(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, begun: bool = True) -> str:
+def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, begun: bool = True) -> str:
     notify = request.job.notify
     if notify is None or event not in notify.on:
         return ""
@@ -132,7 +133,7 @@ def _link(request: RunRequest) -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Makes a redirection an error: the message would be lost, because it is not posted a second time."""
+    """Makes a redirection an error: urllib would follow it without the message."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -141,9 +142,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Posting:
-    """One message on its way. problem: why it has not arrived; '' once it has. tries: so far.
+    """Posts one message, with the standard library, because httpx logs each address.
 
-    The standard library posts it, because httpx writes each address that it is given into the log.
+    problem: why the message has not arrived; empty once it has. tries: the tries so far.
     """
 
     def __init__(self, address: str, content: bytes) -> None:
@@ -152,7 +153,7 @@ class _Posting:
         self.problem, self.tries = "no answer in time", 0
 
     def post(self) -> None:
-        """Try until it has arrived, is refused for good, or the time is over."""
+        """Try until the message has arrived, is refused for good, or the time is over."""
         opener, deadline, pause = urllib.request.build_opener(_NoRedirect), time.monotonic() + PATIENCE_S, _PAUSE_S
         while True:
             self.tries += 1
@@ -172,7 +173,7 @@ class _Posting:
             with error:
                 return f"the webhook answered {error.code}", error.code in _PASSING
         except (OSError, http.client.HTTPException) as error:
-            # Of an error of the network only its kind and the system's words are told: others may have the address.
+            # Only the kind of error and the system's words: the message may have the address.
             reason = getattr(error, "reason", error)
             said = reason.strerror if isinstance(reason, OSError) and reason.strerror else ""
             kind = type(reason if isinstance(reason, Exception) else error).__name__

@@ -1,4 +1,4 @@
-"""What becomes of a run that could not begin: its reason is kept, and whom the job says is told."""
+"""A run that could not begin: its reason is kept beside its revisions, and the job's notification is sent."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from nightjar.inference.storage.lake import LakeStorage
 
 
 def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> None:
-    """Tell why, and keep it; that nobody could be told is a note of the error. step: where it ended.
+    """Send the job's notification, and keep the reason. step: where the run ended.
 
-    The message goes first, because a storage that is away holds up what is kept there.
+    The notification goes first, because storage that is away delays the rest. If it cannot be sent, the error gets a
+    note.
     """
     from nightjar.inference.run import failure_notes
 
@@ -29,11 +30,10 @@ def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> Non
 
 
 def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
-    """The request for a run that is to begin. given: as `make_request` takes it.
+    """The request for a run that is to begin; for `given` see `make_request`.
 
-    Where code or model cannot be had, or what is kept of the run cannot be read, it is known which run was meant, so
-    its reason is kept and told. A job file that cannot be read names nobody to tell; and words of the command that are
-    wrong are for whoever typed them.
+    If code or model is missing, or the run's folder cannot be read, the reason is kept and the notification sent. If
+    the job file cannot be read, or the command's options are wrong, only the error is raised.
 
     Raises:
         NightjarError: As `make_request`.
@@ -47,13 +47,12 @@ def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
 
 
 def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
-    """The run that was meant where no request for it could be made; None if that cannot be known."""
+    """The run for which no request could be made, if the job file and the options identify it."""
     given = {**given, "scores": False}
     try:
         return make_request(job, **given)
     except StorageError:
-        # The job file alone says whom to tell. A run's date is in its folder, unless the command or the name says it:
-        # it is taken for a new run, as one is that has no such folder.
+        # The run's folder has its date; if neither the options nor the name do, the run counts as new.
         name = given.get("run_id")
         if name is not None and not is_run_id(name):
             return None
@@ -69,10 +68,7 @@ def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
 
 @contextmanager
 def telling(request: RunRequest, step: str, unless: tuple[type[NightjarError], ...] = ()) -> Iterator[None]:
-    """Keep why the block fails before a night has begun, and tell whom the job says.
-
-    step: where that is. unless: errors after which nights have begun, which tell for themselves.
-    """
+    """Call `could_not_begin` if the block fails. unless: errors of nights that have begun: these report themselves."""
     try:
         yield
     except unless:

@@ -1,4 +1,4 @@
-"""How a run or a backfill begins: what must be changed is found first, before Ray starts."""
+"""Begins a run or a backfill for a command: checks everything that it can before Ray starts."""
 
 from __future__ import annotations
 
@@ -42,15 +42,13 @@ def launched(
 
 
 def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
-    """What must be changed first, found before Ray starts: job, input, labels of the first files, and the code.
+    """Check job, input, labels of the first files, and code. Returns whether the run has to wait for its input.
 
-    Returns whether the run has to wait for its input.
-
-    The code is imported in a process of its own while this one imports Prefect, which takes as long. So does Prefect's
-    server, which begins once job and input are known to be right.
+    A process of its own imports the user's code while this one imports Prefect, which takes as long. Prefect's server
+    begins once job and input are known to be right.
 
     Raises:
-        JobError: so it is.
+        JobError: One of them must be changed.
         StorageError: The storage refused or failed.
     """
     from nightjar.inference.input.beginning import Beginning
@@ -70,19 +68,19 @@ def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
     server.begin_early()
     with Inspection(
         request, silent=True
-    ) as inspection:  # what the code prints is in the run's logs, too, because the workers import it again
+    ) as inspection:  # the workers import the code again, so what it prints is in the run's logs
         if not waits:
             check_labels(request.storage, request.job, schema, beginning.pieces(PLACES), all_alike=True)
         from nightjar.flows import launch  # noqa: F401 (it is needed next, and its import takes seconds)
         from nightjar.flows.cluster import named
 
-        # Preflight finds what is not known by then.
+        # Preflight finds whatever this process has not found by then.
         inspection.found(elsewhere=named(ray) is not None, patience_s=_PATIENCE_S)
     return waits
 
 
 def check_output(request: RunRequest, ray: str | None) -> None:
-    """Check that this process may write to a local output, if it is this machine that writes there. It costs nothing.
+    """Check that this process may write to a local output, if this machine is to write there.
 
     Raises:
         JobError: It may not; names `output.uri`.
@@ -126,9 +124,9 @@ def nights(
         start.check_owner()
         check_model(start)  # the other checks depend on the night
         check_output(start, ray)
-    from nightjar.flows.backfill import check_local, launch_backfill, nights_between
+    from nightjar.flows.backfill_flow import check_local, launch_backfill, nights_between
 
-    # What is wrong with the words of the command is for whoever typed them, and says nothing about the first night.
+    # Wrong options are no failure of the first night.
     if engine == LOCAL:
         check_local(parallel)
     nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
@@ -137,10 +135,10 @@ def nights(
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
-    """Return if the tables of the job show these nights. What a night could not commit is tried once more.
+    """Check that the job's tables show these nights, after another try to commit what a night could not.
 
     Raises:
-        TablesBehind: one does not.
+        TablesBehind: A table does not show a night.
     """
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.publishing import commit_tables

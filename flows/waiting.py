@@ -9,8 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import ExitStack, contextmanager
 
 import httpx
 from prefect.artifacts import create_progress_artifact
@@ -20,58 +19,32 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 
+from nightjar.flows.flow_call import current_call
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import is_away, no_such_limit
 from nightjar.inference.errors import GateFailed, RunFailed
-from nightjar.inference.held import held
 from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.waiting import Awaited, await_input
-from nightjar.inference.run.waits import keeping
-
-
-def _silent(_: str) -> None:
-    """Nobody is watching."""
-
-
-_show: ContextVar[Callable[[str], None]] = ContextVar("show", default=_silent)
-
-
-def showing(show: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Make the flow called in this context show what it waits for; with an empty text when it does not wait any
-    more.
-    """
-    return held(_show, show)
-
-
-_once: ContextVar[bool] = ContextVar("once", default=False)
-
-
-def looking_once() -> AbstractContextManager[None]:
-    """Make the flows called in this context look for their input only once: other nights wait behind them."""
-    return held(_once, True)
+from nightjar.inference.run.waiting import Awaited, await_input, keeping
 
 
 def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
-    """Return when the input that the job waits for is there. Returns whether the run had to wait.
-
-    patient: False to look only once, as `looking_once` says, too.
+    """Wait for the job's input. Returns whether the run had to wait. patient: False to look only once.
 
     Raises:
         GateFailed: The input did not come in time; its page shows the gate.
     """
+    with waiting(request) as show:
 
-    with waiting(request) as tell:
-
-        def told(now: Awaited) -> None:
-            tell(now.sentence)
+        def tell(now: Awaited) -> None:
+            show(now.sentence)
 
         try:
-            waited = await_input(request.storage, request.job, told, patient=patient and not _once.get())
+            waited = await_input(request.storage, request.job, tell, patient=patient)
         except GateFailed as error:
             artifacts.show_gates(request, error.gates)
             raise
@@ -82,22 +55,22 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
 
 @contextmanager
 def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
-    """Say what the run waits for until the end of the block, each time that it is told: on the terminal, in its log, on
-    its page, and beside its revisions for `nightjar status`.
+    """Yields a function that shows a sentence on the terminal, in the run's log, on its page, and in `nightjar status`,
+    until the end of the block.
     """
-    key = f"{request.job.name}-progress"
+    key, show = f"{request.job.name}-progress", current_call().show
     try:
         with keeping(request) as keep:
 
             def tell(sentence: str) -> None:
                 about = f"{markdown(request.run_id)}: {markdown(sentence)}"
-                _show.get()(sentence)
+                show(sentence)
                 get_run_logger().info("%s", sentence)
                 keep(sentence)
                 deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
             yield tell
-            _show.get()("")  # only of a run that goes on: of another the last sentence stays
+            show("")  # only of a run that goes on: of another the last sentence stays
     except BaseException:
         # The first night of a job may have owned nothing yet: then it leaves nothing.
         leave_unowned(request.storage, request.output, request.run_uri, request.job.name)
@@ -108,10 +81,10 @@ _LEASE_MIN = 5
 """Minutes until the lease of a holder that does not renew it ends: Prefect's default."""
 
 _ASK_S = 10.0
-"""How often a slot is asked for."""
+"""Seconds between two requests for a slot."""
 
 _AWAY_S = 1800.0
-"""So long a run that waits for a slot goes on asking an API that is away."""
+"""The longest time in seconds that a run that waits for a slot goes on while the API is away."""
 
 
 @contextmanager
@@ -141,11 +114,11 @@ def slot(request: RunRequest, limit: str | None) -> Iterator[None]:
 
 
 def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
-    """A slot, once there is one. tell: is given what this run waits for, whenever that changes."""
+    """A slot, once one is free. tell: called with the sentence about the wait whenever it changes."""
     lost, told = 0.0, ""
     while True:
         try:
-            # Only a free slot is asked for: Prefect logs an error whenever it refuses one.
+            # Only a free slot is requested: Prefect logs an error whenever it refuses one.
             if not (taken := _taken(limit)):
                 with ExitStack() as held:
                     held.enter_context(
@@ -169,14 +142,14 @@ def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
 
 
 def _taken(limit: str) -> int:
-    """How many slots are taken, if all are; else 0."""
+    """The number of slots if all are taken; else 0."""
     with get_client(sync_client=True) as client:
         found = client.read_global_concurrency_limit_by_name(limit)
     return found.active_slots if found.active and 0 < found.limit <= found.active_slots else 0
 
 
 def sentence(limit: str, holders: list[Holder]) -> str:
-    """What a run waits for, and who holds it."""
+    """The sentence about a wait for a slot, and who holds the slots."""
     told = f"waiting for a slot of the concurrency limit {limit}"
     if not holders:
         return f"{told}; `prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"

@@ -73,7 +73,7 @@ def _answer(
     question: str,
     as_json: bool,
 ) -> None:
-    from nightjar.flows.answering import answer
+    from nightjar.flows.outcome import answer
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.request import make_request
 

@@ -46,7 +46,8 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
     if request.engine == LOCAL:
         checked = steps.check(request, discovery)
     else:
-        from nightjar.flows.cluster.connection import call, cluster  # Ray takes a while to import
+        from nightjar.flows.cluster.connection import cluster  # Ray takes a while to import
+        from nightjar.flows.cluster.tasks import call
 
         with cluster(ray, request.job, {}, verbose):
             checked = call(steps.check, request, discovery)

@@ -7,82 +7,47 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import shutil
 import socket
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
-import psutil
 import ray
 import ray.exceptions
 from prefect.exceptions import TerminationSignal
-from prefect_ray.task_runners import PrefectRayFuture
+from prefect_ray.context import remote_options
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import nightjar.flows
 import nightjar.inference
 from nightjar.flows.cluster import is_connected, joined, local, named
-from nightjar.flows.cluster.internals import SIGNS_IN, has_ended, keep_off_stdout, sign_in
+from nightjar.flows.cluster.internals import SIGNS_IN, keep_off_stdout, sign_in
 from nightjar.flows.cluster.local import essence, is_rays, start
+from nightjar.flows.cluster.tasks import (
+    LOST,
+    POLL_S,
+    OnRay,
+    closed,
+    driving,
+    importing,
+    polling,
+    raylets,
+    wait_for_imports,
+)
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.engine.ray.warming import warmed
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
-from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job.model import Job
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring import memory
-
-_importing: list[Any] = []
-"""The task that imports what the flow's tasks need: Ray gives its process to the next task of the same kind."""
-
-_IMPORT_S = 30.0
-"""The longest wait for it in seconds; then the flow's tasks begin anyway."""
-
-_LOOK_S = 0.05
-"""Seconds between two looks whether it has ended."""
-
-
-@contextmanager
-def importing(options: dict[str, Any]) -> Iterator[None]:
-    """Import in this context, in a process of the connected cluster, and do not wait for it.
-
-    options: Ray's options of the flow's tasks.
-    """
-    _importing.append(ray.remote(**options)(_import).remote())
-    try:
-        yield
-    finally:
-        _importing.clear()
-
-
-def wait_for_imports() -> None:
-    """Wait until the imports have ended. If a task began sooner, it would get another process, which begins anew."""
-    deadline = time.monotonic() + _IMPORT_S
-    # Short questions, because signals during Ray's own wait are lost.
-    while _importing and time.monotonic() < deadline and not ray.wait(_importing, timeout=0)[0]:
-        time.sleep(_LOOK_S)
-
-
-def _import() -> None:
-    with seldom_collected():
-        import prefect.artifacts
-        import prefect.task_engine
-        import prefect_ray
-
-        from nightjar.inference.run import steps
-
-    del prefect, prefect_ray, steps
 
 
 def shipped(env: dict[str, str], staging: Path) -> dict[str, Any]:
@@ -96,10 +61,7 @@ def shipped(env: dict[str, str], staging: Path) -> dict[str, Any]:
 
 
 _REACH_S = 10.0
-_AGAIN_S = 2.5
-"""Seconds that a server has to answer after it refused to speak gRPC; gRPC asks it again after about one."""
-
-_READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+"""The longest time in seconds to connect to a cluster, and again to be answered in its protocol."""
 
 _TRIES = "3"
 """How often Ray tries to reach a cluster's head; each try may take most of a minute."""
@@ -143,21 +105,11 @@ def _greet(address: str, host: str, port: str) -> None:
     """Check that the server speaks gRPC, as Ray's head and client server do; with any other Ray would try for
     minutes.
     """
-    states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
-    deadline = time.monotonic() + _REACH_S
     with grpc.insecure_channel(f"{host}:{port}", options=_NO_PROXY) as channel:
-        channel.subscribe(states.put, try_to_connect=True)
-        with suppress(queue.Empty):
-            while (state := states.get(timeout=max(0, deadline - time.monotonic()))) != _READY:
-                if state == _FAILED:
-                    deadline = min(deadline, time.monotonic() + _AGAIN_S)
-            return
-        raise unusable(address, "something listens there, but it does not speak Ray's protocol")
-
-
-def raylets() -> Iterator[psutil.Process]:
-    """Ray's node processes on this machine."""
-    return (each for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet")
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_REACH_S)
+        except grpc.FutureTimeoutError:
+            raise unusable(address, "something listens there, but it does not speak Ray's protocol") from None
 
 
 def unusable(address: str, why: str) -> ClusterError:
@@ -168,25 +120,12 @@ def unusable(address: str, why: str) -> ClusterError:
     )
 
 
-T = TypeVar("T")
-
-LOST = "the Ray cluster of this run was lost"
-_QUESTION_S = 0.5
-"""Seconds that one request for a task's end may wait in Ray."""
-
-_ANSWER_S = 10.0
-"""Seconds to wait for such a request to end before the connection is closed."""
-
 _failed = threading.Event()
 """Set when an error was raised that Ray may have caused, wherever it was caught. Then Ray's logs are kept."""
 _RAYS = (ClusterError, ClusterLost, PassEnded, ShardsFailed)
 """Our errors that Ray's logs may explain: for example a process that was killed for its memory, or a lost node."""
 _OURS = (NightjarError, KeyboardInterrupt, SystemExit, TerminationSignal)
 """Errors that need no logs of Ray: for example a gate, a wrong job, or a person who stopped the run."""
-_asking: set[threading.Thread] = set()
-"""The threads that wait for tasks of the cluster."""
-_let_go = threading.Event()
-"""Set when these threads must end, because the connection is about to be closed."""
 
 
 @contextmanager
@@ -220,6 +159,14 @@ def cluster(
 
 
 @contextmanager
+def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[OnRay]:
+    """Connect to a run's cluster , and yield what runs the tasks there."""
+    with cluster(address, request.job, env, verbose=False), remote_options(**driving()):
+        wait_for_imports()
+        yield OnRay(request)
+
+
+@contextmanager
 def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool, several: bool) -> Iterator[None]:
     options: dict[str, Any] = {
         "namespace": "nightjar",
@@ -235,16 +182,16 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
     with _own(job, env, options, several) if address is None else _elsewhere(address, job, env, options):
         _failed.clear()
-        _let_go.clear()
+        closed.clear()
         joined.set()
         try:
             yield
         finally:
             joined.clear()
-            # A thread inside Ray's code crashes the process while the connection is closed.
-            _let_go.set()
-            for thread in list(_asking):
-                thread.join(_ANSWER_S)
+            alone = polling.acquire(timeout=POLL_S)
+            closed.set()
+            if alone:
+                polling.release()
 
 
 @contextmanager
@@ -269,67 +216,9 @@ def _elsewhere(address: str, job: Job, env: dict[str, str], options: dict[str, A
         ray.shutdown()
 
 
-def ended(task: PrefectRayFuture[Any]) -> threading.Event:
-    """An event that is set when the task has ended. A thread waits, because signals during Ray's own wait are lost.
-
-    The event is never set if the connection is closed before the task ends.
-    """
-    done = threading.Event()
-
-    def ask() -> None:
-        try:
-            while not has_ended(task) and not _let_go.is_set():
-                task.wait(_QUESTION_S)
-        finally:
-            _asking.discard(threading.current_thread())
-            if not _let_go.is_set():
-                done.set()
-
-    thread = threading.Thread(target=ask, daemon=True, name="nightjar-wait")
-    _asking.add(thread)
-    thread.start()
-    return done
-
-
 def _note_failure(error: type[BaseException] | None, *_: object) -> None:
     if error is not None and (issubclass(error, _RAYS) or not issubclass(error, _OURS)):
         _failed.set()
-
-
-def driving() -> dict[str, Any]:
-    """Options for tasks that drive the run: they run on this process's node, so that another node's loss ends no task.
-
-    They need no CPU, and Ray must not repeat a task, because Prefect shows each task once.
-    """
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    return {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
-
-
-def lifelines() -> list[psutil.Process]:
-    """The processes on this machine whose end means that the cluster is lost.
-
-    One is this node's raylet: when it ends, the joined cluster is lost, even if another cluster answers at the address.
-    The other is the head of the run's own Ray. Asking Ray is no alternative, because Ray then ends the whole process.
-    """
-    here = ray.get_runtime_context().get_node_id()
-    own = (each for each in raylets() if any(here in word for word in each.info["cmdline"] or ()))
-    return [*islice(own, 1), *local.lifelines()]
-
-
-def call(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function in the cluster, like the flow's tasks: with `ray://` Ray Data can be driven only from there.
-
-    Raises:
-        NightjarError: The error that the function raised.
-    """
-    task = ray.remote(**driving())(function)
-    try:
-        result: T = ray.get(task.remote(*arguments))
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, NightjarError):
-            raise error.cause from None
-        raise
-    return result
 
 
 def describe_cluster(address: str | None) -> str:
@@ -363,16 +252,3 @@ def _join(address: str, options: dict[str, Any]) -> None:
         if not is_rays(error):
             raise
         raise unusable(address, essence(error)) from error
-
-
-def how_lost(cause: object, message: str) -> str:
-    """What became of a task's process. cause: Ray's error. message: Prefect's, of any other cause."""
-    if isinstance(cause, ray.exceptions.OutOfMemoryError):
-        why = "Ray ended it, because its node ran short of memory"
-    elif isinstance(cause, ray.exceptions.NodeDiedError):
-        why = "its node was lost"
-    elif isinstance(cause, ray.exceptions.WorkerCrashedError):
-        why = "from outside, by a signal, or by the system because memory ran short; Ray does not say which"
-    else:
-        why = message.splitlines()[0]
-    return f"the process that drives the run was ended: {why}. The same command goes on with what is missing"

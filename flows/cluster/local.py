@@ -6,8 +6,7 @@ environment. So its remains can be found, whatever died, and nothing else is tou
 
 from __future__ import annotations
 
-import datetime as dt
-import json
+import fcntl
 import os
 import shutil
 import signal
@@ -16,8 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,7 @@ import ray
 from nightjar.flows.cluster.internals import in_folder, loopback, new_token, nobody_else, temporary_folder
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
-from nightjar.inference.jsonform import of_json
-from nightjar.inference.ledger.holders import (
-    Holder,
-    has_ended,
-    is_dead,
-    is_of_earlier_boot,
-    this_holder,
-)
+from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.privatefiles import OTHERS, create_private
 
 _RAISED = (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError)
@@ -116,10 +107,11 @@ _PREFIX = "njray-"
 _LONGEST_BASE = 26
 """The longest path of the temporary folder, in characters, with which a socket's path is within the system's limit."""
 
-_OWNER = "owner.json"
+_LOCK = "lock"
+"""The file that the run's process holds locked. The system frees the lock however the process ends."""
 
-_OLD = dt.timedelta(days=7)
-"""The age after which a run's Ray counts as ended if its process cannot be checked; no run lasts so long."""
+_locks: dict[Path, int] = {}
+"""The locks of this process, as file descriptors, by folder."""
 
 _GRACE_S = 2.0
 """Seconds that processes have to end by themselves after Ray has ended."""
@@ -156,33 +148,32 @@ def is_of_local_run(process: psutil.Process) -> bool:
 
 
 def tidy_up() -> None:
-    """End the processes and remove the folders of this user's killed runs; keep the logs of the last few."""
-    found = [(folder, _owner(folder)) for folder in _folders()]
-    for folder, owner in found:
-        with suppress(FileNotFoundError):  # another run is tidying up, too
-            if owner is None and _is_nobodys(folder):
-                _end(folder, keep_logs=False)
-    killed = [(owner.at, folder) for folder, owner in found if owner and (is_dead(owner) or _is_over(owner))]
-    for index, (_, folder) in enumerate(sorted(killed, reverse=True)):
-        if (folder / "r").exists():
-            _end(folder, keep_logs=True)
-        if index >= KEPT_LOGS:
-            shutil.rmtree(folder, ignore_errors=True)
+    """End the processes and remove the folders of this user's killed runs; keep the logs of the last few.
 
-
-def _is_over(owner: Holder) -> bool:
-    """Whether the owner's process has ended, also if it ran before this machine was restarted."""
-    return is_of_earlier_boot(owner) and dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(owner.at) > _OLD
-
-
-def _is_nobodys(folder: Path) -> bool:
-    """Whether a folder without an owner can go: its run never started Ray, or a power cut lost the owner's file.
-
-    A folder that is to stay has no owner either, but has Ray's files. A folder with live processes belongs to somebody.
+    A folder without a lock file is left alone: it was kept on purpose (`KEEP`), or is being made.
     """
-    age = time.time() - folder.stat().st_mtime
-    lost = (folder / _OWNER).exists() or not any(folder.iterdir())
-    return lost and age > _OLD.total_seconds() and not any(_processes(folder))
+    with ExitStack() as locks:
+        killed = []
+        for folder in _folders():
+            with suppress(OSError):  # its run lives, or another run is tidying up, too
+                locks.callback(os.close, _locked(folder, os.O_RDWR))
+                killed.append(((folder / _LOCK).stat().st_mtime, folder))
+        for index, (_, folder) in enumerate(sorted(killed, reverse=True)):
+            if (folder / "r").exists():
+                _end(folder, keep_logs=True)
+            if index >= KEPT_LOGS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(folder: Path, flags: int) -> int:
+    """Lock a folder. Raises OSError if another process holds it, or if it has no lock file."""
+    lock = os.open(folder / _LOCK, flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
@@ -207,9 +198,9 @@ def _start_or_again(env: Mapping[str, str], options: Mapping[str, Any]) -> Path:
 
 
 def _new_folder() -> Path:
-    """Make a folder for a Ray of this process, and note this process as its owner."""
+    """Make a folder for a Ray of this process, and lock it."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
-    (folder / _OWNER).write_text(json.dumps(asdict(this_holder("ray"))))
+    _locks[folder] = _locked(folder, os.O_RDWR | os.O_CREAT)
     return folder
 
 
@@ -237,14 +228,14 @@ def _end(folder: Path, *, keep_logs: bool) -> None:
             process.kill()
     _wait_for_end(left)
     if os.environ.get(KEEP):
-        (folder / _OWNER).unlink(missing_ok=True)  # so that no later run treats it as a killed run's
-        return
-    for logs in (folder / "r").glob("session_2*/logs") if keep_logs else ():
-        with suppress(OSError):
-            logs.rename(folder / "logs")
-    shutil.rmtree(folder / "r", ignore_errors=True)
-    if not keep_logs:
-        shutil.rmtree(folder, ignore_errors=True)
+        (folder / _LOCK).unlink(missing_ok=True)  # so that no later run treats it as a killed run's
+    else:
+        for logs in (folder / "r").glob("session_2*/logs") if keep_logs else ():
+            with suppress(OSError):
+                logs.rename(folder / "logs")
+        shutil.rmtree(folder / "r" if keep_logs else folder, ignore_errors=True)
+    if (lock := _locks.pop(folder, None)) is not None:
+        os.close(lock)
 
 
 def _wait_for_end(processes: list[psutil.Process]) -> None:
@@ -284,11 +275,3 @@ def _folders() -> Iterator[Path]:
             found = folder.lstat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
                 yield folder
-
-
-def _owner(folder: Path) -> Holder | None:
-    """The process that started this folder's Ray; None if that is not known."""
-    try:
-        return of_json(Holder, json.loads((folder / _OWNER).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None

@@ -33,7 +33,7 @@ from nightjar.inference.output import targets
 from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.waits import waits
+from nightjar.inference.run.waiting import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
 from nightjar.inference.validation.manifest import Manifest, read_manifest

@@ -43,16 +43,14 @@ _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, Runti
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a configured API. problem: why no run can report to it. remedy: what to do. Both are empty if one
-    can.
-
-    version: the server's version; empty for Prefect Cloud, which fits every client. date: the server's time, in HTTP's
-    form.
-    """
+    """The answer of a configured API."""
 
     version: str = ""
+    """The server's version; empty for Prefect Cloud, which fits every client."""
     date: str | None = None
+    """The server's time, as an HTTP date."""
     problem: str = ""
+    """Why no run can report to the API; empty if runs can."""
     remedy: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The process of a Prefect server that ends with this one.
+"""The process of a Prefect server that ends with this one, and what it serves.
 
 This module imports nothing of Prefect, so a command can begin the server and import Prefect meanwhile. The server's
 process is this module, run as a program. It uses the user's usual database. A run's server has only the API; that of
@@ -6,6 +6,9 @@ process is this module, run as a program. It uses the user's usual database. A r
 
 Whoever may use the API can run code as this user, so the server asks for a password. A file that only this user may
 read has it, and other processes get it by their environment.
+
+Prefect's own temporary server (`SubprocessASGIServer` of 3.8.8) does not serve: it stays when this process is killed,
+Ctrl-C ends it before the run has reported, it has no password, and it begins only after Prefect's import.
 """
 
 from __future__ import annotations
@@ -20,17 +23,33 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.garbage import collect_seldom
 from nightjar.inference.privatefiles import private_text
 
+if TYPE_CHECKING:
+    from prefect.settings.legacy import Setting
+
 USUAL_PORT = 4200
 _API = "PREFECT_API_URL"
 _ASKED, _GIVEN = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """The settings with the password that a server asks for, and with the one that a client gives."""
+
+HOSTS = ("127.0.0.1", "localhost")
+"""The host names of requests that are answered: a web page whose own name leads to this machine must not get in."""
+
+_SIGN_IN = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Sign in</title>
+<script>
+localStorage.setItem("prefect-password", btoa(decodeURIComponent(location.hash.slice(1))));
+location.replace("/deployments");
+</script>
+"""
+"""Prefect's pages keep the password so. A browser does not send what follows `#` to any server."""
 
 _KEPT_LINES = 20
 _END_S = 10.0
@@ -41,9 +60,9 @@ are cut off in the middle: then no server would start any more."""
 
 
 class OwnServer:
-    """A Prefect server of this process's own, which is not there before `begin`. Ended with the context.
+    """A Prefect server of this process's own, started by `begin` and ended with the context.
 
-    password: `name:password`, as its clients and pages must give it. answers: whether it has answered once.
+    password: `name:password`, as clients and pages must give it. answers: whether the server has answered once.
     """
 
     def __init__(self) -> None:
@@ -85,7 +104,7 @@ class OwnServer:
         threading.Thread(target=self._listen, daemon=True, name="nightjar-server-log").start()
 
     def begin_early(self) -> None:
-        """Begin before Prefect is imported, unless an API seems to be configured: only Prefect itself can tell."""
+        """Begin before Prefect is imported, unless an API seems to be configured; only Prefect itself knows."""
         if not _seems_configured():
             self.begin()
 
@@ -113,7 +132,7 @@ class OwnServer:
 
 
 def _seems_configured() -> bool:
-    """Whether Prefect's settings have an API; before they are imported, whether what has them mentions one."""
+    """Whether Prefect's settings have an API; before Prefect is imported, whether its files of settings mention one."""
     if "prefect.settings" in sys.modules:
         from prefect.settings import PREFECT_API_URL
 
@@ -201,6 +220,72 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True, name="nightjar-parent").start()
 
 
+def server_settings(port: int = 0) -> dict[Setting, Any]:
+    """Settings that an own server has besides the user's. The user's profile and environment have precedence."""
+    from prefect import settings
+
+    given = settings.get_current_settings().to_environment_variables(exclude_unset=True)
+    usual: dict[Setting, Any] = {
+        settings.PREFECT_SERVER_ANALYTICS_ENABLED: False,
+        # Runs are made ahead, because none is made while this server is down. A run that was made ahead starts late.
+        # Prefect's default is three.
+        settings.PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS: 14,
+        # The database counts the slots of concurrency limits. If the leases for them were only in memory, they would
+        # be lost with the server, and the slot of a run that was cut off would never be free again.
+        settings.PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE: "prefect.server.concurrency.lease_storage.filesystem",
+        settings.PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS: ",".join(f"http://{host}:{port}" for host in HOSTS),
+    }
+    return {setting: value for setting, value in usual.items() if setting.name not in given}
+
+
+def nights_ahead() -> int:
+    """The number of nights of a job that fall due while the own server is down and are run when it is up again."""
+    from prefect.settings import PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS as AHEAD
+
+    count: int = server_settings().get(AHEAD, AHEAD.value())
+    return count
+
+
+def serve(shared: socket.socket, *, complete: bool) -> None:
+    """Serve the Prefect API on a socket that listens, until this process is told to end.
+
+    complete: as in `OwnServer.begin`.
+    """
+    from prefect.settings import temporary_settings
+
+    with temporary_settings(server_settings(shared.getsockname()[1])):
+        # Imported with these settings.
+        import uvicorn
+        from prefect.server.api.server import create_app
+        from prefect.server.services.perpetual_services import get_perpetual_services
+        from prefect.server.services.repossessor import monitor_expired_leases
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.responses import HTMLResponse
+        from starlette.routing import Route
+
+        for service in get_perpetual_services():
+            # A run's server, too, frees the slots of runs that were killed: there may never be another one.
+            service.run_in_ephemeral |= service.function is monitor_expired_leases
+        app = create_app(ephemeral=not complete, final=True)
+        app.router.routes.insert(0, Route("/sign-in", lambda _: HTMLResponse(_SIGN_IN)))
+        # Around the application, and not in it: Prefect's services (automations, say) ask the application itself, as
+        # the host `prefect-in-memory`.
+        guarded = TrustedHostMiddleware(app, allowed_hosts=[*HOSTS], www_redirect=False)
+        _close_database()
+        uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="on")).run(sockets=[shared])
+
+
+def _close_database() -> None:
+    """Let only this user read the database, which has logs and parameters, and what this process writes from now on."""
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+
+    os.umask(0o077)
+    kind, _, file = str(PREFECT_API_DATABASE_CONNECTION_URL.value()).partition("?")[0].partition(":///")
+    for end in ("", "-wal", "-shm") if kind.startswith("sqlite") and file else ():
+        with suppress(FileNotFoundError):
+            Path(f"{file}{end}").chmod(0o600)
+
+
 def main() -> None:
     """Serve the Prefect API until the parent process ends.
 
@@ -209,8 +294,6 @@ def main() -> None:
     shared, parent, complete = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), "complete" in sys.argv[3:]
     end_with(parent)
     collect_seldom()
-    from nightjar.flows.prefect_api.application import serve
-
     serve(shared, complete=complete)
 
 

@@ -41,10 +41,11 @@ _OWN_INSTEAD = (
 
 @dataclass(frozen=True)
 class PrefectApi:
-    """The API that runs report to. server: the own one that ends with this command; None if another is configured."""
+    """The API that runs report to."""
 
     url: str
     server: OwnServer | None = None
+    """The server of this command's own, which ends with it; None if another API is configured."""
 
     @property
     def own(self) -> bool:
@@ -67,7 +68,13 @@ class PrefectApi:
         began = time.monotonic()
         # One client for all requests, without certificates: reading these takes longer than a request.
         with httpx.Client(timeout=5, verify=False) as client:
-            while problem := self._problem(client):
+            while True:
+                try:
+                    if client.get(f"{self.url}/health").status_code == httpx.codes.OK:
+                        break
+                    problem = "it answered, but not as a Prefect API"
+                except httpx.HTTPError as error:
+                    problem = str(error)
                 self.check_alive()
                 if time.monotonic() - began > START_S:
                     raise ClusterError(
@@ -76,16 +83,6 @@ class PrefectApi:
                     )
                 time.sleep(_POLL_S)
         self.server.answers = True
-
-    def _problem(self, client: httpx.Client) -> str:
-        """Why the own server does not answer; '' if it does. This is the cheapest request, because it is repeated
-        often.
-        """
-        try:
-            answer = client.get(f"{self.url}/health")
-        except httpx.HTTPError as error:
-            return str(error)
-        return "" if answer.status_code == httpx.codes.OK else "it answered, but not as a Prefect API"
 
 
 def start_api(server: OwnServer | None = None, *, complete: bool = False) -> PrefectApi:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
 
 import httpx
 import yaml
@@ -20,14 +19,10 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.types.entrypoint import EntrypointType
-from prefect.utilities.urls import url_for
 
-from nightjar.flows.nightly import nightly
-from nightjar.flows.pages.addresses import of_job
+from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.escaping import code
 from nightjar.flows.prefect_api.api import api_url
-from nightjar.flows.serving.lookup import Served
-from nightjar.flows.serving.runner import PatientRunner
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job.file import load_job
@@ -43,10 +38,11 @@ _PAGE = 200
 
 @dataclass(frozen=True)
 class Deployed:
-    """What was done with one deployment. what: created, updated, or paused (its job file is gone)."""
+    """A deployment that was changed."""
 
     name: str
     what: str
+    """`created`, `updated`, or `paused` (its job file is gone)."""
     schedule: str
 
 
@@ -156,7 +152,7 @@ def _git_revision(folder: Path) -> str | None:
 
 
 @contextmanager
-def _api() -> Iterator[SyncPrefectClient]:
+def answering_api() -> Iterator[SyncPrefectClient]:
     """A client whose failures become one sentence. Changes made before a failure stay; repeating them does no harm."""
     try:
         with get_client(sync_client=True) as client:
@@ -179,14 +175,14 @@ def deploy(folder: str, pool: str, ray: str | None = None, engine: str = RAY) ->
     """
     check_name(engine)
     jobs = find_jobs(folder)
-    with _api() as client:
+    with answering_api() as client:
         _ensure_pool(client, pool)
-        known = {deployment.name: deployment for deployment in _known(client)}
+        known = {deployment.name: deployment for deployment in known_deployments(client)}
         made = [
             as_deployment(path, job, known.get(job.name), ray=ray, engine=engine, pool=pool)
             for path, job in jobs.items()
         ]
-        gone = _gone(folder, jobs, known)
+        gone = without_job(folder, jobs, known)
         if not made and not gone:
             raise none_found(folder)
         for deployment in made:
@@ -194,7 +190,7 @@ def deploy(folder: str, pool: str, ray: str | None = None, engine: str = RAY) ->
         done = [
             Deployed(job.name, "updated" if job.name in known else "created", schedule_of(job)) for job in jobs.values()
         ]
-        return done + _pause(client, gone)
+        return done + pause(client, gone)
 
 
 def _ensure_pool(client: SyncPrefectClient, name: str) -> None:
@@ -204,7 +200,7 @@ def _ensure_pool(client: SyncPrefectClient, name: str) -> None:
         client.create_work_pool(WorkPoolCreate(name=name, type="process"))
 
 
-def _known(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
+def known_deployments(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
     """The deployments of the flow, read page by page."""
     offset = 0
     while True:
@@ -222,7 +218,7 @@ def schedule_of(job: Job) -> str:
     return f"{job.schedule.cron} ({job.schedule.timezone})" if job.schedule else "no schedule"
 
 
-def _gone(folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse]) -> list[DeploymentResponse]:
+def without_job(folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse]) -> list[DeploymentResponse]:
     """Deployments made from this folder whose job does not exist any more."""
     root, names = Path(folder).absolute(), {job.name for job in jobs.values()}
 
@@ -235,52 +231,9 @@ def _gone(folder: str, jobs: dict[str, Job], known: dict[str, DeploymentResponse
     return [deployment for deployment in known.values() if is_gone(deployment)]
 
 
-def _pause(client: SyncPrefectClient, gone: list[DeploymentResponse]) -> list[Deployed]:
+def pause(client: SyncPrefectClient, gone: list[DeploymentResponse]) -> list[Deployed]:
     for deployment in gone:
         # A deployment that a person paused gets no tag, so that it is not resumed when its file is back.
         if not deployment.paused:
             client.update_deployment(deployment.id, DeploymentUpdate(paused=True, tags=[*deployment.tags, GONE]))
     return [Deployed(each.name, "paused", f"{each.parameters.get('job')} has no such job any more") for each in gone]
-
-
-def serve(
-    jobs: dict[str, Job],
-    folder: str,
-    ray: str | None = None,
-    engine: str = RAY,
-    limit: int | None = None,
-    over: Callable[[], None] = lambda: None,
-    *,
-    reports: str,
-) -> tuple[PatientRunner, list[Served], list[Deployed]]:
-    """Deploy the jobs of a folder. Returns their runner, the jobs as they are served, and the deployments that were
-    paused because their jobs are gone.
-
-    limit: the number of runs at a time. over: raises if Prefect's API will not come back. reports: the address of the
-    pages of all jobs.
-
-    Raises:
-        JobError: A job file elsewhere has the same name.
-        ClusterError: Prefect's API refused or failed.
-    """
-    with _api() as client:
-        known = {deployment.name: deployment for deployment in _known(client)}
-        made = [
-            as_deployment(
-                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{of_job(job.name)}"
-            )
-            for path, job in jobs.items()
-        ]
-        # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
-        runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
-        served = [
-            Served(job.name, path, schedule_of(job), url_for("deployment", obj_id=_added(runner, deployment)) or "")
-            for (path, job), deployment in zip(jobs.items(), made, strict=True)
-        ]
-        return runner, served, _pause(client, _gone(folder, jobs, known))
-
-
-def _added(runner: PatientRunner, deployment: RunnerDeployment) -> UUID:
-    made = runner.add_deployment(deployment)
-    assert isinstance(made, UUID)  # where an event loop runs, it would be something to await
-    return made

@@ -1,12 +1,10 @@
-"""What the pages of served jobs show, read anew from the storage of each job. Nothing is written."""
+"""The content of the pages of served jobs, read anew from the storage of each job. Nothing is written."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from nightjar.flows.pages import addresses
@@ -29,7 +27,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
-from nightjar.inference.storage.protocol import Storage
 
 _SHOWN, _LOOKED_AT = 5, 12
 """The nights of a job on the page of all jobs; and the most runs that are read to find them, as some are no nights."""
@@ -37,17 +34,18 @@ _SHOWN, _LOOKED_AT = 5, 12
 _DAYS, _MORE_DAYS = 7, 31
 """Where each night has an output of its own, the days that are looked at: for the page of all jobs, and for a job's."""
 
-_SIDE_BY_SIDE = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A job that is served. path: of its file. schedule: in words. deployment: the address of its page in Prefect."""
+    """A job that is served."""
 
     name: str
     path: str
+    """The path of its file."""
     schedule: str = ""
+    """In words."""
     deployment: str = ""
+    """The address of its page in Prefect."""
 
     @property
     def page(self) -> str:
@@ -56,7 +54,7 @@ class Served:
 
     @property
     def shown(self) -> ShownJob:
-        """What is known of it without looking."""
+        """The job without its nights."""
         return ShownJob(
             name=self.name, path=self.path, page=self.page, deployment=self.deployment, schedule=self.schedule
         )
@@ -142,14 +140,8 @@ def _lines(job: Job, days: int, most: int) -> list[RunLine]:
     today = job.date_of(dt.datetime.now(dt.UTC))
     back = range(days if is_dated(job.output.uri) else 1)
     places = dict.fromkeys(job.at(today - dt.timedelta(day)).output.uri for day in back)
-    storage: Storage = storage_of(job.at(today))
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        found = pool.map(partial(_listed, storage, job.name, most), places)
-        return [line for lines in found for line in lines]
-
-
-def _listed(storage: Storage, name: str, most: int, output: str) -> list[RunLine]:
-    return list_runs(storage, output, name, most)
+    storage = storage_of(job.at(today))
+    return [line for place in places for line in list_runs(storage, place, job.name, most)]
 
 
 def _place(job: Job, date: str) -> str:
@@ -158,9 +150,9 @@ def _place(job: Job, date: str) -> str:
 
 
 def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, Any]:
-    """What its tables do not show of what is published, and the command that mends it; nothing if no command can.
+    """The publications that the job's tables do not show, and the command that commits them; empty if no command can.
 
-    lines: its runs, the latest first. Where nights have an output each, that of the latest one counts.
+    lines: the job's runs, the latest first. If each night has an output of its own, that of the latest one counts.
     """
     date = next((line.date for line in lines if line.date), "")
     if not job.output.tables or not date:
@@ -183,7 +175,7 @@ def _report_of(served: Served, job: Job, line: RunLine) -> str:
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
-    """What a person can do about a run."""
+    """The commands that a person can type about a run, by what they do."""
     if line.standing.state == UNREADABLE:  # its request may not be made, and nothing is advised
         return {}
     place = _place(job, line.date) or None

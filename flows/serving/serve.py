@@ -4,27 +4,156 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
+import httpx
+from prefect.client.orchestration import PrefectClient
+from prefect.context import AsyncClientContext, ContextModel
+from prefect.deployments.runner import RunnerDeployment
+from prefect.logging import get_logger
 from prefect.runner import Runner
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
+from prefect.utilities.urls import url_for
 from rich.console import Console
 
+from nightjar.flows.flow_call import SERVED
 from nightjar.flows.pages import addresses
-from nightjar.flows.parameters import SERVED
-from nightjar.flows.prefect_api.api import without_user
-from nightjar.flows.prefect_api.application import nights_ahead
-from nightjar.flows.prefect_api.ownserver import password_file, passwords
+from nightjar.flows.prefect_api.api import is_away, without_user
+from nightjar.flows.prefect_api.ownserver import nights_ahead, password_file, passwords
 from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
-from nightjar.flows.serving.deploy import find_jobs, none_found, serve
-from nightjar.flows.serving.siteprocess import LOCAL, Place, pages_of, place
+from nightjar.flows.serving.deploy import (
+    TAG,
+    Deployed,
+    answering_api,
+    as_deployment,
+    find_jobs,
+    known_deployments,
+    none_found,
+    pause,
+    schedule_of,
+    without_job,
+)
+from nightjar.flows.serving.lookup import Served
+from nightjar.flows.serving.site import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
+from nightjar.inference.job.model import Job
+
+_ASK_S = 10.0
+"""Seconds between two requests to an API that is away."""
+
+_POLL = "/deployments/get_scheduled_flow_runs"
+"""The path of the request for due runs. Its error ends the runner; any other request's error is only logged."""
+
+_log = get_logger("runner")
+_observer_log = get_logger("FlowRunCancellingObserver")
+"""Where Prefect says that its connection for cancellations was lost, and that it polls from then on."""
+
+
+class PatientRunner(Runner):
+    """Prefect's runner, which outlives an absence of its API. over: raises when the API will not come back.
+
+    With Prefect's own client the runner and its runs would end after three polls without an answer.
+    """
+
+    def __init__(self, over: Callable[[], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._patience = _Patience(over)
+        self._serving: asyncio.Task[Any] | None = None
+
+    async def start(self, run_once: bool = False, webserver: bool | None = None) -> None:
+        self._serving = asyncio.current_task()
+        brief = _Brief(self._patience)
+        _observer_log.addFilter(brief)
+        try:
+            async with _Client(_PatientClient(self._patience)):
+                await super().start(run_once, webserver)
+        finally:
+            _observer_log.removeFilter(brief)
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        self._patience.ends = True
+        await super().__aexit__(*exc_info)
+
+    def handle_sigterm(self, *_: Any, **__: Any) -> None:
+        """Stop as for Ctrl-C: cancel what `start` does, which then stops everything in order; once.
+
+        An error raised here would come up wherever the loop happens to be. Prefect's own handler awaits nothing.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert self._serving is not None
+        self._serving.get_loop().call_soon_threadsafe(self._serving.cancel)
+
+
+class _Patience:
+    """Logs once that the API is away, and once that it is back. ends: the runner stops, and waits for no API."""
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self.ends = False
+        self._over, self._away = over, False
+
+    def away(self, error: httpx.HTTPError, path: str) -> None:
+        if path == _POLL:
+            self._over()
+        if not self._away:
+            _log.warning("Prefect's API is away, asking again until it is back: %s", error or type(error).__name__)
+        self._away = True
+
+    def back(self) -> None:
+        if self._away:
+            _log.warning("Prefect's API is back")
+        self._away = False
+
+
+class _Brief(logging.Filter):
+    """Makes one line of a lost connection, where Prefect logs a traceback; drops it once the runner ends."""
+
+    def __init__(self, patience: _Patience) -> None:
+        super().__init__()
+        self._patience = patience
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and (error := record.exc_info[1]):
+            record.msg, record.args = f"{record.getMessage()} ({str(error) or type(error).__name__})", ()
+            record.exc_info = None
+        return not self._patience.ends
+
+
+class _PatientClient(PrefectClient):
+    """Prefect's client, whose requests are repeated until the API answers."""
+
+    def __init__(self, patience: _Patience) -> None:
+        api, key, password = PREFECT_API_URL.value(), PREFECT_API_KEY.value(), PREFECT_API_AUTH_STRING.value()
+        super().__init__(api, api_key=key, auth_string=password)
+        self._patience = patience
+
+    async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
+        while True:
+            try:
+                answer = await super().request(method, path, *args, **kwargs)
+            except httpx.HTTPError as error:
+                if not is_away(error) or self._patience.ends:
+                    raise
+                self._patience.away(error, path)
+            else:
+                self._patience.back()
+                return answer
+            await asyncio.sleep(_ASK_S)
+
+
+class _Client(AsyncClientContext):
+    """A context in which Prefect uses this client wherever it needs one."""
+
+    def __init__(self, client: PrefectClient) -> None:
+        ContextModel.__init__(self, client=client)  # AsyncClientContext's would make a client of its own
 
 
 def serve_until_ended(
@@ -55,10 +184,10 @@ def serve_until_ended(
         api = start_api(complete=True)
         with reporting_to(api, verbose=True) as reporting:
             reporting.wait()
-            runner, served, paused = serve(jobs, folder, ray, engine, limit, api.check_alive, reports=reports.address)
+            runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, reports.address)
             base = os.environ.get(addresses.BASE) or reports.address  # where people reach the reports
             runs = {addresses.BASE: base, SERVED: json.dumps(list(jobs))}
-            with pages_of(served, reports, api.url, tell), environment(runs):
+            with pages_of(served, reports), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
                 said += _addresses(api, reports, console.is_terminal)
@@ -70,8 +199,50 @@ def serve_until_ended(
             tell(_ended(api.own))
 
 
+def _deployed(
+    jobs: dict[str, Job],
+    folder: str,
+    ray: str | None,
+    engine: str,
+    limit: int | None,
+    over: Callable[[], None],
+    reports: str,
+) -> tuple[PatientRunner, list[Served], list[Deployed]]:
+    """Deploy the jobs of a folder. Returns their runner, the jobs as they are served, and the deployments that were
+    paused because their jobs are gone.
+
+    limit: the number of runs at a time. over: raises if Prefect's API will not come back. reports: the address of the
+    pages of all jobs.
+
+    Raises:
+        JobError: A job file elsewhere has the same name.
+        ClusterError: Prefect's API refused or failed.
+    """
+    with answering_api() as client:
+        known = {deployment.name: deployment for deployment in known_deployments(client)}
+        made = [
+            as_deployment(
+                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{addresses.of_job(job.name)}"
+            )
+            for path, job in jobs.items()
+        ]
+        # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
+        runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
+        served = [
+            Served(job.name, path, schedule_of(job), url_for("deployment", obj_id=_added(runner, deployment)) or "")
+            for (path, job), deployment in zip(jobs.items(), made, strict=True)
+        ]
+        return runner, served, pause(client, without_job(folder, jobs, known))
+
+
+def _added(runner: PatientRunner, deployment: RunnerDeployment) -> UUID:
+    made = runner.add_deployment(deployment)
+    assert isinstance(made, UUID)  # where an event loop runs, it would be something to await
+    return made
+
+
 def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], object]) -> None:
-    """Tell what is served, and run what falls due."""
+    """Print what is served, and run the nights that fall due."""
     try:
         # SIGTERM cancels the runner, but only once it has started. Until then it is as Ctrl-C.
         with suppress(KeyboardInterrupt, asyncio.CancelledError):
@@ -89,7 +260,7 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
 
 
 def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
-    """Where the pages are. private: a person reads this, and no log has it: then the addresses sign in."""
+    """The lines with the addresses of the pages. private: on a terminal, where the addresses may sign in."""
     pages, ends = f"{without_user(api.url).removesuffix('/api')}/deployments", ""
     if api.server is not None:
         ends = "; this server ends with this command, its records stay"
@@ -119,7 +290,7 @@ def unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -
 
 
 def _ended(own: bool) -> str:
-    """A message on what happens to later nights. Prefect's server makes their runs ahead, but only while it is up."""
+    """The last line: what happens to later nights. Prefect's server makes their runs ahead, but only while it is up."""
     if not own:
         return (
             "stopped serving; schedules stay; runs that fall due while Prefect is up start when something serves again"

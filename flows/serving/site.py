@@ -2,7 +2,7 @@
 
 They can only be read. A run is looked up by the name of its job and its own name, in the output that the job's file
 names: no address is a path. Each page is made anew, because a night may be rolled back or its process killed at any
-time, and nothing keeps a copy.
+time, and nothing keeps a copy. A thread of `nightjar serve` serves them; the nights run in processes of their own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import asyncio
 import base64
 import hmac
 import logging
-import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+import socket
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import ip_address
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -30,16 +35,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar.flows.pages.report.index import ShownJob, index_page, problem_page
 from nightjar.flows.prefect_api.api import home, run_pages
+from nightjar.flows.prefect_api.ownserver import passwords
 from nightjar.flows.serving.lookup import Served, kept_report, newest, nights_page, report_page
-from nightjar.inference.errors import NightjarError
+from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
 """The longest time in seconds that the page of all jobs, and a page of one job, wait for the storage of a job."""
 
-_LATE_S = 60.0
-"""The longest time in seconds for which an answer that came too late is kept for the next one who asks."""
+USUAL_PORT = 4201
+LOCAL = "127.0.0.1"
 
-_MORE_THREADS = 8
+_END_S = 5.0
+"""Seconds that requests have to end when serving ends."""
 
 _HEADERS = {
     # What reports need, and no more: their style and plots are in the page.
@@ -61,9 +68,76 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the pages are."""
+
+    shared: socket.socket
+    """The socket that listens."""
+    host: str
+    """The host as the command named it."""
+
+    @property
+    def address(self) -> str:
+        """The address for a browser."""
+        name = socket.gethostname() if ip_address(self.shared.getsockname()[0]).is_unspecified else self.host
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.shared.getsockname()[1]}"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host names of requests that are answered; on a loopback address, only this machine's."""
+        if ip_address(self.shared.getsockname()[0]).is_loopback:
+            return (LOCAL, "localhost", "[::1]", "::1", self.host)
+        return ("*",)
+
+
+@contextmanager
+def place(host: str, port: int | None) -> Iterator[Place]:
+    """Listen. port: None for the usual one or, if that is taken, any other.
+
+    Raises:
+        ClusterError: This machine has no such host, or the port is taken.
+    """
+    try:
+        shared = _listening(host, port)
+    except OSError as error:
+        named = f"--reports-host {host}" + (f" --reports-port {port}" if port else "")
+        raise ClusterError(f"{named}: no pages can be served there: {error}; choose another one") from error
+    with shared:
+        yield Place(shared, host)
+
+
+def _listening(host: str, port: int | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, USUAL_PORT if port is None else port), family=family)
+    except OSError:
+        if port is not None:
+            raise
+        return socket.create_server((host, 0), family=family)
+
+
+@contextmanager
+def pages_of(served: Sequence[Served], at: Place) -> Iterator[None]:
+    """Serve the pages of these jobs in this context."""
+    app = site(served, at.hosts, passwords()["Reports"])
+    config = uvicorn.Config(app, log_level="error", lifespan="off", server_header=False, timeout_graceful_shutdown=3)
+    server = uvicorn.Server(config)
+    # A daemon, as a storage that does not answer must not hold up the end.
+    thread = threading.Thread(
+        target=copy_context().run, args=(server.run, [at.shared]), daemon=True, name="nightjar-pages"
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(_END_S)
+
+
 def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience_s: float = _JOB_S) -> ASGIApp:
-    """The pages of these jobs. hosts: names by which they may be asked for; `*` for any. password: `name:password` of
-    who may see them. patience_s: for the storage of each job.
+    """The pages of these jobs. hosts: the host names of requests that are answered; `*` for any. password: as
+    `name:password`. patience_s: the longest wait for the storage of a job.
     """
     pages = _Pages(served, patience_s)
     routes = [
@@ -112,18 +186,18 @@ class _Pages:
     def __init__(self, served: Sequence[Served], patience_s: float) -> None:
         self._served = {each.name: each for each in served}
         self._patience_s = patience_s
-        self._looks = _Looks(len(self._served) + _MORE_THREADS)
+        self._going: dict[Hashable, Future[Any]] = {}
 
     async def jobs(self, _: Request) -> Response:
         found = await asyncio.gather(*map(self._newest, self._served.values()))
         asked = [job.last.line.flow_run for job in found if job.last]
-        runs = await self._looks.at(("runs", *asked), partial(run_pages, asked), _PAGE_S)
+        runs = await self._look(("runs", *asked), partial(run_pages, asked), _PAGE_S)
         return HTMLResponse(index_page(found, home(), runs))
 
     async def _newest(self, served: Served) -> ShownJob:
         """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""
         try:
-            return await self._looks.at(("newest", served.name), partial(newest, served), self._patience_s)
+            return await self._look(("newest", served.name), partial(newest, served), self._patience_s)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others are shown
             return replace(served.shown, problem=_said(error, served))
 
@@ -153,47 +227,43 @@ class _Pages:
             return _problem(404, "No such job", "No job of this name is served here.", around)
         key = (request.url.path, request.url.query)
         try:
-            page = await self._looks.at(key, partial(make, served), max(_PAGE_S, self._patience_s))
+            page = await self._look(key, partial(make, served), max(_PAGE_S, self._patience_s))
         except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
             return _problem(503, "This page cannot be shown now", _said(error, served), {**around, **instead})
         if page is None:
             return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun, or left.", around)
         return HTMLResponse(page)
 
-
-class _Looks:
-    """Looks at storage in threads, at each thing once at a time: storage that hangs holds one thread."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="nightjar-look")
-        self._going: dict[Hashable, tuple[float, Future[object]]] = {}
-
-    async def at(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
-        """What the look finds; an earlier one at the same thing that has not been told yet, if there is one.
+    async def _look(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
+        """Look at storage in a thread. A look at the same key that goes on is joined: storage that hangs holds one
+        thread.
 
         Raises:
-            TimeoutError: It has not ended in this time. It goes on, for the next one who asks.
+            TimeoutError: The look has not ended in this time. It goes on.
         """
-        self._forget()
-        if key not in self._going:
-            self._going[key] = (time.monotonic(), self._pool.submit(look))
-        going = self._going[key]
-        try:
-            found = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(going[1])), patience_s)
-        finally:
-            if going[1].done() and self._going.get(key) is going:
-                del self._going[key]
-        return found  # type: ignore[return-value]
+        if (going := self._going.get(key)) is None:
+            self._going[key] = going = _begun(look)
+            going.add_done_callback(lambda _: self._going.pop(key, None))
+        found: T = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(going)), patience_s)
+        return found
 
-    def _forget(self) -> None:
-        """Drop what was found too late, and is too old now."""
-        late = time.monotonic() - _LATE_S
-        for key in [key for key, (began, future) in self._going.items() if future.done() and began < late]:
-            del self._going[key]
+
+def _begun(look: Callable[[], T]) -> Future[T]:
+    """Begin to look, in a daemon thread that knows Prefect's settings of this context."""
+    found = Future[T]()
+
+    def work() -> None:
+        try:
+            found.set_result(look())
+        except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
+            found.set_exception(error)
+
+    threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="nightjar-look").start()
+    return found
 
 
 def _named(request: Request) -> tuple[str, str | None]:
-    """The run that is asked for: its name, and the date of its output."""
+    """The run in the address: its name, and the date of its output."""
     return request.path_params["run"], request.query_params.get("date")
 
 

@@ -23,7 +23,7 @@ from nightjar.inference.output.nights import late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
-from nightjar.inference.run.waits import waits
+from nightjar.inference.run.waiting import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import marked, overruled

@@ -87,12 +87,6 @@ def is_dead(writer: Holder) -> bool:
         return False
 
 
-def is_of_earlier_boot(writer: Holder) -> bool:
-    """Whether the holder ran before this machine's last start, or on another machine of the same name."""
-    (name, boot, *_), (here, now, *_) = (f"{host}/".split("/") for host in (writer.host, _host()))
-    return name == here and boot != now
-
-
 def has_ended(process: psutil.Process) -> bool:
     """Whether a process has ended; a zombie, which nobody has waited for, counts as ended."""
     try:

@@ -1,4 +1,4 @@
-"""A person's answer to what gates ask. It is kept in the ledger, and a yes publishes at once; nothing is scored."""
+"""A person's answer to gates that ask: the ledger keeps it, and a yes publishes at once. Nothing is scored."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from nightjar.inference.run.validating import verdict_of
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of a question. publication: None after a no."""
+    """A question with its answer, carried out."""
 
     question: Question
     decision: Decision
     scored: Scored
     verdict: Verdict
     publication: Publication | None
+    """None after a no."""
 
 
 def asked(request: RunRequest) -> Question | None:
-    """What the newest revision of a run asks, or asked until it was answered; None if nothing."""
+    """The question of a run's newest revision, answered or not; None if it has none."""
     newest = revs.newest_revision(request.storage, request.run_uri)
     return newest.state.question if newest else None
 
 
 def waits(request: RunRequest) -> Question | None:
-    """The question for whose answer a run waits; None if it waits for none."""
+    """The open question of a run's newest revision; None if there is none, or if its deadline has passed."""
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest is None or (question := newest.state.question) is None:
         return None
@@ -87,10 +88,7 @@ def answer(
 
 
 def carried_out(request: RunRequest) -> Answered | None:
-    """What became of a question that was answered before; a yes that was not carried out is carried out now.
-
-    None if nothing was asked, or nobody has answered.
-    """
+    """The question that was answered before; an unfinished yes is carried out now. None without an answer."""
     newest, _ = _newest(request)
     if newest is None or (question := newest.state.question) is None or (given := newest.state.decision) is None:
         return None
@@ -109,7 +107,7 @@ def _newest(request: RunRequest) -> tuple[revs.Revision | None, bool]:
 
 
 def _as_it_is(request: RunRequest, newest: revs.Revision, question: Question, given: Decision) -> Answered:
-    """What became of a question that was answered, and whose answer was carried out."""
+    """The question, whose answer was carried out before."""
     entry, shown = question.published, newest.state.published
     verdict = verdict_of(request, entry, newest.state.epoch)
     scored = _scored(newest.state, newest.number)

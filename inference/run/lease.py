@@ -20,12 +20,13 @@ from nightjar.inference.storage.protocol import Storage
 def leased(
     request: RunRequest, uri: str, task: str, *, keep: bool, after: int | None = None, seen: Revision | None = None
 ) -> Iterator[LedgerWriter]:
-    """Hold this step's lease. keep: the next step of the same flow run follows, so others must not write in between.
+    """Hold the lease of a revision's ledger for this step.
 
-    If the run ends with this step, the reason is kept: an error, an interruption, that it is not to be published, or
-    that it asks a person first.
-    after: the epoch of this flow run's previous step; nobody else may have written since. seen: the revision, if it was
-    read already; its ledger and state are continued from there.
+    If the run ends with this step, the ledger gets the reason: an error, an interruption, no publication wanted, or a
+    question to a person.
+
+    keep: the next step of the same flow run follows, so nobody else may write in between. after: the epoch of this flow
+    run's previous step; nobody else may have written since. seen: the revision, if it was read already.
     """
     writer = open_epoch(
         request.storage,
@@ -59,15 +60,15 @@ def _check_succession(request: RunRequest, state: State, after: int | None) -> N
 
 
 def taken_over(other: Holder) -> Held:
-    """The error for a command that another one has replaced."""
+    """The error of a command that another one has replaced."""
     return Held(f"this run was taken over by {other} while this command stood still; it changes nothing more")
 
 
 class Succession:
-    """Tells whether another flow run has followed this one, for a command that waits for a step that may never answer.
+    """Detects that another flow run has followed this one, for a command whose step may never answer.
 
-    Make it before the first step begins. It continues reading where it stopped, revision by revision, and keeps only
-    two facts of the ledgers, however long these are.
+    Make it before the first step begins. It reads on where it stopped, revision by revision, and keeps only two facts
+    of the ledgers, however long these are.
     """
 
     def __init__(self, storage: Storage, run_uri: str, flow_run: str) -> None:
@@ -85,16 +86,13 @@ class Succession:
         While the storage is away, the last answer is returned.
         """
         with suppress(StorageError):
-            self._read_on()
-        return self._successor
-
-    def _read_on(self) -> None:
-        newest = newest_number(self._storage, self._run_uri)
-        self._read_revision()
-        # A revision may be finished or left, and the next one begun, between two calls.
-        while self._revision < newest:
-            self._revision, self._segment = self._revision + 1, 0
+            newest = newest_number(self._storage, self._run_uri)
             self._read_revision()
+            # A revision may be finished or left, and the next one begun, between two calls.
+            while self._revision < newest:
+                self._revision, self._segment = self._revision + 1, 0
+                self._read_revision()
+        return self._successor
 
     def _read_revision(self) -> None:
         ledger = Ledger(self._storage, revision_uri(self._run_uri, self._revision))
@@ -102,9 +100,6 @@ class Succession:
             self._segment = segment.number
             for line in segment.lines:
                 if isinstance(line, Opened):
-                    self._opened(line.writer)
-
-    def _opened(self, writer: Holder) -> None:
-        ours = writer.flow_run == self._flow_run
-        self._ours |= ours
-        self._successor = writer if self._ours and not ours else None
+                    ours = line.writer.flow_run == self._flow_run
+                    self._ours |= ours
+                    self._successor = line.writer if self._ours and not ours else None

@@ -1,4 +1,4 @@
-"""The seam of the listeners, which are told about a run while it goes on. A listener does not know how it is scored."""
+"""The seam of the listeners: they get a run's progress and events as they happen, and do not know the engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Listeners:
     """All listeners. If one raises, this is logged once, and it is not called any more; the run goes on."""
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
-        self._told = list(listeners)
+        self._listeners = list(listeners)
 
     def progress(self, progress: Progress) -> None:
         """As of `Listener`."""
@@ -42,10 +42,10 @@ class Listeners:
             self._tell(lambda each: each.events(events))
 
     def _tell(self, tell: Callable[[Listener], None]) -> None:
-        for each in tuple(self._told):
+        for each in tuple(self._listeners):
             try:
                 tell(each)
             except Exception as error:  # noqa: BLE001 (whatever it is, it must not cost the run)
-                self._told.remove(each)
+                self._listeners.remove(each)
                 said = f"{type(error).__name__}: {clip(str(error))}"
-                _log.warning("the listener %s failed and is not told any more: %s", type(each).__name__, said)
+                _log.warning("the listener %s failed and is not called any more: %s", type(each).__name__, said)

@@ -1,18 +1,26 @@
-"""Waits until tonight's input is there. It looks now and then, and holds no cluster meanwhile."""
+"""Waits until tonight's input is there, without a cluster; and keeps what a run waits for beside its revisions, for
+`nightjar status`.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
-from nightjar.inference.errors import GateFailed, Missing, Transient
+from nightjar.inference.errors import GateFailed, JobError, Missing, StorageError, Transient
 from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder
 from nightjar.inference.input.lists import exists
 from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.ledger.endings import utc
+from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead, this_holder
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import GateResult
 
@@ -25,24 +33,25 @@ _SAID_EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What a run waits for. what: in words, with its location. there: what was found so far. waited_s: seconds so
-    far.
-    """
+    """Input that a run waits for."""
 
     wait: Wait
     what: str
+    """The input in words, with its location."""
     there: str
+    """In words, the part of it that is there."""
     waited_s: float = 0.0
+    """Seconds since the wait began."""
 
     @property
     def sentence(self) -> str:
-        """For a person who watches."""
+        """One line for the terminal, the log and the run's page."""
         since = f", for {self.waited_s / 60:.0f} min so far" if self.waited_s >= _SAID_EVERY_S else ""
         return f"waiting for {self.what} ({self.there}), at most {self.wait.for_}{since}"
 
 
 def awaited(storage: Storage, job: Job) -> Awaited | None:
-    """What the job waits for; None if it does not wait, or if the input is there."""
+    """The input that the job waits for; None if it does not wait, or if the input is there."""
     if job.input.wait is None:
         return None
     if (listed := job.input.list_) and not exists(storage, listed):
@@ -68,10 +77,9 @@ def await_input(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return when the input is there. Returns whether the run had to wait.
+    """Wait until the input is there. Returns whether the run had to wait.
 
-    tell: called with what the run waits for: at first, when more has come, and every ten minutes. patient: False to
-    look only once.
+    tell: called at first, when more input has come, and every ten minutes. patient: False to look only once.
 
     Raises:
         GateFailed: The input did not come in time.
@@ -129,3 +137,102 @@ def _files(storage: Storage, job: Job) -> int:
 
 def _counted(files: int) -> str:
     return f"{files:,} file{'' if files == 1 else 's'} there"
+
+
+_FOLDER = "waits"
+
+SIGN_S = 60.0
+"""Seconds between two signs of life of a process that waits: a wait for a slot may take the whole night."""
+
+SILENT_S = 600.0
+"""Seconds without a sign of life after which a process on another machine is silent; clocks may differ by minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A wait of a process before its run goes on: a file beside the run's revisions."""
+
+    job: str
+    sentence: str
+    """What it waits for."""
+    holder: Holder
+    """The process, and since when it waits."""
+    seen: str = field(default="", metadata=SELDOM)
+    """The process's last sign of life, in UTC, as ISO 8601."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether the process, on another machine, gives no sign of life."""
+        return bool(self.seen) and not can_be_asked(self.holder) and self.seen < utc(-SILENT_S / 3600)
+
+    def __str__(self) -> str:
+        gone = (
+            f"; no sign of life of it since {self.seen}: it is gone, or does not reach the output"
+            if self.silent
+            else ""
+        )
+        return f"{self.sentence} ({self.holder}){gone}"
+
+
+@contextmanager
+def keeping(request: RunRequest, sign_s: float = SIGN_S) -> Iterator[Callable[[str], None]]:
+    """Keep the last sentence given to the yielded function in a file, until the end of the block.
+
+    sign_s: the seconds between two signs of life. Does nothing if the output belongs to another job, or if the storage
+    is away.
+    """
+    kept = _Kept(request, sign_s)
+    try:
+        yield kept.keep
+    finally:
+        kept.end()
+
+
+class _Kept:
+    """The file of one process that waits, and the thread that gives its signs of life."""
+
+    def __init__(self, request: RunRequest, sign_s: float) -> None:
+        self._request = request
+        self._holder = this_holder("waits", request.flow_run, request.engine)
+        self._uri = join(request.run_uri, _FOLDER, f"{self._holder.nonce}.json")
+        self._sentence = ""
+        self._writing = threading.Lock()
+        self._over = threading.Event()
+        self._signs = threading.Thread(target=self._give_signs, args=(sign_s,), daemon=True, name="nightjar-waits")
+
+    def keep(self, sentence: str) -> None:
+        begins, self._sentence = not self._sentence, sentence
+        self._write()
+        if begins:
+            self._signs.start()
+
+    def end(self) -> None:
+        self._over.set()
+        if self._sentence:
+            self._signs.join()  # else it might write once more what is deleted here
+            with suppress(StorageError):
+                self._request.storage.delete([self._uri])
+
+    def _give_signs(self, every_s: float) -> None:
+        while not self._over.wait(every_s):
+            self._write()
+
+    def _write(self) -> None:
+        request = self._request
+        with self._writing, suppress(StorageError, JobError):
+            request.check_owner()
+            told = Waits(request.job.name, self._sentence, self._holder, utc())
+            request.storage.write(self._uri, json.dumps(to_json(told)).encode())
+
+
+def waits(storage: Storage, run_uri: str, job: str, after: str = "") -> Waits | None:
+    """The wait of a run of this job; of several processes, the last that began. None if no process waits that may be
+    alive. after: ignore waits that began before this time, in UTC, as ISO 8601.
+    """
+    found = []
+    for entry in storage.list(join(run_uri, _FOLDER)):
+        # The wait may end just now; and a damaged file is ignored.
+        with suppress(StorageError, ValueError, LookupError, TypeError, AttributeError):
+            found.append(of_json(Waits, json.loads(storage.read(entry.uri))))
+    alive = [each for each in found if each.job == job and each.holder.at >= after and not is_dead(each.holder)]
+    return max(alive, key=lambda each: (not each.silent, each.holder.at), default=None)

@@ -15,7 +15,7 @@ from test_report_pages import SIZES
 
 from nightjar.flows.prefect_api.ownserver import passwords
 from nightjar.flows.serving.lookup import Served
-from nightjar.flows.serving.siteprocess import LOCAL, pages_of, place
+from nightjar.flows.serving.site import LOCAL, pages_of, place
 from nightjar.inference import engine
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import Unanswered
@@ -40,7 +40,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         Served(name, str(lake.job_path), "0 2 * * * (UTC)", f"http://127.0.0.1:4200/deployments/deployment/{name}")
         for name, lake in (("flight-delays", flights), ("churn", churn), ("broken", broken))
     ]
-    with environment({"PREFECT_HOME": str(folder)}), place(LOCAL, 0) as at, pages_of(served, at, "", pytest.fail):
+    with environment({"PREFECT_HOME": str(folder)}), place(LOCAL, 0) as at, pages_of(served, at):
         yield at.address.replace("//", f"//{passwords()['Reports']}@")
 
 

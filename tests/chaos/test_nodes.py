@@ -23,7 +23,7 @@ import pytest
 from readers import Rows, records_of, rows_of
 
 from fleet import GPUS, Fleet
-from nightjar.flows.cluster.connection import LOST
+from nightjar.flows.cluster.tasks import LOST
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import publications as publish
 from support import FREED_S, GATE, Lake, is_true, permit, wait_until
@@ -76,8 +76,10 @@ import sys
 import threading
 import time
 
-from nightjar.flows.cluster.connection import call, cluster
-from nightjar.flows.cluster.tasks import _wait
+import ray
+
+from nightjar.flows.cluster.connection import cluster
+from nightjar.flows.cluster.tasks import _wait, call
 from nightjar.inference.errors import RunFailed
 from nightjar.inference.job.file import load_job
 from nightjar.inference.run.lease import Succession
@@ -87,17 +89,16 @@ from nightjar.inference.storage.lake import LakeStorage
 class Never:
     """The future of a task whose end Ray never learns of."""
 
-    _final_state = None
-
-    def wait(self, seconds):
-        time.sleep(seconds)
+    def __init__(self):
+        self.wrapped_future = ray.remote(num_cpus=0)(lambda: time.sleep(3600)).remote()
 
 
 try:
     with cluster(sys.argv[1], load_job(sys.argv[2]), {}, verbose=False):
+        never = Never()
         print("is there", flush=True)
         if sys.argv[3] == "waits":
-            _wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
+            _wait(never, Succession(LakeStorage(), '/no/run', 'ours'))
         sys.stdin.readline()
         call(threading.active_count)
 except RunFailed as lost:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.cluster.connection import LOST
+from nightjar.flows.cluster.tasks import LOST
 from support import Lake, leaves_nothing, marked, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.cluster]
@@ -24,6 +24,8 @@ DRIVER = '''
 import os
 import sys
 import time
+
+import ray
 
 from nightjar.flows.cluster import tasks
 from nightjar.flows.cluster.connection import cluster
@@ -36,18 +38,17 @@ from nightjar.inference.storage.lake import LakeStorage
 class Never:
     """The future of a task whose end Ray never learns of."""
 
-    _final_state = None
-
-    def wait(self, seconds):
-        time.sleep(seconds)
+    def __init__(self):
+        self.wrapped_future = ray.remote(num_cpus=0)(lambda: time.sleep(3600)).remote()
 
 
 tasks._LOOK_S = 0.5
 try:
     with cluster(None, load_job(sys.argv[1]), {"HANDED_ON": "there"}, verbose=False):
+        never = Never()
         print("is", os.environ["HANDED_ON"], flush=True)
         if sys.stdin.readline() == "wait\\n":
-            tasks._wait(Never(), Succession(LakeStorage(), '/no/run', 'ours'))
+            tasks._wait(never, Succession(LakeStorage(), '/no/run', 'ours'))
 except NightjarError as error:
     print(error)
 print("left behind" if "HANDED_ON" in os.environ else "", end="")
@@ -108,7 +109,7 @@ def test_a_head_that_is_killed_costs_one_sentence_and_leaves_no_process(driver: 
     driver.process.stdin.flush()
     assert driver.says(30) == LOST
     assert not marked(driver.mark), "what it started ended with it"
-    assert driver.left() == {"logs", "owner.json"}
+    assert driver.left() == {"logs", "lock"}
 
 
 @pytest.mark.long

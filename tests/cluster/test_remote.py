@@ -26,6 +26,7 @@ from support import DOUBLE, NIGHT, Lake, nightjar, wait_until
 LEAVER = """
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -33,7 +34,8 @@ from uuid import uuid4
 import ray
 from prefect_ray.task_runners import PrefectRayFuture
 
-from nightjar.flows.cluster.connection import cluster, ended
+from nightjar.flows.cluster.connection import cluster
+from nightjar.flows.cluster.tasks import has_ended_within
 from nightjar.inference.job.file import load_job
 
 job = load_job(sys.argv[2])
@@ -41,7 +43,10 @@ for _ in range(2):
     with cluster(sys.argv[1], job, {}, verbose=False):
         assert not [*Path(tempfile.gettempdir()).glob("nightjar-*")], "what was sent is not needed any more"
         step = ray.remote(num_cpus=0)(lambda: time.sleep(3600)).remote()
-        assert not ended(PrefectRayFuture(uuid4(), step)).wait(0.2)
+        waiting = threading.Thread(target=has_ended_within, args=(PrefectRayFuture(uuid4(), step), 3600), daemon=True)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
 print("left")
 """
 """Waits for a step as the flow does, and leaves the cluster before that has ended; then once more.

@@ -12,8 +12,8 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from nightjar.flows.cluster import connection
-from nightjar.flows.cluster.connection import importing, wait_for_imports
+from nightjar.flows.cluster import tasks
+from nightjar.flows.cluster.tasks import importing, wait_for_imports
 from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.engine.ray.warming import taken, warmed
 from nightjar.inference.errors import JobError
@@ -117,8 +117,8 @@ def test_the_next_task_runs_in_the_process_that_imported(monkeypatch: pytest.Mon
 
     An environment of its own keeps the idle processes of other tests from taking the task.
     """
-    monkeypatch.setattr("nightjar.flows.cluster.connection._IMPORT_S", 120.0)
-    options = {**connection.driving(), "runtime_env": {"env_vars": {"NIGHTJAR_TEST": "importing"}}}
+    monkeypatch.setattr("nightjar.flows.cluster.tasks._IMPORT_S", 120.0)
+    options = {**tasks.driving(), "runtime_env": {"env_vars": {"NIGHTJAR_TEST": "importing"}}}
     wait_for_imports()
     with importing(options):
         wait_for_imports()

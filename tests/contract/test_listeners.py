@@ -131,4 +131,4 @@ def test_a_listener_that_raises_costs_nothing_and_is_said_once(
     assert sum(isinstance(event, Receipt) for event in recording.heard) == 8
     assert raising.calls == 1
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["the listener Raising failed and is not told any more: RuntimeError: the dashboard is away"]
+    assert said == ["the listener Raising failed and is not called any more: RuntimeError: the dashboard is away"]

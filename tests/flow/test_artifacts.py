@@ -38,13 +38,12 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from commands import DATE, Flights, Partial, Watched
 from forked import forked
-from nightjar.flows.prefect_api.ending import Ending, keeping_ending
-from nightjar.flows.waiting import showing
+from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.inference.errors import GateFailed
 from service import Server, prefect_server, severable
 from support import Lake, nightjar, wait_until
 
-nightly = import_module("nightjar.flows.nightly")
+nightly = import_module("nightjar.flows.nightly_flow")
 
 pytestmark = pytest.mark.flow
 
@@ -421,17 +420,17 @@ def test_a_night_whose_input_does_not_come_waits_without_a_cluster_then_fails_it
     lake.write_model()
     lake.write_job(name="late", input__wait={"for": "1s", "until": "_SUCCESS"})
     shown: list[str] = []
-    ending = Ending()
+    call = Call(show=shown.append)
     connected = ray.is_initialized()  # by a test before this one; a command's process is not
     monkeypatch.setattr(nightly, "is_connected", lambda: False)
     with (
         temporary_settings({PREFECT_API_URL: prefect_api}),
-        keeping_ending(ending),
-        showing(shown.append),
+        keeping_ending(call),
+        handing(call),
         pytest.raises(GateFailed, match=r"Waited 1s for _SUCCESS in .*/data: not there \(1 file there\)"),
     ):
         nightly.nightly(job=str(lake.job_path), date=dt.date.fromisoformat(DATE))
-    assert isinstance(ending.of_code, GateFailed)
+    assert isinstance(call.ended, GateFailed)
     assert ray.is_initialized() == connected
     assert list(lake.out.iterdir()) == [], "what it waited for is over, and the output is nobody's"
     waiting = f"waiting for _SUCCESS in {lake.folder}/data (1 file there), at most 1s"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import AwaitingRetry
 
@@ -146,7 +145,7 @@ def test_a_yes_by_command_ends_the_suspended_run_too(asking: Asking) -> None:
     assert after.state is not None
     assert after.state.is_completed(), after.state.message
     assert asking.lake.snapshot().runs["2026-11-03"].revision == 1
-    assert asking.said("2026-11-03") == ["asks", "published"], "by the run"
+    assert asking.said("2026-11-03") == ["asks", "published"], "by the command"
 
 
 def test_a_yes_on_the_page_counts_after_a_no_by_command(asking: Asking) -> None:
@@ -165,7 +164,7 @@ def test_a_yes_on_the_page_counts_after_a_no_by_command(asking: Asking) -> None:
 def test_an_answer_by_command_is_told_once_whoever_resumes_and_retries_the_run(
     asking: Asking, night: str, answers: str
 ) -> None:
-    """The command reached no Prefect, and told of it itself. Automations learn of it from the run, and once, too."""
+    """The command reached no Prefect, and sent the message itself. Automations learn of it from the run."""
     run = asking.suspended(night)
     getattr(flows, answers)(asking.lake.job_path, date=night, by="cleo")
     told = ["asks", "published" if answers == "approve" else "failed"]
@@ -179,7 +178,6 @@ def test_an_answer_by_command_is_told_once_whoever_resumes_and_retries_the_run(
     wait_until(lambda: state_of(asking.api, run).type != first.type, 60, "it begins again")
     assert ended(asking.api, run).state.type == first.type  # type: ignore[union-attr]
     assert asking.said(night) == told
-    assert asking.emitted(name, night) == 1
 
 
 def test_an_answer_to_an_older_validation_is_refused_on_the_page(asking: Asking, api_env: dict[str, str]) -> None:
@@ -196,13 +194,6 @@ def test_an_answer_to_an_older_validation_is_refused_on_the_page(asking: Asking,
             return state.is_paused() and state.state_details.pause_key != before
 
         wait_until(asks_anew, 120, "it asks anew")
-        its = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
-
-        def says_so() -> bool:
-            told = "the answer 'approve' of anna on this run's page is to an older validation"
-            return any(told in log.message for log in asked.read_logs(its))
-
-        wait_until(says_so, 30, "its log tells of the answer")
     assert "2026-11-04" not in asking.lake.snapshot().runs
     assert asking.status("2026-11-04").state == "asks"
     done = asking.reply(run, decision="reject")

@@ -78,7 +78,7 @@ def test_prefect_deploy_accepts_the_prefect_yaml(deployed: Deployed) -> None:
     found = deployments(deployed.api, "flight-delays", "late-by-carrier")
     assert set(found) == {"flight-delays", "late-by-carrier"}
     night = found["flight-delays"]
-    assert night.entrypoint == "nightjar.flows.nightly.nightly"
+    assert night.entrypoint == "nightjar.flows.nightly_flow.nightly"
     assert night.parameters == {"job": "examples/flights/job.yaml"}
     (schedule,) = night.schedules
     assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 2 * * *", "America/New_York")
@@ -196,7 +196,7 @@ def test_a_night_that_a_table_does_not_show_is_published_and_the_command_says_wh
 AS_ENGINE = """
 import logging, sys
 from prefect.flow_engine import run_flow
-from nightjar.flows.nightly import nightly
+from nightjar.flows.nightly_flow import nightly
 
 named = {"flow_run_name": "churn", "flow_name": "nightly"}
 logger = logging.LoggerAdapter(logging.getLogger("prefect.flow_runs"), named)

@@ -25,7 +25,7 @@ from websockets.sync.client import connect
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.prefect_api.server import PrefectApi
 from nightjar.flows.serving.serve import _addresses
-from nightjar.flows.serving.siteprocess import place
+from nightjar.flows.serving.site import place
 from service import Service, deployments, ended, service, start_run
 from support import GATE, NIGHT, Lake, command, nightjar, permit, signed_in, wait_until
 

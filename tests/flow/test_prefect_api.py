@@ -51,6 +51,7 @@ from commands import DATE
 from forked import forked
 from nightjar.flows import waiting
 from nightjar.flows.cli import doctor
+from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.prefect_api.api import (
     api_url,
     ask_api,
@@ -60,9 +61,7 @@ from nightjar.flows.prefect_api.api import (
     require_api,
     was_cancelled,
 )
-from nightjar.flows.prefect_api.application import nights_ahead
-from nightjar.flows.prefect_api.ending import Ending, keeping_ending
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.ownserver import OwnServer, nights_ahead
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.inference.errors import (
     ClusterError,
@@ -73,7 +72,7 @@ from nightjar.inference.errors import (
 from service import client
 from support import Lake, conforms, wait_until
 
-nightly = import_module("nightjar.flows.nightly")
+nightly = import_module("nightjar.flows.nightly_flow")
 
 pytestmark = pytest.mark.flow
 
@@ -463,11 +462,12 @@ def test_a_fault_of_a_disk_is_no_fault_of_the_api(lake: Lake, prefect_api: str) 
     (lake.folder / "model.py").symlink_to("/proc/self/mem")  # a file that is there, and cannot be read
     with (
         temporary_settings({PREFECT_API_URL: prefect_api}),
-        keeping_ending(ending := Ending()),
+        keeping_ending(call := Call()),
+        handing(call),
         pytest.raises(Transient, match=r"model\.py: Input/output error"),
     ):
         nightly.nightly(job=str(lake.job_path))
-    assert isinstance(ending.of_code, Transient)
+    assert isinstance(call.ended, Transient)
 
 
 @pytest.mark.parametrize(("status", "away"), [(500, True), (503, True), (429, True), (408, True), (404, False)])

@@ -29,9 +29,9 @@ from prefect.states import Cancelling
 from test_artifacts import page
 
 from forked import forked
-from nightjar.flows.nightly import CANCELLED
+from nightjar.flows.outcome import CANCELLED
 from nightjar.flows.pages import standing
-from nightjar.flows.serving import runner
+from nightjar.flows.serving import serve
 from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
 from nightjar.inference.errors import ClusterError
 from service import (
@@ -47,7 +47,7 @@ from service import (
 )
 from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, signed_in, wait_until
 
-nightly = import_module("nightjar.flows.nightly")
+nightly = import_module("nightjar.flows.nightly_flow")
 
 pytestmark = [pytest.mark.system, pytest.mark.flow]
 
@@ -231,8 +231,6 @@ def reports_at(serving: Service) -> str:
 def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home: Path) -> None:
     """With nothing configured: it says where its pages are, they answer, and SIGTERM leaves nothing behind.
 
-    The process that serves the reports is started again when it is killed, and the runner does not notice.
-
     Two weeks of nights are made ahead: what falls due while nothing serves is run late only if its run was made.
     """
     in_half_a_day = f"0 {(dt.datetime.now(dt.UTC).hour + 12) % 24} * * *"
@@ -256,10 +254,6 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
             assert "no night yet" in jobs
             assert f'href="{found[1]}/deployments/deployment/{made["own"].id}"' in jobs
             assert f"]({reports}/jobs/own/)" in str(made["own"].description)
-            [process] = serving.descendants("nightjar.flows.serving.siteprocess")
-            process.kill()
-            wait_until(lambda: serving.says("has ended (exit code -9) and is started again"), 10, "it is noticed")
-            assert "no night yet" in httpx.get(reports, timeout=60, auth=tuple(known["Reports"].split(":"))).text
     said = serving.log.read_text()
     assert "the first 14 nights of each job that fall due are run when something serves again" in said
     assert "`nightjar backfill`" in said
@@ -269,11 +263,11 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
     assert serving.process.returncode == 0
 
 
-class Terminated(runner._PatientClient):
+class Terminated(serve._PatientClient):
     """A client whose process gets SIGTERM when it asks for work."""
 
     async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
-        if path == runner._POLL:
+        if path == serve._POLL:
             signal.raise_signal(signal.SIGTERM)
         return await super().request(method, path, *args, **kwargs)
 
@@ -283,11 +277,11 @@ def test_sigterm_in_the_middle_of_a_request_ends_it_in_order(
 ) -> None:
     """Wherever the loop happens to be: no request is shown as failed, as it was when the handler raised an error."""
 
-    monkeypatch.setattr(runner, "_PatientClient", Terminated)
+    monkeypatch.setattr(serve, "_PatientClient", Terminated)
     before = signal.getsignal(signal.SIGTERM)
     try:
         with temporary_settings({PREFECT_API_URL: prefect_api}), pytest.raises(asyncio.CancelledError):
-            asyncio.run(_start(runner.PatientRunner(lambda: None, name="ended")))
+            asyncio.run(_start(serve.PatientRunner(lambda: None, name="ended")))
     finally:
         signal.signal(signal.SIGTERM, before)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -298,7 +292,7 @@ def test_another_sigterm_does_not_cut_off_the_end(
 ) -> None:
     """Neither while the runner stops, nor when its loop is closed and the servers are ended."""
 
-    class Hurried(runner.PatientRunner):
+    class Hurried(serve.PatientRunner):
         async def __aexit__(self, *exc_info: Any) -> None:
             signal.raise_signal(signal.SIGTERM)
             await asyncio.sleep(0.1)
@@ -306,7 +300,7 @@ def test_another_sigterm_does_not_cut_off_the_end(
             await super().__aexit__(*exc_info)
 
     stopped: list[str] = []
-    monkeypatch.setattr(runner, "_PatientClient", Terminated)
+    monkeypatch.setattr(serve, "_PatientClient", Terminated)
     before = signal.getsignal(signal.SIGTERM)
     try:
         with temporary_settings({PREFECT_API_URL: prefect_api}):
@@ -341,16 +335,16 @@ def test_sigterm_after_any_other_end_of_serving_is_no_error(ends: Any) -> None:
 def test_a_connection_for_cancellations_that_is_lost_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """Prefect goes on by polling, and would show a traceback; while serving ends it is not worth a word."""
     log = FlowRunCancellingObserver(on_cancelling=lambda _: None).logger
-    patience = runner._Patience(lambda: None)
-    brief = runner._Brief(patience)
-    runner._observer_log.addFilter(brief)
+    patience = serve._Patience(lambda: None)
+    brief = serve._Brief(patience)
+    serve._observer_log.addFilter(brief)
     try:
         with caplog.at_level(logging.WARNING, log.name):
             log.warning("switching", exc_info=ValueError("no answer"))
             patience.ends = True
             log.warning("switching", exc_info=ValueError("no answer"))
     finally:
-        runner._observer_log.removeFilter(brief)
+        serve._observer_log.removeFilter(brief)
     assert [(record.getMessage(), record.exc_info) for record in caplog.records] == [("switching (no answer)", None)]
 
 

@@ -14,7 +14,7 @@ from test_artifacts import page
 from commands import DATE
 from forked import forked
 from nightjar import flows
-from nightjar.flows.nightly import nightly
+from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages import standing
 from nightjar.flows.prefect_api.events import FAILED
 from nightjar.flows.prefect_api.server import drain

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from prefect.states import Failed as FailedState
 
-from nightjar.flows.tasks import _worth_repeating, score_task
+from nightjar.flows.nightly_flow import _worth_repeating, score_task
 from nightjar.inference import errors
 from nightjar.inference.errors import (
     AuditFailed,

@@ -18,7 +18,6 @@ from nightjar.inference.ledger.holders import (
     can_be_asked,
     has_ended,
     is_dead,
-    is_of_earlier_boot,
     this_holder,
 )
 from support import wait_until
@@ -67,16 +66,6 @@ def test_a_wall_clock_that_was_set_takes_no_writer_for_another(booted: float, st
     assert is_dead(moved) == dead
     older = replace(moved, booted=0.0)
     assert is_dead(older) == (abs(started) > 1), "an older release did not write when the machine was started"
-
-
-def test_a_writer_of_an_earlier_boot_is_known_by_the_name_of_its_machine() -> None:
-    me = this_holder("score")
-    name, boot, *container = me.host.split("/")
-    assert not is_of_earlier_boot(me)
-    assert is_of_earlier_boot(replace(me, host="/".join([name, "another", *container])))
-    assert not is_of_earlier_boot(replace(me, host="/".join(["elsewhere", "another", *container])))
-    assert not is_of_earlier_boot(replace(me, host="/".join([name, boot, "another"])))
-    assert is_of_earlier_boot(replace(me, host=name)), "what an older release wrote"
 
 
 def test_a_process_has_ended_once_it_only_waits_to_be_asked_how() -> None:

@@ -29,12 +29,11 @@ from prefect.settings import (
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     temporary_settings,
 )
-from prefect_ray.task_runners import PrefectRayFuture
 from ray._private import ray_constants, worker
 from ray.data import DataContext
 
 from nightjar.flows.cluster import internals as flows_internals
-from nightjar.flows.serving import runner
+from nightjar.flows.serving import serve
 from nightjar.inference.engine.ray import internals as engine_internals
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +96,7 @@ def test_no_other_file_uses_a_private_name_of_ray_or_prefect() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(runner.PatientRunner, Runner), (runner._PatientClient, PrefectClient), (runner._Client, AsyncClientContext)],
+    [(serve.PatientRunner, Runner), (serve._PatientClient, PrefectClient), (serve._Client, AsyncClientContext)],
 )
 def test_no_class_of_ours_replaces_what_is_private_in_prefects(ours: type, theirs: type) -> None:
     mine = {name for name in vars(ours) if name.startswith("_") and not name.endswith("__")}
@@ -126,7 +125,7 @@ def test_what_the_runner_asks_of_an_api_that_is_away_is_asked_again(
 
     And with it the run that is going on.
     """
-    monkeypatch.setattr(runner, "_ASK_S", 0.01)
+    monkeypatch.setattr(serve, "_ASK_S", 0.01)
     monkeypatch.setattr(logging.getLogger("prefect"), "propagate", True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -140,8 +139,8 @@ def test_what_the_runner_asks_of_an_api_that_is_away_is_asked_again(
             stack.callback(server.shutdown)
 
     async def ask() -> list[FlowRun]:
-        ours = runner._PatientClient(runner._Patience(over))
-        async with runner._Client(ours), get_client() as client:
+        ours = serve._PatientClient(serve._Patience(over))
+        async with serve._Client(ours), get_client() as client:
             assert client is ours
             return await client.get_scheduled_flow_runs_for_deployments([uuid4()])
 
@@ -160,9 +159,9 @@ def test_what_the_runner_asks_of_an_api_that_is_away_is_asked_again(
 
 def test_a_runner_that_is_stopped_waits_for_no_api() -> None:
     async def ask() -> None:
-        patience = runner._Patience(lambda: None)
+        patience = serve._Patience(lambda: None)
         patience.ends = True
-        async with runner._Client(runner._PatientClient(patience)), get_client() as client:
+        async with serve._Client(serve._PatientClient(patience)), get_client() as client:
             await client.get_scheduled_flow_runs_for_deployments([uuid4()])
 
     settings = {
@@ -184,7 +183,6 @@ def test_the_names_are_there_and_do_what_they_are_used_for(tmp_path: Path, monke
     assert flows_internals.temporary_folder() == str(tmp_path)
     assert "_temp_dir" in inspect.signature(ray.init).parameters or "**kwargs" in str(inspect.signature(ray.init))
     assert len({flows_internals.new_token(), flows_internals.new_token()}) == 2
-    assert not flows_internals.has_ended(PrefectRayFuture(task_run_id=None, wrapped_future=None))
     parameters = inspect.signature(ray.data.Dataset.map_batches_internal).parameters
     assert {"fn_constructor_args", "batch_size", "batch_format", "compute", "num_cpus", "num_gpus"} <= set(parameters)
     context = DataContext()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import ray.exceptions
 
-from nightjar.flows.cluster.connection import how_lost
+from nightjar.flows.cluster.tasks import how_lost
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ before the new snapshot, after it, and when `latest/` was written: is there a ne
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +26,10 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.runtime import flow_run
 
-from nightjar.flows import parameters, starting
+from nightjar.flows import starting
 from nightjar.flows.cli import running
+from nightjar.flows.flow_call import Call, handing
+from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
@@ -469,26 +471,12 @@ def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[
     files = [str(counted.lake.job_path), str(counted.lake.folder / "model.py")]
     before = [opened(file) for file in files]
     counted.storage.asked.clear()
-    with parameters.handing(made):
-        asked = parameters.requested({"job": str(counted.lake.job_path), "date": "2026-11-19"})
-    assert asked == replace(made, flow_run=asked.flow_run)
-    assert [opened(file) for file in files] == before
-    assert not counted.storage.asked
+    seen: list[object] = []
 
+    def begin(asked: RunRequest) -> None:
+        seen.extend([asked, [opened(file) for file in files], list(counted.storage.asked)])
+        raise KeyboardInterrupt
 
-def test_a_flow_run_takes_the_request_that_it_was_named_for(counted: Steps, opened: Callable[[str], int]) -> None:
-    """Of a deployment: its job is read for the name of the run, and code and model are fixed when the flow begins."""
-    given = {"job": str(counted.lake.job_path), "date": "2026-11-19"}
-    count = [opened(given["job"])]
-    named = parameters.asked(given)
-    count.append(opened(given["job"]))
-    parameters._named[str(flow_run.id)] = named
-    asked = parameters.requested(given)
-    count.append(opened(given["job"]))
-    assert (asked.job, asked.run_id) == (named.job, named.run_id)
-    assert asked.scoring.code.files
-    assert parameters.requested(given).job == named.job
-    count.append(opened(given["job"]))
-    read, fixed, both = (after - before for before, after in pairwise(count))
-    assert read > 0
-    assert both == read + fixed, "once: a flow run that is tried again reads its job again"
+    with handing(Call(made, on_begin=begin)), pytest.raises(KeyboardInterrupt):
+        nightly.fn(job=str(counted.lake.job_path), date=dt.date(2026, 11, 19))
+    assert seen == [replace(made, flow_run=str(flow_run.id)), before, []]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from nightjar.flows.cli.doctor import Listener, diagnose, listeners, told
 from nightjar.flows.cluster import connection, local
 from nightjar.flows.cluster.local import keep_token_private, readers_of_token
 from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
-from nightjar.inference.ledger.holders import Holder, this_holder
 
 TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
 
@@ -54,88 +51,67 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def gone() -> Holder:
-    """A process that lives no more."""
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    return replace(this_holder("ray"), pid=ended.pid)
-
-
-def folder_of(temporary: Path, name: str, owner: Holder | None) -> Path:
+def folder_of(temporary: Path, name: str, *, lock: bool = True) -> Path:
     """What a run's own Ray leaves when it is killed."""
     folder = temporary / f"njray-{name}"
     logs = folder / "r" / "session_2026-11-19_02-00-00_000000_1" / "logs"
     logs.mkdir(parents=True)
     (logs / "raylet.out").write_text(name)
-    if owner:
-        (folder / "owner.json").write_text(json.dumps(asdict(owner)))
+    if lock:
+        (folder / "lock").touch()
     return folder
 
 
+@contextmanager
+def alive(folder: Path) -> Iterator[Path]:
+    """Another process holds its lock."""
+    code = "import fcntl, sys; lock = open(sys.argv[1]); fcntl.flock(lock, 2); print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, str(folder / "lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline()
+        yield folder
+        holder.communicate(b"")
+
+
 def test_of_killed_runs_the_last_logs_stay_and_all_else_goes(temporary: Path) -> None:
-    dead = gone()
-    hours = [f"2026-11-19T0{hour}:00:00+00:00" for hour in (3, 1, 4, 2, 6, 5, 7)]
-    killed = {at: folder_of(temporary, f"killed{at[12]}", replace(dead, at=at)) for at in hours}
+    killed = {hour: folder_of(temporary, f"killed{hour}") for hour in (3, 1, 4, 2, 6, 5, 7)}
+    for hour, folder in killed.items():
+        os.utime(folder / "lock", (hour * 3600, hour * 3600))
     local.tidy_up()
-    assert [at for at in sorted(hours) if killed[at].exists()] == sorted(hours)[-local.KEPT_LOGS :]
+    assert [hour for hour in sorted(killed) if killed[hour].exists()] == sorted(killed)[-local.KEPT_LOGS :]
     for folder in filter(Path.exists, killed.values()):
-        assert {path.name for path in folder.iterdir()} == {"owner.json", "logs"}
+        assert {path.name for path in folder.iterdir()} == {"lock", "logs"}
         assert (folder / "logs" / "raylet.out").read_text() in folder.name
 
 
-def test_what_is_not_provably_of_a_dead_run_is_left_alone(temporary: Path) -> None:
-    """One that lives, one on another machine, one that says nothing, Ray's own, and a link to somewhere else."""
-    alive = folder_of(temporary, "alive", this_holder("ray"))
-    elsewhere = folder_of(temporary, "elsewhere", replace(gone(), host="another/machine"))
-    silent = folder_of(temporary, "silent", None)
+def test_only_what_is_of_a_dead_run_is_removed(temporary: Path) -> None:
+    """Not one that lives, in this process or another one, nor one that was kept, Ray's own, or a link."""
+    ours = local._new_folder()
+    kept, living = folder_of(temporary, "kept", lock=False), folder_of(temporary, "alive")
     rays = temporary / "ray" / "session_2026-11-19_02-00-00_000000_1"
     rays.mkdir(parents=True)
-    target = folder_of(temporary / "not-there", "target", gone())
+    target = folder_of(temporary / "not-there", "target")
     (temporary / "njray-link").symlink_to(target)
-    local.tidy_up()
-    assert all((folder / "r").exists() for folder in (alive, elsewhere, silent, target))
-    assert rays.exists()
-
-
-def test_what_a_power_cut_left_goes_after_a_week(temporary: Path) -> None:
-    """Where temporary files outlive it. Told by the boot, or no owner can be read. What was to be kept stays."""
-    name, _, container = this_holder("ray").host.split("/", 2)
-    before = replace(this_holder("ray"), host=f"{name}/00000000/{container}")
-    old, week = "2026-01-01T00:00:00+00:00", time.time() - 8 * 86400
-    cut = folder_of(temporary, "cut", replace(before, at=old))
-    lost, kept = folder_of(temporary, "lost", None), folder_of(temporary, "kept", None)
-    (lost / "owner.json").touch()
-    empty = temporary / "njray-empty"
-    empty.mkdir()
-    recent = folder_of(temporary, "recent", before)
-    elsewhere = folder_of(temporary, "elsewhere", replace(before, at=old, host="another/00000000/x"))
-    in_use = folder_of(temporary, "in-use", None)
-    (in_use / "owner.json").touch()
-    for folder in (lost, kept, empty, in_use):
-        os.utime(folder, (week, week))
-    env = {**os.environ, "NIGHTJAR_RAY_FOLDER": str(in_use)}
-    with subprocess.Popen(["cat"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as user:
-        assert user.stdin
-        assert user.stdout
-        user.stdin.write(b"\n")
-        assert user.stdout.read(1)  # so that the new program has its environment
+    with alive(living):
         local.tidy_up()
-        user.communicate(b"")
-    assert user.returncode == 0
-    assert [folder.exists() for folder in (lost, empty)] == [False, False]
-    assert {path.name for path in cut.iterdir()} == {"owner.json", "logs"}
-    assert all((folder / "r").exists() for folder in (kept, recent, elsewhere, in_use))
+    assert all((folder / "r").exists() for folder in (living, kept, target))
+    assert ours.exists()
+    assert rays.exists()
+    local._end(ours, keep_logs=False)
+    assert not ours.exists()
 
 
 def test_processes_of_a_killed_run_are_ended_and_no_others(temporary: Path) -> None:
     """They are told by their environment, wherever they hang in the tree of processes."""
-    ours, others = folder_of(temporary, "killed", gone()), folder_of(temporary, "alive", this_holder("ray"))
+    ours, others = folder_of(temporary, "killed"), folder_of(temporary, "alive")
     left, stays = (
         subprocess.Popen(["sleep", "600"], env={**os.environ, "NIGHTJAR_RAY_FOLDER": str(folder)})
         for folder in (ours, others)
     )
     try:
-        local.tidy_up()
+        with alive(others):
+            local.tidy_up()
         assert left.wait(timeout=10) == -9
         assert stays.poll() is None
     finally:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from prefect_ray.task_runners import PrefectRayFuture
 
 from nightjar.flows.cluster import tasks
 from nightjar.inference.errors import Held
@@ -15,15 +16,6 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.run.lease import Succession, leased
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
-
-
-class Never:
-    """The future of a step whose end Ray never tells of."""
-
-    _final_state = None
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 def opens(run: Path, flow_run: str, task: str = "score", revision: int = 1) -> None:
@@ -98,7 +90,8 @@ def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monk
     monkeypatch.setattr(tasks, "lifelines", list)
     monkeypatch.setattr(tasks, "_LOOK_S", 0.05)
     monkeypatch.setattr(tasks, "_HEARS_S", 0.1)
+    tasks.closed.set()  # Ray is not asked, and its answer never comes
     opens(run, "ours")
     opens(run, "other")
     with pytest.raises(Held, match=r"taken over by score of flow run other, .* it changes nothing more"):
-        tasks._wait(Never(), Succession(LakeStorage(), str(run), "ours"))
+        tasks._wait(PrefectRayFuture(uuid4(), None), Succession(LakeStorage(), str(run), "ours"))

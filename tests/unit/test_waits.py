@@ -17,7 +17,7 @@ from nightjar.inference.history.run_status import list_runs
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.run.waits import Waits, keeping, waits
+from nightjar.inference.run.waiting import Waits, keeping, waits
 from nightjar.inference.storage.lake import LakeStorage
 from support import NIGHT, Lake, wait_until
 

@@ -1,4 +1,4 @@
-"""Many nights in one flow: published nights are left alone, partial ones are continued, the others are scored.
+"""The flow `backfill`: published nights are left alone, partial ones are continued, the others are scored.
 
 Each night is a run of `nightly` below the backfill's own flow run. All use the same cluster, so that Ray starts once.
 """
@@ -17,28 +17,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from rich.console import Console
 
 from nightjar.flows.cluster import ClusterRunner, check_reports
-from nightjar.flows.nightly import keep_reason, nightly
+from nightjar.flows.flow_call import API_AWAY, Call, handing
+from nightjar.flows.nightly_flow import nightly
+from nightjar.flows.outcome import keep_reason
 from nightjar.flows.pages.advice import reaching
 from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import code, markdown
-from nightjar.flows.parameters import noting
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
 from nightjar.flows.start_failures import request_to_begin, telling
-from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import (
     JobError,
@@ -57,10 +56,10 @@ from nightjar.inference.validation.manifest import read_manifest
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
-    """The logical dates to score: those of the job's schedule, or every day if it has none.
+    """The logical dates to score: those of the job's schedule, or every day without one.
 
     Raises:
-        JobError: There is no such date.
+        JobError: There is no date to score.
     """
     days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
     found = job.schedule.dates(first, last) if job.schedule else days
@@ -68,10 +67,6 @@ def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
         why = "the first is after the last" if first > last else "the job's schedule has none there"
         raise JobError(f"there is no night from {first} to {last}: {why}")
     return found
-
-
-_API_AWAY = (httpx.HTTPError, PrefectException, OSError)
-"""Errors of Prefect's client for an API that does not answer, or answers wrongly."""
 
 
 def _silent(_: Night) -> None:
@@ -150,10 +145,10 @@ class _Asked:
 
 
 def check_local(parallel: int) -> None:
-    """Check that the local engine is asked for only one night at a time.
+    """Check that the local engine scores one night at a time.
 
     Raises:
-        JobError: It is asked for more.
+        JobError: More nights at a time are wanted.
     """
     if parallel > 1:
         raise JobError(
@@ -176,8 +171,7 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
         with suppress(queue.Empty):
             while not interrupted.is_set():
                 date = waiting.get_nowait()
-                with noting(partial(going.__setitem__, date)):
-                    found[date] = _night(asked, date)
+                found[date] = _night(asked, date, partial(going.__setitem__, date))
                 going.pop(date, None)
 
     # Each thread knows the backfill's flow run, so that Prefect shows the night's run below it. The threads are
@@ -203,14 +197,14 @@ def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
     return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
 
 
-def _night(asked: _Asked, date: dt.date) -> Night:
+def _night(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None] = lambda _: None) -> Night:
     """Score one night in this thread. No error of it ends the other nights."""
-    night = _scored(asked, date)
+    night = _scored(asked, date, on_begin)
     _tell.get()(night)
     return night
 
 
-def _scored(asked: _Asked, date: dt.date) -> Night:
+def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]) -> Night:
     night, job = date.isoformat(), asked.job
     try:
         request = request_to_begin(job, date=night, scores=False)
@@ -219,8 +213,8 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
-        unseen, said = _run(asked, date)
-        # What readers see decides, because Prefect's API may be away when the run ends.
+        unseen, said = _run(asked, date, Call(patient=False, on_begin=on_begin))
+        # The publications decide, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
             totals = read_manifest(request.storage, request.output, seen).totals
             return Night(night, "published", totals.rows_out, said)
@@ -240,7 +234,7 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
 
 
 def _seen_already(request: RunRequest) -> str:
-    """What readers see of this date, which may be a run of another name; '' if nothing."""
+    """In words, the run that readers see of this date, which may have another name; empty if none."""
     now = publish.newest(request.storage, request.output)
     if (run := now.nights().get(request.date)) is None:
         return ""
@@ -252,19 +246,19 @@ def _seen(request: RunRequest) -> Published | None:
     return publish.shown(request.storage, request.output, request.run_id)
 
 
-def _run(asked: _Asked, date: dt.date) -> tuple[bool, str]:
-    """Run one night. Returns whether it is done (published or not) as far as Prefect knows, and a sentence about it."""
+def _run(asked: _Asked, date: dt.date, call: Call) -> tuple[bool, str]:
+    """Run one night. Returns whether Prefect knows it as done, published or not, and a sentence about it."""
     try:
-        with looking_once():
+        with handing(call):
             state: State[Any] = nightly(job=asked.job, date=date, ray=asked.ray, engine=asked.engine, return_state=True)
-    except _API_AWAY as error:
+    except API_AWAY as error:
         return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
     done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
     return done, state.message or state.name or ""
 
 
 def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
-    """The page of what became of each night. options: those the nights were asked for with."""
+    """Make the page with the state of each night. options: of the command that continues the backfill."""
     lines = [
         f"# {request.job.name}: {found[0].date} to {found[-1].date}",
         "",
@@ -312,7 +306,7 @@ def launch_backfill(
                 return_state=True,
             )
             found, said = state.result(raise_on_failure=False), state.message
-        except _API_AWAY as error:
+        except API_AWAY as error:
             found, said = None, f"Prefect's API was away: {error}"
     if isinstance(found, NightjarError):
         raise found

@@ -1,0 +1,276 @@
+"""The flow: discover, score, validate, publish. It decides when a job runs and what people see, and never touches a
+row.
+
+On Ray the four tasks run in the cluster (`cluster.tasks`). On the local engine, and if nothing is left to score, they
+run in this process, which then does not use Ray. Tasks persist no results and cache nothing: the ledger is the memory,
+so a task repeated continues the run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Protocol
+
+import httpx
+from prefect import Task, flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.logging import get_run_logger
+from prefect.runtime import deployment, flow_run, task_run
+from prefect.states import Failed
+from pydantic import Field
+
+from nightjar.flows import outcome
+from nightjar.flows.cluster import ClusterRunner, is_connected
+from nightjar.flows.flow_call import Call, current_call, job_name, request_of, run_name
+from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.bar import ProgressArtifact
+from nightjar.flows.pages.wording import describe
+from nightjar.flows.prefect_api import events
+from nightjar.flows.prefect_api.api import worker_env
+from nightjar.flows.prefect_api.logs import expect_failures
+from nightjar.flows.results import FinishedRun
+from nightjar.flows.waiting import slot, wait_for_input
+from nightjar.inference.engine import LOCAL, RAY
+from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
+from nightjar.inference.garbage import seldom_collected
+from nightjar.inference.history.run_tables import worded
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.output.revisions import revision_uri
+from nightjar.inference.run import steps
+from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
+from nightjar.inference.run.publishing import unanswered
+from nightjar.inference.run.request import RunRequest, fixed
+from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.stopwatch import Stopwatch
+
+
+def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
+    """Whether the error may pass by itself. What a person must change is not tried again."""
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, NightjarError) and error.repeatable
+
+
+_TWICE: dict[str, Any] = {"retries": 1, "retry_delay_seconds": 5, "retry_condition_fn": _worth_repeating}
+"""Options of a task that is tried a second time if its error may pass by itself."""
+
+
+@task(name="discover", task_run_name="discover", cache_policy=NO_CACHE, persist_result=False)
+def discover_task(request: RunRequest) -> Discovery:
+    """Tonight's files and their row counts."""
+    expect_failures()
+    return steps.discover(request)
+
+
+@task(name="score", task_run_name="score", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
+def score_task(request: RunRequest, discovery: Discovery) -> Scored:
+    """Every shard the ledger does not have."""
+    expect_failures()
+    try:
+        with ProgressArtifact(request) as progress:
+            scored = steps.score(request, discovery, [progress])
+            progress.progress(scored.progress)
+    except RunFailed as error:
+        if isinstance(error, GateFailed):
+            artifacts.show_gates(request, error.gates)
+        artifacts.show_shards(request)
+        raise
+    artifacts.show_shards(request)
+    return replace(scored, tries=task_run.run_count)
+
+
+@task(name="validate", task_run_name="validate", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
+def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
+    """The audit and the gates."""
+    expect_failures()
+    try:
+        verdict = steps.validate(request, scored, discovery)
+    except GateFailed as error:
+        artifacts.show_gates(request, error.gates)
+        raise
+    artifacts.show_gates(request, verdict.gates)
+    return replace(verdict, tries=task_run.run_count)
+
+
+@task(name="publish", task_run_name="publish", cache_policy=NO_CACHE, persist_result=False)
+def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
+    """One atomic publication."""
+    expect_failures()
+    return steps.publish_run(request, scored, verdict)
+
+
+_FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
+"""Errors whose message says enough. Any other one is a fault of the code."""
+
+
+@flow(name="nightly", flow_run_name=run_name, persist_result=False, task_runner=ClusterRunner())
+def nightly(
+    job: str,
+    date: dt.date | None = None,
+    limit: Annotated[int, Field(ge=1)] | None = None,
+    fresh: bool = False,
+    publish: bool = True,
+    run_id: str | None = None,
+    shards: list[str] | None = None,
+    ray: str | None = None,
+    engine: str = RAY,
+) -> State[Any]:
+    """Score one job for one logical date, check it, and publish it all or nothing.
+
+    A run that was interrupted is continued: only what has no committed result is scored.
+
+    Args:
+        job: Path of the job file, where the run's process sees it.
+        date: The night to score. Default: the day the run was scheduled for, in the job's time zone.
+        limit: Score only the first shards with at least this many rows; never published.
+        fresh: Score everything again, as a new revision, whatever is done already.
+        publish: Off: stop after the gates.
+        run_id: A name for the run; a run of this name is continued. Default: its logical date.
+        shards: Score only these of the missing shards. Default: all of them.
+        ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
+        engine: Where shards are scored: on Ray, or in the run's own process (small nights; a row that kills a process
+            kills the run).
+    """
+    make = partial(request_of, job, date, limit, fresh, publish, run_id, shards, engine=engine)
+    return _run(make, job, ray, current_call())
+
+
+def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) -> State[Any]:
+    """make: makes the request for which the flow's parameters stand."""
+    expect_failures()
+    request: RunRequest | None = None
+    watch = Stopwatch("start", call.since)
+    try:
+        if call.request is not None:
+            request = replace(call.request, flow_run=str(flow_run.id))
+        else:
+            request = make()  # before the code is read: then a failure can be notified
+            if deployment.id and (answered := outcome.answered(request, ray)) is not None:
+                return answered
+            request = fixed(request)
+        call.on_begin(request)
+        # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
+        with watch.during("input"):
+            waited = wait_for_input(request, patient=call.patient and not is_connected())
+        if waited:
+            request = fixed(make())  # with the job and the code of now
+        local = request.engine == LOCAL
+        finished = _four_steps(request, _Here(), watch) if local else _on_ray(request, ray, watch)
+    except Exception as raised:
+        error = raised if isinstance(raised, NightjarError) else RunFailed(f"{type(raised).__name__}: {raised}")
+        call.end(error)
+        if request is not None:
+            ended = outcome.failed(request, error, ray)
+        else:
+            events.refused(job_name(job), job, error)
+            ended = Failed(message=str(error), data=error)
+        if not isinstance(raised, _FORESEEN):
+            raise  # with its traceback, for whoever mends the code
+        return ended
+    except (KeyboardInterrupt, TerminationSignal) as signal:
+        stopped = outcome.stopped(signal)
+        call.end(stopped)
+        if request is not None:
+            outcome.keep_reason(request, stopped)
+        raise
+    call.end(finished)
+    return outcome.completed(finished)
+
+
+class _Tasks(Protocol):
+    """Where the flow's tasks run."""
+
+    def done(self, task: Task[Any, Any], *given: Any) -> Any:
+        """Run the task. Returns its result, or a reference to it that can be an argument of the next task."""
+
+    def result(self, done: Any) -> Any:
+        """The result behind such a reference."""
+
+
+class _Here:
+    """In this thread."""
+
+    def done(self, task: Task[Any, Any], *given: Any) -> Any:
+        return task(*given)
+
+    def result(self, done: Any) -> Any:
+        return done
+
+
+def _on_ray(request: RunRequest, address: str | None, watch: Stopwatch) -> FinishedRun:
+    """The four steps on a cluster; without one where discovery finds nothing to score, in a run published before."""
+    found = None
+    if not is_connected() and steps.was_published(request):
+        with watch.during("discover"):
+            found = discover_task(request)
+        if steps.nothing_to_score(request, found):
+            return _further_steps(request, _Here(), found, watch)
+    # Imported only now: importing Ray takes a while.
+    with seldom_collected():
+        from nightjar.flows.cluster.connection import on_cluster
+
+    with on_cluster(address, request, worker_env()) as tasks:
+        if found is not None:
+            return _further_steps(request, tasks, found, watch)
+        return _four_steps(request, tasks, watch)
+
+
+def _four_steps(request: RunRequest, tasks: _Tasks, watch: Stopwatch) -> FinishedRun:
+    with watch.during("discover"):
+        found = tasks.done(discover_task, request)
+    return _further_steps(request, tasks, found, watch)
+
+
+def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> FinishedRun:
+    """The steps after discovery. found: the result of discovery, or a reference to it."""
+    watch.turn_to("flow")
+    try:
+        scored, verdict = _scored_and_validated(request, tasks, found, watch)
+    except AuditFailed as error:
+        if not error.revoked:
+            raise
+        # Parts were damaged where they lie. Scoring these shards again mends it; if not, a person is needed.
+        get_run_logger().warning("%s", error)
+        watch.count_as(AGAIN, SCORE)
+        watch.count_as(AUDIT, VALIDATE)
+        scored, verdict = _scored_and_validated(request, tasks, found, watch)
+    if verdict.question is not None:
+        _keep_account(request, scored, account_of(watch.claim(), scored, verdict))
+        raise unanswered(verdict)
+    with watch.during("publish"):
+        publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
+    artifacts.log_remarks(worded(scored.again, scored.warnings))
+    get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
+    account = account_of(watch.claim(), scored, verdict, publication)
+    _keep_account(request, scored, account)
+    artifacts.catch_up(request, scored, verdict)
+    return FinishedRun(request, scored, verdict, publication, account)
+
+
+def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
+    """Keep where the time of the run went. The night's end is known, so a failure of the storage is only a warning."""
+    if scored.finished:
+        return
+    try:
+        keep(request.storage, revision_uri(request.run_uri, scored.revision), scored.epoch, made)
+    except StorageError as error:
+        get_run_logger().warning("where the time of this run went could not be kept: %s", error)
+
+
+def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> tuple[Scored, Verdict]:
+    with watch.during("turn"), slot(request, request.job.resources.concurrency_limit), watch.during(SCORE):
+        scored: Scored = tasks.result(tasks.done(score_task, request, found))
+    get_run_logger().info("scored: %s", describe(scored.progress))
+    # Validating needs what the limit counts only if it scores, too.
+    limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
+    try:
+        with watch.during("turn"), slot(request, limit), watch.during(VALIDATE):
+            verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
+    except GateFailed:
+        _keep_account(request, scored, account_of(watch.claim(), scored))
+        raise
+    return scored, verdict

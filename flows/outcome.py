@@ -1,0 +1,271 @@
+"""How a flow run ends: its state for Prefect, and who is told; and what a person's answer makes of a run that asks.
+
+A run of a deployment that asks is suspended, with a form on its page in Prefect: its process ends, *Resume* carries the
+answer, and whoever serves the deployment begins the run again. It then finds its question in the ledger, where the
+answer is kept, too.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import threading
+from dataclasses import replace
+from typing import Any, Literal, cast
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
+from prefect.flow_runs import resume_flow_run, suspend_flow_run
+from prefect.input import RunInput, keyset_from_base_key
+from prefect.logging import get_run_logger
+from prefect.runtime import deployment, flow_run
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Completed, Failed
+from pydantic import Field, ValidationError
+
+from nightjar.flows import notifying
+from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.advice import tables_behind
+from nightjar.flows.pages.failure import asking_page
+from nightjar.flows.pages.report import writing
+from nightjar.flows.prefect_api import events
+from nightjar.flows.prefect_api.api import was_cancelled
+from nightjar.flows.reports import DecisionMade
+from nightjar.flows.results import FinishedRun
+from nightjar.inference.errors import (
+    ClusterError,
+    Held,
+    Interrupted,
+    NightjarError,
+    NoSuchShard,
+    Rejected,
+    Unanswered,
+)
+from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.ledger.lines import Decision, Question
+from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.run import approving, failure_notes
+from nightjar.inference.run.request import RunRequest
+
+_KEEP_S = 10.0
+"""Seconds that a run waits at its end until its reason is kept."""
+
+CANCELLED = "cancelled in Prefect, on its page or by its command"
+"""The reason of a run that somebody cancelled; Prefect does not keep who it was."""
+
+
+_LEAST_S = 60
+"""Seconds that Prefect waits at least, so that the ledger's deadline is the one that counts."""
+
+_UNUSABLE = (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError)
+
+
+class Reply(RunInput):
+    """The form on the run's page."""
+
+    decision: Literal["approve", "reject"] = Field(description="approve publishes the night, reject leaves it unseen")
+    name: str = Field(default="", description="Who answers")
+    note: str = Field(default="", description="Why")
+
+
+def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
+    """The state of a flow run that came to its end. notify: whether to send the job's own message."""
+    artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication, finished.account)
+    events.published(finished)
+    if notify:
+        _warn(notifying.published(finished))
+    if behind := finished.publication.tables_behind:
+        # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
+        late = tables_behind(finished.request, behind)
+        return Failed(message=str(late), data=late)
+    return Completed(message=finished.sentence)
+
+
+def failed(request: RunRequest, error: NightjarError, ray: str | None, *, notify: bool = True) -> State[Any]:
+    """The state of a flow run that ended with an error, once people have been told. notify: as in `completed`."""
+    keep_reason(request, error)
+    if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
+        artifacts.show_failure(request, error, ray)
+        if not isinstance(error, NoSuchShard):  # a mistake of whoever typed it, at whose terminal it is said
+            events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
+            if notify:
+                _warn(notifying.failed(request, error))
+    if isinstance(error, Unanswered):
+        return _ask(request, error, ray)
+    # The run's page shows the message alone; calling the flow still raises the error.
+    return Failed(message=str(error), data=error)
+
+
+def _warn(problem: str) -> None:
+    if problem:
+        get_run_logger().warning("%s", problem)
+
+
+def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
+    """Suspend this flow run until a person answers on its page, if Prefect can; nothing of the run is running now.
+
+    Returns the state of one that ends instead: the commands `approve` and `reject` answer it.
+    """
+    question = approving.asked(request)
+    try:
+        if question is not None and _can_suspend():
+            if (ended := answered(request, ray)) is not None:
+                return ended  # by somebody who was told of the question, and was faster than this run
+            _suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
+    except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
+        _warn(f"this run cannot be suspended ({fault}); `nightjar approve` answers it")
+    return Failed(name="Asks", message=str(error), data=error)
+
+
+def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
+    """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
+    newest = newest_revision(request.storage, request.run_uri)
+    if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
+        return None  # another run may have validated the night since: then this one asks again, if the gates still do
+    before, shown, reply = newest.state.decision, newest.state.published, _reply_to(question)
+    approves = reply is not None and reply.decision == "approve"
+    if reply is not None and (before is None or (approves and not before.approved)):
+        done = approving.answer(
+            request,
+            approved=approves,
+            by=reply.name or "somebody on Prefect's page",
+            note=reply.note,
+            name=question.name,
+        )
+    elif (kept := approving.carried_out(request)) is not None:
+        done = kept
+    else:
+        return None
+    get_run_logger().info("%s", done.decision.words)
+    # Whoever carried out a decision has sent the message: a command, or this flow run before it was tried again.
+    notify = done.decision != before or (shown is None and done.publication is not None)
+    if done.publication is None:
+        return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
+    return completed(FinishedRun(request, done.scored, done.verdict, done.publication), notify=notify)
+
+
+def _can_suspend() -> bool:
+    """Whether this flow run can be suspended: it belongs to a deployment, and is no night of a backfill."""
+    return deployment.id is not None and flow_run.parent_flow_run_id is None
+
+
+def _suspend(question: Question, seconds: float, told: str) -> None:
+    """End this flow run's process until somebody answers on its page; does not return.
+
+    told: what is asked, in Markdown. seconds: until the deadline.
+
+    Raises:
+        RuntimeError: Prefect does not let this flow run be suspended.
+    """
+    form = Reply.with_initial_data(description=told)
+    suspend_flow_run(wait_for_input=form, timeout=int(seconds) + _LEAST_S, key=_key(question))
+
+
+def _reply_to(question: Question) -> Reply | None:
+    """What a person answered on the page of this flow run; None if nobody did."""
+    try:
+        # In a flow that is not async, it is the form itself.
+        return cast("Reply", Reply.load(keyset_from_base_key(f"suspended-{_key(question)}")))
+    except ValidationError:
+        return None  # it was resumed without the form
+
+
+def _resume(question: Question, decision: Decision) -> str:
+    """Let the flow run that asked end, if it is suspended. Returns why it could not be resumed; empty otherwise."""
+    if not PREFECT_API_URL.value():
+        return ""
+    filled = {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
+    try:
+        with get_client(sync_client=True) as client:
+            found = client.read_flow_run(UUID(question.flow_run))
+        if found.state is not None and found.state.is_paused():
+            resume_flow_run(found.id, run_input=filled)
+    except ObjectNotFound:
+        pass  # it was started with another API, or with none
+    except _UNUSABLE as error:
+        return f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
+    return ""
+
+
+def _key(question: Question) -> str:
+    """Prefect's key of what is asked: another one when the run is validated again."""
+    return question.published.checksum[:16]
+
+
+def answer(
+    request: RunRequest,
+    *,
+    approved: bool,
+    by: str = "",
+    note: str = "",
+    revision: int | None = None,
+    question: str = "",
+) -> tuple[DecisionMade, tuple[str, ...]]:
+    """Answer a run whose gates ask, by a command. by: who answers; default: this user on this machine. revision: that
+    the person saw. question: its name, as `Question.name`, if the person knows it.
+
+    Returns the decision, and notes for the person, a sentence each.
+
+    Raises:
+        JobError: Nothing asks, or what asked was answered or changed since.
+        Held: Another command writes the run.
+    """
+    done = approving.answer(
+        request, approved=approved, by=by or _somebody(), note=note, revision=revision, name=question
+    )
+    unresumed = _resume(done.question, done.decision)
+    notes: list[str] = [unresumed]
+    writing.leave(request, notes.append)
+    notes.append(_notify(request, done))
+    shown, given = done.publication, done.decision
+    notes += [shown.behind, shown.unfinished] if shown else []
+    about = (request.job.name, request.run_id, done.question.published.revision)
+    made = DecisionMade(
+        *about,
+        given.approved,
+        given.by,
+        given.note,
+        given.at,
+        shown.number if shown else 0,
+        shown.tables_behind if shown else (),
+        unresumed,
+    )
+    return made, tuple(filter(None, notes))
+
+
+def _somebody() -> str:
+    """This user on this machine. In a container a user may have a number and no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _notify(request: RunRequest, done: approving.Answered) -> str:
+    """Send the job's own message, with the page of the run that asked. Returns why it could not be sent."""
+    request = replace(request, flow_run=done.question.flow_run)
+    if done.publication is None:
+        return notifying.failed(request, Rejected(done.question.no(done.decision)))
+    return notifying.published(FinishedRun(request, done.scored, done.verdict, done.publication))
+
+
+def stopped(signal: BaseException) -> Interrupted:
+    """Who stopped this run. A run that is cancelled in Prefect is sent SIGTERM, as others are: the API knows which."""
+    if isinstance(signal, TerminationSignal) and was_cancelled(UUID(flow_run.id)):
+        return Interrupted(CANCELLED)
+    return stopped_by(signal)
+
+
+def keep_reason(request: RunRequest, error: NightjarError) -> None:
+    """Keep why a run ends, for whoever asks once the terminal is closed. Storage that hangs holds up nothing."""
+    step = "start" if isinstance(error, ClusterError) else "discover"
+    thread = threading.Thread(
+        target=failure_notes.keep, args=(request, error, step), daemon=True, name="nightjar-reason"
+    )
+    thread.start()
+    thread.join(_KEEP_S)
