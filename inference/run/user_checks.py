@@ -19,7 +19,7 @@ from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.scoring.asidecode import aside_folder, enter
+from nightjar.inference.scoring.assignment import aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.validation.judging import Answer, Judgement, NightEvidence
 

@@ -22,8 +22,7 @@ from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.accumulators import Broken, Kept, Kind, Tried, lacking, packed, tried
-from nightjar.inference.scoring.asidecode import OfRun, aside_folder, enter
-from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
 
 R = TypeVar("R")

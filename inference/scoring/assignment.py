@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -167,8 +167,7 @@ def _opened(
     only: str | None = None,
 ) -> OpenedModels[T]:
     """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
-    hide(spec.secrets)
-    os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
+    _set_variables(spec)
     job = spec.job
     linked += _packages(spec)
     if job.modules() or job.code:  # an adapter may load objects of the user's classes
@@ -253,6 +252,45 @@ def _packages(spec: WorkerSpec) -> tuple[Linked, ...]:
             "start the run again"
         )
     return linked
+
+
+class OfRun(Protocol):
+    """The fields that `RunRequest` and `WorkerSpec` have in common."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def scoring(self) -> ScoringSet: ...
+
+    @property
+    def cache(self) -> str: ...
+
+    @property
+    def environment(self) -> Mapping[str, SecretStr]: ...
+
+
+def _set_variables(run: OfRun) -> None:
+    """Set the run's variables in this process. The values of the secret ones are hidden in its messages."""
+    variables = run.job.resources.runtime_env
+    hide(value.get_secret_value() for name, value in run.environment.items() if variables.secret(name))
+    os.environ.update({name: value.get_secret_value() for name, value in run.environment.items()})
+
+
+def enter(run: OfRun) -> Job:
+    """Set the run's variables and switch to a copy of the code that the run began with. Returns the job there."""
+    _set_variables(run)
+    whole = run.scoring.checks if not run.job.modules() else run.scoring.code
+    return enter_copy(run.job, whole, Path(run.cache))[0]
+
+
+def aside_folder(run: OfRun, job: Job) -> Path:
+    """Where the job's own checks and accumulators lie: in a copy of their own, which becomes the working directory."""
+    if not run.job.modules() or not run.scoring.checks.files:
+        return Path(job.folder)
+    folder = place_code(run.scoring.checks, Path(run.cache))[0]
+    os.chdir(folder)
+    return Path(folder)
 
 
 def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:

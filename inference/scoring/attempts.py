@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -20,13 +20,59 @@ from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
 from nightjar.inference.scoring import forks, memory  # noqa: F401 (forks: what processes of the model inherit)
+from nightjar.inference.scoring.assembly import Stretch
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One attempt at a shard, from its first read on. at: its start as wall time. began: its start on the monotonic
+    clock. first: what is being read of it already. prepared: whether the CPU stage has prepared it; then at and retries
+    are of that stage.
+    """
+
+    assignment: Assignment
+    started: Started
+    storage: RetryingStorage
+    at: float
+    began: float
+    first: Sequence[Future[RowsRead]] = ()
+    prepared: bool = False
+    retries: int = 0
+
+    @property
+    def alone(self) -> bool:
+        return self.assignment.attempt.crumbs
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What the worker is doing. rows: the number of rows that the predictor has now, from `row` on; 0 for none, or if
+    they are of several files, `row` is in the first one. model: the name of the predictor's model, if the job has
+    several.
+    """
+
+    started: Started
+    uri: str = ""
+    row: int = -1
+    rows: int = 0
+    model: str = ""
+
+    @property
+    def where(self) -> str:
+        """The position as text, for a message."""
+        by = f" with the model {self.model!r}" if self.model else ""
+        if not self.rows and self.row >= 0:
+            return f"{by} at a batch of several files that begins with row {self.row} of {self.uri}"
+        if not self.rows:
+            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
+        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
+        return f"{by} at row{'s' if last else ''} {self.row}{last} of {self.uri}"
+
 
 IDLE = "idle"
 """What a worker does that waits for a shard. The other things that it does are the fields of `Spent`."""

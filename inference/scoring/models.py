@@ -17,12 +17,10 @@ from nightjar.inference.errors import BatchesBroken, JobError
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, ScoreRows, relayed, score_table
-from nightjar.inference.scoring.prepared_shards import Batch
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, ScoreRows, relayed, score_table
+from nightjar.inference.scoring.prepared_batches import Batch, Preparer, PreparingThread
 from nightjar.inference.stopwatch import Stopwatch
 
 _NO_ROWS = range(0)

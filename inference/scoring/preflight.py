@@ -40,8 +40,7 @@ from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.scoring.accumulating import Accumulating
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.batchsize import Weighed
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
 from nightjar.inference.scoring.timing import Timed

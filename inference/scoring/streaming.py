@@ -37,14 +37,13 @@ from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started, Usage
-from nightjar.inference.scoring.ahead import Preparer
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, Stretch
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.attempts import At, Running
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import LoadedModel, score_models
-from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.scored_table import Stretch
+from nightjar.inference.scoring.prepared_batches import Preparer
 from nightjar.inference.scoring.watchdog import ByForce, Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage

@@ -13,7 +13,7 @@ import pyarrow as pa
 from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import Scorer, batches
-from nightjar.inference.scoring.prepared_shards import not_handed_over, unpicklable
+from nightjar.inference.scoring.prepared_batches import not_handed_over, unpicklable
 
 GAIN = 1.15
 """How many times as many rows a CPU stage must promise: less is within what the measurement may be wrong."""

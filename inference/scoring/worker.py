@@ -42,16 +42,13 @@ from nightjar.inference.records import (
     Usage,
 )
 from nightjar.inference.scoring.accumulating import Accumulating
-from nightjar.inference.scoring.ahead import PreparingThread
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, Stretch
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, open_scorers
-from nightjar.inference.scoring.attempts import IDLE, Worker
+from nightjar.inference.scoring.attempts import IDLE, At, Running, Worker
 from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
-from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.prepared_shards import Batch
-from nightjar.inference.scoring.scored_table import Stretch
+from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.timing import Timed, timed, together
 from nightjar.inference.storage.protocol import Storage, join
 

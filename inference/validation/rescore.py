@@ -28,13 +28,11 @@ from nightjar.inference.messages import clip, counted
 from nightjar.inference.output.datapart import read_data
 from nightjar.inference.output.parts import MODEL, read_part
 from nightjar.inference.records import RowFailure, Shard
-from nightjar.inference.scoring.agreement import differences
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, Stretch
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
-from nightjar.inference.scoring.neighbours import Moved, other_orders, scored_in
-from nightjar.inference.scoring.scored_table import Stretch
+from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
 from nightjar.inference.scoring.streaming import answering
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage, join

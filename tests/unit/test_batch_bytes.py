@@ -21,12 +21,10 @@ from nightjar.inference.output.outcomes import read
 from nightjar.inference.records import Receipt, RowFailure
 from nightjar.inference.run import steps
 from nightjar.inference.run.request import identity_of
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, batch_size
-from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.batchsize import BatchSize, row_sizes
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches, score_table
-from nightjar.inference.scoring.preparing import PreparingWorker
-from nightjar.inference.scoring.rowsizes import row_sizes
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.tensors import VariableShapedTensor
 from nightjar.inference.validation.manifest import read_manifest
 from support import Lake

@@ -27,11 +27,10 @@ from nightjar.inference.records import Event, Failed, Prepared, Preparing, Recei
 from nightjar.inference.run.campaign import Underway
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.scoring import too_heavy
-from nightjar.inference.scoring import preparing, timing
-from nightjar.inference.scoring.accepting import AcceptingWorker
+from nightjar.inference.scoring import timing
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.prepared_shards import unpacked
-from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.prepared_batches import unpacked
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.timing import GAIN, Placement, Timed, placed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
@@ -233,7 +232,7 @@ def test_halves_are_parts_of_what_was_prepared(lake: Lake) -> None:
 
 def test_what_a_parcel_cannot_hold_is_prepared_by_the_actor(staged: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     full = outcome(staged, list(through_both(staged)))
-    monkeypatch.setattr(preparing, "PARCEL_BYTES", 1)
+    monkeypatch.setattr("nightjar.inference.scoring.staged.PARCEL_BYTES", 1)
     assert outcome(staged, list(through_both(staged))) == full
 
 
@@ -256,7 +255,7 @@ def test_nothing_is_added_to_a_parcel_that_holds_what_it_may(
     staged: Lake, monkeypatch: pytest.MonkeyPatch, most: int, batches: int
 ) -> None:
     """Of two numbers of four bytes for each row."""
-    monkeypatch.setattr(preparing, "PARCEL_BYTES", most)
+    monkeypatch.setattr("nightjar.inference.scoring.staged.PARCEL_BYTES", most)
     stage = PreparingWorker(staged.worker_spec())
     for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
         if stage.handed:

@@ -13,9 +13,8 @@ from endpoints import Asked, Reply, endpoint, upper
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import Crumb, Event, Failed, Receipt
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.faults import FaultyStorage, pause

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
+from nightjar.inference.scoring.assembly import Stretch
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
-from nightjar.inference.scoring.scored_table import Stretch
 from support import Lake
 
 TYPES = {"score": pa.int64()}

@@ -27,7 +27,6 @@ from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import Demand, free_workers
-from nightjar.inference.engine.ray.gathering import gather
 from nightjar.inference.engine.ray.internals import (
     bound_events_ahead,
     do_without_helpers,
@@ -35,7 +34,15 @@ from nightjar.inference.engine.ray.internals import (
     mapped,
     mapped_by_tasks,
 )
-from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, score_as_task, task_key
+from nightjar.inference.engine.ray.processes import (
+    Accepting,
+    Preparing,
+    Scoring,
+    Sealed,
+    gather,
+    score_as_task,
+    task_key,
+)
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip

@@ -12,7 +12,7 @@ import ray.exceptions
 
 from nightjar.inference.engine.protocol import NO_EVENT
 from nightjar.inference.engine.ray.capacity import Demand
-from nightjar.inference.engine.ray.gathering import capture, gather
+from nightjar.inference.engine.ray.processes import capture, gather
 from nightjar.inference.engine.ray.warming import taken
 from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.messages import clip

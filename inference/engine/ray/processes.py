@@ -9,22 +9,58 @@ import os
 import pickle
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.engine.ray.gathering import capture
+from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.jsonform import of_json
-from nightjar.inference.logs.capture import Capture
+from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.records import Crumb, Event, Failed, encode
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.prepared_shards import PACKED
-from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.prepared_batches import PACKED
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
+
+_PATIENCE_S = 10.0
+"""Seconds that a pass waits at its end for other nodes; later output of theirs is kept after the next pass."""
+
+_RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")
+"""Beginnings of the lines that Ray writes to a worker's files for its own log monitor."""
+
+
+def capture(spec: WorkerSpec) -> Capture:
+    """Keep what this worker's process prints; nothing if there is no revision, as in `check`."""
+    return Capture(spec.storage, spec.revision, spec.epoch, _RAYS_OWN, secrets=spec.secrets)
+
+
+def gather(spec: WorkerSpec) -> None:
+    """Keep the rest of what the run's processes printed, on all nodes. Call it when the processes have ended."""
+    if not spec.revision:
+        return
+    keep_rest(spec.storage, spec.revision, spec.secrets)
+    here = ray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in alive() if node["NodeID"] != here]
+    if not others:
+        return
+    rest: Any = ray.remote(num_cpus=0, max_retries=0)(keep_rest)
+    asked = [
+        rest.options(name="nightjar logs", scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            spec.storage, spec.revision, spec.secrets
+        )
+        for node in others
+    ]
+    # The output of a lost node that was not kept in time is lost.
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE_S)
+
 
 LAST_WORDS_S = 1.0
 

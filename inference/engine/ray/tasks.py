@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray.capacity import Demand, alive, total
-from nightjar.inference.engine.ray.gathering import capture
+from nightjar.inference.engine.ray.processes import capture
 from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
