@@ -40,10 +40,10 @@ from nightjar.inference.scoring.preflight import (
     preflight_steps,
     refusal,
 )
-from nightjar.inference.scoring.streaming import answering, worker_of
+from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.timing import Placement, Timed
-from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited

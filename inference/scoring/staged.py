@@ -28,7 +28,7 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, unpacked
-from nightjar.inference.scoring.streaming import answering
+from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
 
 PARCEL_BYTES = 512 << 20

@@ -50,6 +50,7 @@ from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.timing import Timed, timed, together
+from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 
 _MEASURED_S = 10.0
@@ -120,8 +121,9 @@ class ShardWorker(Worker):
         """As `Worker.process`. Each result says what the time since the one before it was spent on."""
         self.watch.turn_to("rest")
         try:
-            for event in super().process(assignments):
-                yield self._timed(event)
+            with answering(self.scorers, self.watchdog):
+                for event in super().process(assignments):
+                    yield self._timed(event)
         finally:
             self.watch.turn_to(IDLE)
 

@@ -33,8 +33,7 @@ from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
-from nightjar.inference.scoring.streaming import answering
-from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
 
