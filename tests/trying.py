@@ -113,7 +113,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     for name in [name for name in sys.modules if name.partition(".")[0] in {"predict", "mylib", "h", "pkg", "prep"}]:
         del sys.modules[name]
     outcome: Any = None
-    for outcome in observed(preflight_steps, partial(ShardWorker, spec), samples(plan)):  # noqa: B007 (the last one counts)
+    for outcome in observed(spec.job, preflight_steps, partial(ShardWorker, spec), samples(plan)):  # noqa: B007 (the last one counts)
         pass
     if not isinstance(outcome, Loaded):
         return str(outcome), []

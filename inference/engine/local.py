@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,11 +37,10 @@ from nightjar.inference.scoring.preflight import (
     loaded_by,
     observed,
     preflight_steps,
-    refusal,
 )
+from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
@@ -79,8 +77,6 @@ class LocalEngine:
                 for outcome in child.answers():
                     if isinstance(outcome, JobError):
                         raise outcome
-                    if isinstance(outcome, str):
-                        raise refusal(key, outcome)
                     loaded, answered_at = outcome, time.monotonic()
                 child.wait()
             except WorkLost as lost:
@@ -142,8 +138,6 @@ class LocalEngine:
         yield merged
 
     def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
         self._worker = None
         self._process.take_back()
 
@@ -152,9 +146,7 @@ class LocalEngine:
         if self._worker is None or self._spec != spec:
             self._process.lend(spec)
             logs = self._process.logs
-            if self._worker is not None:
-                self._worker.close()
-                self._worker = None  # its models go before others are loaded
+            self._worker = None  # its models go before others are loaded
             made = worker_of(spec)
             self._worker, self._spec = made(spec, turn_to=logs.turn_to) if logs else made(spec), spec
         return self._worker
@@ -178,13 +170,13 @@ def _tried(given: bytes) -> Iterator[Outcome]:
                 during.enter_context(answering(worker.scorers, watchdog))
                 return worker
 
-            for outcome in observed(steps, load, places):
+            for outcome in observed(spec.job, steps, load, places):
                 yield outcome
                 watchdog.calling()
     except ProcessSpoilt as spoilt:
-        yield f"loading the model or scoring the first rows: {spoilt}"
+        yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows: {spoilt}")
     except SystemExit as left:
-        yield f"loading the model or scoring the first rows {_exits(left)}"
+        yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows {_exits(left)}")
     finally:
         if logs:
             logs.close()
@@ -247,8 +239,6 @@ class _Process:
         self._hidden = modules_in(spec.job.folder)
         for name in self._hidden:
             del sys.modules[name]
-        self._exit = os._exit
-        _set_exit(partial(_leave, self._exit, os.getpid()))
         # A variable that the run sets has the value of before when the run has ended, or none.
         self._environment = {name: os.environ.get(name) for name in spec.environment}
         self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
@@ -261,7 +251,6 @@ class _Process:
         if self.logs:
             self.logs.close()
         witness.unwatch()
-        _set_exit(self._exit)
         os.chdir(self._folder)
         for name, value in self._environment.items():
             os.environ.pop(name, None)
@@ -273,18 +262,3 @@ class _Process:
         pa.set_cpu_count(self._cpus)
         sys.modules.update(self._hidden)
         _process.release()
-
-
-def _set_exit(leave: Callable[[int], None]) -> None:
-    setattr(os, "_exit", leave)  # noqa: B010 (mypy lets nobody assign to it)
-
-
-def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
-    """What `os._exit` does while the user's code runs: 0 would tell the caller that the night is published. Processes
-    that this one forked end as they like.
-    """
-    if status == 0 and os.getpid() == process:
-        print(f"nightjar: the model's code calls os._exit(0), which ends this command. {_ON_RAY}", file=sys.stderr)
-        sys.stderr.flush()
-        status = RunFailed.exit_code
-    leave(status)

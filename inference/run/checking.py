@@ -27,7 +27,7 @@ from nightjar.inference.run.scoring import doubting, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
-from nightjar.inference.scoring.timing import Placement
+from nightjar.inference.scoring.staged import Placement
 from nightjar.inference.validation.evidence import judge_input
 
 

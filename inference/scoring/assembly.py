@@ -22,7 +22,6 @@ from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
-from nightjar.inference.scoring.accumulating import columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows
 from nightjar.inference.storage.protocol import Storage
@@ -222,14 +221,6 @@ class Assembly:
         if rows is None:
             return table
         return selected(table.select([name for name in table.column_names if name in self._profiled]), rows)
-
-    def rows(self) -> list[pa.Table]:
-        """The rows that are written, as the job's own accumulators get them: a table for each piece."""
-        names, label = columns_of(self.spec.job, self.spec.schema.names), self.spec.job.label
-        if label is None or label in self._schema.names:
-            return [table.select(names) for table in self._tables]
-        pairs = zip(self._tables, self._labels, strict=True)
-        return [table.append_column(label, labels).select(names) for table, labels in pairs]
 
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +22,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
-from nightjar.inference.scoring import forks, memory  # noqa: F401 (forks: what processes of the model inherit)
+from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assembly import Stretch
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
@@ -232,3 +235,22 @@ class Worker:
             row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,
             worker=self.name,
         )
+
+
+def _forget_handlers() -> None:
+    """In a process that the user's code forks, as a DataLoader does: drop what only its parent can use.
+
+    A SIGTERM handler of Ray, Prefect or a command would raise in the user's code, or do nothing, where the parent ends
+    the process. Prefect's hook for the end of Python would wait for threads that only the parent has.
+    """
+
+    def module(function: Any) -> str:
+        return getattr(function, "__module__", None) or ""
+
+    if module(signal.getsignal(signal.SIGTERM)).startswith(("prefect.", "nightjar.", "ray.")):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    hooks: list[Any] = getattr(threading, "_threading_atexits", [])
+    hooks[:] = [hook for hook in hooks if not module(getattr(hook, "func", hook)).startswith("prefect.")]
+
+
+os.register_at_fork(after_in_child=_forget_handlers)

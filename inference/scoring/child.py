@@ -84,11 +84,9 @@ class Child:
         *args: Any,
         silent: bool = False,
         prints: bool = False,
-        daemon: bool = False,
     ) -> None:
         """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
-        the standard output of this process. daemon: end it when Python ends, where it would be waited for; then it
-        cannot use `multiprocessing` itself.
+        the standard output of this process.
         """
         prepare()
         self._answers, answer = _FORKS.Pipe(duplex=False)
@@ -96,7 +94,7 @@ class Child:
         error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
         output = Connection(os.dup(_output() if prints else error.fileno()), readable=False)
         given = answer, output, error, dict(os.environ), work, args
-        self._process = _FORKS.Process(target=_run, args=given, daemon=daemon)
+        self._process = _FORKS.Process(target=_run, args=given)
         with _no_program(), output, error:
             self._process.start()
         assert self._process.pid is not None

@@ -23,7 +23,6 @@ from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
-from nightjar.inference.output.exports import ACCUMULATORS
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
@@ -41,7 +40,6 @@ from nightjar.inference.records import (
     Started,
     Usage,
 )
-from nightjar.inference.scoring.accumulating import Accumulating
 from nightjar.inference.scoring.assembly import Assembly, Stretch
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, open_scorers
 from nightjar.inference.scoring.attempts import IDLE, At, Running, Worker
@@ -49,7 +47,6 @@ from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
-from nightjar.inference.scoring.timing import Timed, timed, together
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -81,8 +78,6 @@ class ShardWorker(Worker):
         super().__init__(spec, need.cores, turn_to)
         if spec.own_process:
             sys.setswitchinterval(SWITCH_S)
-        # Its process starts while the models are loaded.
-        self.accumulating = Accumulating(spec) if spec.job.accumulators else None
         self._opened = OpenedModels(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
         thread = PreparingThread() if need.prepares_ahead else None
@@ -95,11 +90,6 @@ class ShardWorker(Worker):
         self._measured_at = -math.inf
         self._folders: set[str] = set()
 
-    def close(self) -> None:
-        """End the process beside this one, if there is one."""
-        if self.accumulating is not None:
-            self.accumulating.close()
-
     @property
     def scorers(self) -> tuple[Scorer, ...]:
         """Of all models, in the job's order."""
@@ -109,13 +99,6 @@ class ShardWorker(Worker):
     def device(self) -> str:
         """Where the models are: 'cpu', 'cuda:0' …, each once."""
         return ", ".join(dict.fromkeys(scorer.device for scorer in self.scorers))
-
-    def timed(self, table: pa.Table) -> Timed:
-        """What a row of each step costs, in all models together. table: rows that were scored before."""
-        each = zip(self.spec.job.each, self.models, self.scorers, strict=True)
-        return together(
-            [timed(scorer, table.select(list(model.columns)), own=job.begins_apart) for job, model, scorer in each]
-        )
 
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """As `Worker.process`. Each result says what the time since the one before it was spent on."""
@@ -260,8 +243,6 @@ class ShardWorker(Worker):
         storage = running.storage
         try:
             table, metrics, states = output.table(), output.metrics(), output.states()
-            if self.accumulating is not None:
-                states[ACCUMULATORS] = self.accumulating.states(output.rows())
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()

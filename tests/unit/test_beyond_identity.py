@@ -60,7 +60,7 @@ class Predictor:
 def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
     """What preflight says."""
     with chdir("."):  # the next test does not stand where this one's files were
-        return list(observed(preflight_steps, partial(ShardWorker, spec), places))
+        return list(observed(spec.job, preflight_steps, partial(ShardWorker, spec), places))
 
 
 def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:

@@ -194,7 +194,7 @@ def importers(room: str, module: str) -> set[str]:
             "ray",
             {
                 f"inference/engine/ray/{name}.py"
-                for name in ("capacity", "internals", "passes", "preflight", "processes", "tasks", "warming")
+                for name in ("capacity", "engine", "internals", "passes", "preflight", "processes", "warming")
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),

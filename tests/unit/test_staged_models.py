@@ -22,9 +22,8 @@ from nightjar.inference.scoring.assignment import Assignment, OpenedModels
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.prepared_batches import unpacked
-from nightjar.inference.scoring.staged import PreparingWorker
+from nightjar.inference.scoring.staged import Placement, PreparingWorker
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.timing import Placement
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 

@@ -27,11 +27,9 @@ from nightjar.inference.records import Event, Failed, Prepared, Preparing, Recei
 from nightjar.inference.run.campaign import Underway
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.scoring import too_heavy
-from nightjar.inference.scoring import timing
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.prepared_batches import unpacked
-from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
-from nightjar.inference.scoring.timing import GAIN, Placement, Timed, placed
+from nightjar.inference.scoring.staged import GAIN, AcceptingWorker, Placement, PreparingWorker, Timed, placed, timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -496,10 +494,10 @@ class Clocked:
 TEN = pa.table({"x": range(10)})
 
 
-def measured(steps: Clocked, *, own: bool) -> Timed:
+def measured(steps: Clocked, *, own: bool, models: int = 1) -> Timed:
     with pytest.MonkeyPatch.context() as here:
-        here.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: steps.now))
-        return timing.timed(steps, TEN, own=own)  # type: ignore[arg-type]
+        here.setattr("nightjar.inference.scoring.staged.time", SimpleNamespace(perf_counter=lambda: steps.now))
+        return timed([(steps, TEN, own)] * models)  # type: ignore[list-item]
 
 
 def test_the_least_of_three_measurements_of_each_step_is_what_a_row_costs() -> None:
@@ -529,11 +527,8 @@ def test_what_cannot_be_handed_to_another_process_is_refused_with_the_reason() -
 
 
 def test_the_costs_of_several_models_are_added_up() -> None:
-    one, other = Timed(1.0, 2.0, 3.0, 10), Timed(10.0, 20.0, 30.0, 10)
-    assert timing.together([one]) == one
-    assert timing.together([one, other]) == Timed(11.0, 22.0, 33.0, 10)
-    refused = [replace(one, refused="the first reason"), replace(other, refused="another")]
-    assert timing.together([one, *refused]) == Timed(12.0, 24.0, 36.0, 10, "the first reason")
+    steps = Clocked([0.5, 1.0], [0.25, 0.5], {"x": np.zeros(10, np.float32)})
+    assert measured(steps, own=True, models=2) == Timed(0.15, 0.075, 8.0, 10)
 
 
 JOB: dict[str, Any] = {

@@ -18,7 +18,7 @@ from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, loaded_by, observed, preflight_steps, refusal
+from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, loaded_by, observed, preflight_steps
 from nightjar.inference.scoring.worker import ShardWorker
 
 _LOST = (
@@ -84,7 +84,7 @@ def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece], last: b
 def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
     logs = capture(spec)
     yield None  # The process is there: from now on the model takes the time.
-    yield from observed(steps, partial(ShardWorker, spec), places, last)
+    yield from observed(spec.job, steps, partial(ShardWorker, spec), places, last)
     logs.close()
 
 
@@ -98,8 +98,6 @@ def _answered(spec: WorkerSpec, answers: Any) -> Loaded:
             outcome = ray.get(answer)
             if isinstance(outcome, JobError):
                 raise outcome
-            if isinstance(outcome, str):
-                raise refusal(key, outcome)
             began, loaded = True, outcome or loaded
     except ray.exceptions.RayTaskError as error:
         said = clip(str(error.cause))
