@@ -40,13 +40,13 @@ from nightjar.flows.results import Night
 from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.flows.waiting import looking_once
 from nightjar.inference.engine import LOCAL, RAY
+from nightjar.inference.environ import held
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
     RunFailed,
     TakenBack,
 )
-from nightjar.inference.held import held
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.lines import Published

@@ -15,8 +15,8 @@ from typing import Any
 from prefect.runtime import deployment, flow_run
 
 from nightjar.inference.engine import RAY
+from nightjar.inference.environ import held
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.held import held
 from nightjar.inference.run.request import RunRequest, fixed, make_request
 
 _handed: ContextVar[tuple[RunRequest, float] | None] = ContextVar("handed", default=None)

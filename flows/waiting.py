@@ -25,8 +25,8 @@ from nightjar.flows.pages.delivery import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import is_away, no_such_limit
+from nightjar.inference.environ import held
 from nightjar.inference.errors import GateFailed, RunFailed
-from nightjar.inference.held import held
 from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest

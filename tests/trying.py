@@ -106,6 +106,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         observed,
         preflight_steps,
         samples,
+        with_packages,
     )
     from nightjar.inference.scoring.worker import ShardWorker
 
@@ -117,6 +118,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         pass
     if not isinstance(outcome, Loaded):
         return str(outcome), []
+    (outcome,) = with_packages(outcome)
     try:
         external_reads.refuse(spec.job, outcome.outside)
     except JobError as error:

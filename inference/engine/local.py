@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from nightjar.inference import predictors, witness
 from nightjar.inference.engine.auditing import audit_here, each_here
+from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFailed
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.packages import is_imported
@@ -37,6 +38,7 @@ from nightjar.inference.scoring.preflight import (
     loaded_by,
     observed,
     preflight_steps,
+    with_packages,
 )
 from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.streaming import worker_of
@@ -160,6 +162,7 @@ def _tried(given: bytes) -> Iterator[Outcome]:
     spec, places, steps = cloudpickle.loads(given)
     predictors.warm(spec.job)  # the limit is for the model, not for the import of its library
     logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
+    outcome: Outcome | None = None
     try:
         with ExitStack() as during:
             watchdog = during.enter_context(Watchdog(spec.job.retry.stall_s))
@@ -173,6 +176,7 @@ def _tried(given: bytes) -> Iterator[Outcome]:
             for outcome in observed(spec.job, steps, load, places):
                 yield outcome
                 watchdog.calling()
+        yield from with_packages(outcome)
     except ProcessSpoilt as spoilt:
         yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows: {spoilt}")
     except SystemExit as left:
@@ -190,14 +194,13 @@ def _exits(left: SystemExit) -> str:
 _process = threading.Lock()
 """A process has one working directory and one path, so only one run at a time may use them."""
 
-
 _imported: dict[str, str] = {}
 """The content of the installed packages that counted for a run of this process, as that run imported them."""
 
 
 def _check_imported(spec: WorkerSpec) -> None:
     """Check that no installed package was changed between two runs of this process. Unlike the modules of the job's
-    folder they stay imported, because compiled ones cannot be imported twice; and others may hold their objects.
+    folder they stay imported, because compiled ones cannot be imported twice, and others may hold their objects.
     """
     for name, content in spec.scoring.packages.items():
         if _imported.get(name, content) != content and is_imported(name):
@@ -208,57 +211,55 @@ def _check_imported(spec: WorkerSpec) -> None:
 
 
 class _Process:
-    """The parts of this process that the user's code uses while it scores, and that are restored afterwards.
-
-    Its folder, Python's path, and what is imported from the job's folder: a run uses the code it began with, and
-    leaves none of it behind for the next one. Its output and error are kept with the run meanwhile: `logs`; None in
-    `check`, which has no run.
+    """What the user's code uses of this process while it scores, and what is restored afterwards: the working
+    directory, Python's path, variables, and the modules of the job's folder. A run uses the code that it began with,
+    and leaves none of it behind for the next one.
     """
 
     def __init__(self) -> None:
-        self._lent = False
+        self._restore: ExitStack | None = None
         self.logs: InProcess | None = None
+        """Keeps what the process prints with the run; None in `check`, which has no run."""
 
     def lend(self, spec: WorkerSpec) -> None:
-        """Lend this process to the run, once: modules of the live folder are removed for the run's own.
+        """Lend this process to the run, once.
 
         Raises:
             RunFailed: Another run scores in this process, in another thread.
             JobError: An installed package that counts is not the one that this process has imported.
         """
-        if self._lent:
+        if self._restore is not None:
             return
         _check_imported(spec)
         users_code_begins()
         if not _process.acquire(blocking=False):
             raise RunFailed("another run scores in this process; wait until it has ended, or run this one on Ray")
-        self._lent = True
+        self._restore = restore = ExitStack()
+        restore.callback(_process.release)
         _imported.update(spec.scoring.packages)
-        self._folder, self._path, self._cpus = Path.cwd(), list(sys.path), pa.cpu_count()
-        self._cache = spec.cache
-        self._hidden = modules_in(spec.job.folder)
-        for name in self._hidden:
+        # Modules of the live folder are removed for the run's own.
+        hidden = modules_in(spec.job.folder)
+        for name in hidden:
             del sys.modules[name]
-        # A variable that the run sets has the value of before when the run has ended, or none.
-        self._environment = {name: os.environ.get(name) for name in spec.environment}
-        self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
+        restore.callback(sys.modules.update, hidden)
+        restore.callback(pa.set_cpu_count, pa.cpu_count())
+        restore.callback(sys.path.__setitem__, slice(None), list(sys.path))
+        restore.callback(_forget_modules, spec.cache)
+        restore.enter_context(environment({name: each.get_secret_value() for name, each in spec.environment.items()}))
+        restore.callback(os.chdir, Path.cwd())
+        restore.callback(witness.unwatch)
+        if spec.revision:
+            self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets)
+            restore.callback(self.logs.close)
 
     def take_back(self) -> None:
         """Restore the process as it was."""
-        if not self._lent:
-            return
-        self._lent = False
-        if self.logs:
-            self.logs.close()
-        witness.unwatch()
-        os.chdir(self._folder)
-        for name, value in self._environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        for name in modules_in(self._cache):  # with the run's path: the folders of a package without a file follow it
-            del sys.modules[name]
-        sys.path[:] = self._path
-        pa.set_cpu_count(self._cpus)
-        sys.modules.update(self._hidden)
-        _process.release()
+        if self._restore is not None:
+            self._restore.close()
+            self._restore = None
+
+
+def _forget_modules(folder: str) -> None:
+    """Forget the modules of a folder that is still on the path: packages without an `__init__` file follow the path."""
+    for name in modules_in(folder):
+        del sys.modules[name]

@@ -27,8 +27,8 @@ from nightjar.inference.scoring.microbatches import Cuts, ScoredRows
 from nightjar.inference.storage.protocol import Storage
 
 
-class Stretch:
-    """Consecutive pieces, as they were read.
+class JoinedPieces:
+    """Consecutive pieces of a shard as one table, so that small files share micro-batches.
 
     pieces: with the rows that they have. reads: each as it was read. table: the rows of all of them, without those that
     were left out. failures: index in the table → why the row could not be read. origin: the index in the file of the

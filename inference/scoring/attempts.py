@@ -23,7 +23,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
 from nightjar.inference.scoring import memory
-from nightjar.inference.scoring.assembly import Stretch
+from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
@@ -33,19 +33,20 @@ from nightjar.inference.storage.retrying import RetryingStorage
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One attempt at a shard, from its first read on. at: its start as wall time. began: its start on the monotonic
-    clock. first: what is being read of it already. prepared: whether the CPU stage has prepared it; then at and retries
-    are of that stage.
-    """
+    """One attempt at a shard, from its first read on."""
 
     assignment: Assignment
     started: Started
     storage: RetryingStorage
     at: float
+    """Its start as wall time; of the CPU stage, if that has prepared it."""
     began: float
+    """Its start on the monotonic clock."""
     first: Sequence[Future[RowsRead]] = ()
+    """The reads of its first pieces."""
     prepared: bool = False
     retries: int = 0
+    """The storage requests that the CPU stage repeated."""
 
     @property
     def alone(self) -> bool:
@@ -54,16 +55,16 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """What the worker is doing. rows: the number of rows that the predictor has now, from `row` on; 0 for none, or if
-    they are of several files, `row` is in the first one. model: the name of the predictor's model, if the job has
-    several.
-    """
+    """What the worker is doing."""
 
     started: Started
     uri: str = ""
     row: int = -1
     rows: int = 0
+    """The number of rows that the predictor has now, from `row` on. 0 if it has none, or rows of several files, of
+    which `row` is in the first."""
     model: str = ""
+    """Of several models the name of the one that has the rows."""
 
     @property
     def where(self) -> str:
@@ -95,17 +96,14 @@ def host_of(worker: str) -> str:
 
 
 class Worker:
-    """Works on shards in one process that it has to itself.
-
-    Subclasses say in `events` what they do with an assignment, and yield as they go. spec: set by them, because which
-    columns are read is known when the models are open.
-    """
+    """Works on shards in one process that it has to itself. Subclasses define `events`."""
 
     spec: WorkerSpec
+    """Set by subclasses, because the columns to read are known when the models are open."""
 
     def __init__(self, spec: WorkerSpec, cores: int, turn_to: Callable[[Started], None]) -> None:
-        """cores: computing threads. turn_to: called with each attempt before its rows are worked on; other attempts may
-        be read or written then.
+        """cores: computing threads. turn_to: called with each attempt before its rows are worked on, while other
+        attempts may be read or written.
         """
         pa.set_cpu_count(cores)
         memory.use_system()
@@ -149,6 +147,7 @@ class Worker:
             yield event
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """What happens with the assignments, as it happens."""
         raise NotImplementedError
 
     def before_the_end(self) -> Iterator[Event]:
@@ -156,11 +155,11 @@ class Worker:
         return iter(())
 
     def noticed(self) -> Iterator[Event]:
-        """What the user's code used since this was last asked, and that the identity does not cover."""
+        """What the user's code used since the last call that the identity does not cover."""
         return (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
 
     def last_words(self, spoilt: ProcessSpoilt, at: At | None) -> Iterator[Event]:
-        """Report at which rows what ends this process. at: None if it worked on no shard."""
+        """Report what ends this process, and at which rows. at: None if it worked on no shard."""
         if at is None:
             return
         started = at.started
@@ -191,7 +190,7 @@ class Worker:
 
     def gathered(
         self, running: Running, pieces: Sequence[Piece], reading: Sequence[Future[RowsRead]], deadline: float
-    ) -> Generator[Crumb, None, Stretch]:
+    ) -> Generator[Crumb, None, JoinedPieces]:
         """Wait until the pieces are read."""
         reads: list[RowsRead] = []
         for piece, each in zip(pieces, reading, strict=True):
@@ -201,7 +200,7 @@ class Worker:
                 self.watchdog.calling()
             with self.watch.during("read"):
                 reads.append(each.result())
-        return Stretch(pieces, reads)
+        return JoinedPieces(pieces, reads)
 
     def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
         """Check the time, and give a sign of life if there was none for a while."""

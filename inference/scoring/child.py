@@ -217,7 +217,7 @@ def _run(
             answer.send(found)
     except NightjarError as raised:
         end = _End(raised)
-    except Exception as raised:  # noqa: BLE001 (whatever it is, it is told where it is waited for)
+    except Exception as raised:  # noqa: BLE001 (whatever it is, the parent raises it)
         end = _End(broken=clip(f"failed with {type(raised).__name__}: {raised}"))
     sys.stdout.flush()
     answer.send(end)

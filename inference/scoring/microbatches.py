@@ -103,10 +103,10 @@ class Cuts:
                     )
                 self.broken += 1
                 if self.broken > max(self._allowed, self._share * self.whole):
-                    raise BatchesBroken(self._told(batch))
+                    raise BatchesBroken(self._message(batch))
             self._around.pop()
 
-    def _told(self, batch: _Cut) -> str:
+    def _message(self, batch: _Cut) -> str:
         if self.whole:
             return (
                 f"the predictor fails for batches though it can score each of their rows: {batch.rows} together raise "
@@ -153,15 +153,15 @@ class ScoredRows:
     failures: tuple[RowFailure, ...]
 
 
-def drained(steps: Generator[Any, None, T], told: Callable[[Any], object] = lambda _: None) -> T:
-    """Run a generator (usually `score_table`) to its end, and return its result. told: called with each step."""
+def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:
+    """Run a generator (usually `score_table`) to its end, and return its result."""
     while True:
         try:
             step = next(steps)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        told(step)
+        on_step(step)
 
 
 def relayed(steps: Generator[S, None, T], made: Callable[[S], U]) -> Generator[U, None, T]:
@@ -310,7 +310,7 @@ class _Tally:
         self.cuts.done(last, len(self.failures), whole=whole)
 
     def lone(self, row: int, raised: _Raised) -> None:
-        """This row was scored alone, and raised. An unaligned batch is told with it."""
+        """This row was scored alone, and raised. The sentence of an unaligned batch comes first."""
         batch = self.cuts.unaligned() if raised.unaligned else ""
         message = clip(f"{batch}; for this row alone, {raised.message}") if batch else raised.message
         self.fail(row, replace(raised.failure(row), message=message))
@@ -402,7 +402,7 @@ def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) 
         # Memory lacks for the rows together.
         lack = next((each for each in raised.values() if each.memory), None)
         return lack or _Scored(_checked(some.outputs, table.num_rows - len(raised), types), raised)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is told of the rows)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is charged to the rows)
         return _raised(error, own=True)
 
 

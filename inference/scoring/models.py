@@ -113,7 +113,7 @@ def score_models(
             ahead=ahead,
             shipped=shipped.get(model.name, ()),
         )
-        scored = yield from _told(steps, model.name)
+        scored = yield from _with_name(steps, model.name)
         found.append(scored)
         failed = {failure.row: failure for failure in scored.failures} | failed
         if budget is not None and len(failed) > budget:
@@ -122,7 +122,7 @@ def score_models(
     return _side_by_side(table.num_rows, models, found, skip, complete)
 
 
-def _told(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
+def _with_name(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
     """The same steps, and what ends them, with the model's name."""
     try:
         return (yield from relayed(steps, lambda step: replace(step, model=name) if name else step))

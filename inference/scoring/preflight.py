@@ -119,7 +119,7 @@ Outcome = Loaded | JobError
 def observed(
     job: Job, steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
 ) -> Iterator[Outcome]:
-    """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
+    """Load the model and run the steps; add what the code used meanwhile, and at the end what a row costs.
 
     If the model cannot be loaded or cannot score, yields the error, which names a key.
     """
@@ -146,8 +146,12 @@ def observed(
         yield replace(outcome, outside=witness.seen())
     if isinstance(outcome, Loaded):
         costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
-        outcome = replace(outcome, outside=witness.seen(), timed=costs)
-        yield outcome  # The model's work, which has a time limit, ends here.
+        yield replace(outcome, outside=witness.seen(), timed=costs)
+
+
+def with_packages(outcome: Outcome | None) -> Iterator[Outcome]:
+    """The last outcome once more, with the loaded packages: to list them has no time limit of the model's."""
+    if isinstance(outcome, Loaded):
         yield replace(outcome, packages=loaded_packages())
 
 
@@ -180,10 +184,10 @@ def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
 def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
 
-    Each model is tried by itself, because each must be able to score; the first that fails is told. The next place is
-    tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
-    cannot be read are left out. A place is tried once more if rows fail only together, because this may have been an
-    accident. last: try the last rows of each place, not the first.
+    Each model is tried by itself, because each must be able to score; the first that fails is reported. The next place
+    is tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
+    cannot be read are left out. A place is tried once more if rows fail only together, which may have been an accident.
+    last: try the last rows of each place, not the first.
     """
     notes: list[str] = []
     # The sample of a place is read once, however many models are tried with it.

@@ -1,8 +1,8 @@
-"""A prepared shard on its way from a worker of the CPU stage to an actor of the model.
+"""Micro-batches that are prepared before the model takes them: by a thread beside it, or by the CPU stage.
 
-It is one block of one row in Ray's object store, so that a shard never meets two actors. Arrays are serialised beside
-the pickle (protocol 5, PEP 574), so each is copied once into the store and once out of it: what the model gets is its
-own, and may be written to.
+The CPU stage hands a shard over as a parcel: one block of one row in Ray's object store, so that a shard never meets
+two actors. Arrays are serialised beside the pickle (protocol 5, PEP 574), so each is copied once into the store and
+once out of it: what the model gets is its own, and may be written to.
 """
 
 from __future__ import annotations
@@ -28,33 +28,31 @@ from nightjar.inference.predictors.batch_copies import Copier
 from nightjar.inference.stopwatch import Stopwatch
 
 _SLICED = 2
-"""From so many times its own bytes on that lie in the buffers of a table, these are copied out before it is sent."""
+"""A table whose buffers have at least so many times its own bytes is copied before it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch as the preprocess left it, or the outputs of a staged model for it.
-
-    rows: the indices of its rows in the shard's table, ascending.
-    """
+    """A micro-batch as the preprocess left it, or the outputs of a staged model for it."""
 
     rows: Sequence[int]
+    """The indices of its rows in the shard's table, ascending."""
     content: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A shard that was read and prepared.
-
-    reads: the rows of each piece, as they were read. batches: for each model by its name those micro-batches that could
-    be prepared; the actor prepares the others itself, so that what the user's code raises is charged to a row as ever.
-    started_at: as wall time. retries: retried requests to the storage.
-    """
+    """A shard that was read and prepared."""
 
     reads: tuple[RowsRead, ...]
+    """The rows of each piece."""
     batches: Mapping[str, Sequence[Batch]]
+    """For each model by its name the micro-batches that could be prepared. The actor prepares the others itself, so
+    that what the user's code raises is charged to a row as ever."""
     started_at: float
+    """As wall time."""
     retries: int
+    """The storage requests that were repeated."""
 
     def packed(self) -> pa.Array:
         """The parcel as one row, of type list<large_binary>: the pickle, then its buffers.
@@ -212,10 +210,10 @@ def _done(given: tuple[Future[Any], Callable[[], Any]] | None) -> bool:
 
 
 class Preparer:
-    """Has at most one micro-batch prepared, so that there is memory for one more, and no more than that.
+    """Has at most one micro-batch prepared ahead, which bounds memory.
 
-    With a thread, this thread prepares all batches, those that are tried again, too: the user's code is never called
-    by two threads at once. What preparing raises is raised when the batch is scored, as if it had been prepared then.
+    With a thread, this thread prepares all batches, also those that are tried again: the user's code is never called
+    by two threads at once. What preparing raises is raised when the batch is scored.
     """
 
     def __init__(self, scorer: Steps, thread: PreparingThread | None, watch: Stopwatch | None = None) -> None:

@@ -26,7 +26,7 @@ from nightjar.inference.job.preprocess import Preprocess
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import Scorer, batches, input_columns
 from nightjar.inference.records import Backoffs, Crumb, Event, Prepared, Preparing, Started
-from nightjar.inference.scoring.assembly import Assembly, Stretch
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
@@ -166,9 +166,7 @@ PARCEL_BYTES = 512 << 20
 
 
 class PreparingWorker(Worker):
-    """Prepares shards. While `Prepared` is yielded, `handed` is the shard that it tells of, and `packed` its parcel as
-    one row.
-    """
+    """A worker of the CPU stage: reads shards, and runs the user's preprocess and the staged models."""
 
     def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
         assert spec.job.stage is not None
@@ -176,8 +174,8 @@ class PreparingWorker(Worker):
         self._opened = open_stage(spec)
         self.spec = spec = self._opened.reading(spec)
         self._sizes = [batch_size(spec, index) for index in range(len(spec.job.each))]
-        self.handed: tuple[Assignment, Parcel] | None = None
-        self.packed: pa.Array | None = None
+        self.handed: tuple[Assignment, pa.Array] | None = None
+        """While `Prepared` is yielded: the shard's assignment, and its packed parcel as one row."""
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """For each assignment `Preparing`, and then `Prepared`, when `handed` is set, or `Failed`."""
@@ -201,27 +199,27 @@ class PreparingWorker(Worker):
                 yield self.failed(running, error)
                 continue
             yield from self.noticed()
-            self.handed, self.packed = (assignment, parcel), packed
+            self.handed = assignment, packed
             del parcel, packed  # which would be held while the next shard is prepared
             yield Prepared(started.shard, started.attempt, self.name)
-            self.handed = self.packed = None
+            self.handed = None
 
     def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
         pieces = running.assignment.shard.pieces
         deadline = time.monotonic() + self.spec.job.retry.shard_s
-        stretch = yield from self.gathered(running, pieces, self.read(running.storage, pieces), deadline)
+        joined = yield from self.gathered(running, pieces, self.read(running.storage, pieces), deadline)
         shipped: dict[str, list[Batch]] = {}
-        weight, skipped = 0, sorted(stretch.failures)
+        weight, skipped = 0, sorted(joined.failures)
         for job, step, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
             if not job.begins_apart:
                 continue
             found = shipped[job.model.called] = []
-            table = stretch.table.select(list(input_columns(job, self.spec.schema)))
+            table = joined.table.select(list(input_columns(job, self.spec.schema)))
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
                 ahead = piece.ahead()
-                self.at = At(running.started, *stretch.place(ahead.first, ahead.rows), job.model.called)
+                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), job.model.called)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
@@ -234,7 +232,7 @@ class PreparingWorker(Worker):
                 found.append(Batch(piece.rows, content))
                 weight += batches.weight(content)
         self.at = At(running.started, pieces[-1].uri)
-        return Parcel(stretch.reads, shipped, running.at, running.storage.retries)
+        return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
 
 T = TypeVar("T")
@@ -262,8 +260,7 @@ class AcceptingWorker(ShardWorker):
 
         Raises:
             ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end. Other calls
-                have written what was scored; those whose shard was not scored end without a word, and their shards are
-                charged like those of any process that dies.
+                have written what was scored; the shards of the rest are charged, as if the process had died.
         """
         running = self.begun(assignment)
         yield running.started
@@ -322,28 +319,33 @@ class AcceptingWorker(ShardWorker):
         self.turn_to(running.started)
         self.at = At(running.started, shard.pieces[-1].uri)
         self._said = time.monotonic()
-        assembly, stretch = Assembly(self.spec, shard), Stretch(shard.pieces, parcel.reads)
+        assembly, joined = Assembly(self.spec, shard), JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
 
-        def told(sign: Crumb) -> None:
+        def say_sign(sign: Crumb) -> None:
             self._said = time.monotonic()
             say(sign)
 
         try:
             with self.watchdog, answering(self.scorers, self.watchdog):
-                scored = drained(self.score_stretch(running, stretch, parcel.batches, assembly, deadline), told)
+                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline), say_sign)
         except SystemExit as left:
             self._over = True
             raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
-        return partial(self._finish, running, assembly, stretch, scored, self.backoffs())
+        return partial(self._finish, running, assembly, joined, scored, self.backoffs())
 
     def _finish(
-        self, running: Running, assembly: Assembly, stretch: Stretch, scored: ScoredRows, backoffs: Sequence[Backoffs]
+        self,
+        running: Running,
+        assembly: Assembly,
+        joined: JoinedPieces,
+        scored: ScoredRows,
+        backoffs: Sequence[Backoffs],
     ) -> Event:
         """Put a shard together and write it, in the writing thread."""
-        for piece, read, part in stretch.parts(scored):
+        for piece, read, part in joined.parts(scored):
             assembly.add(piece, read, part)
         return self.write(running, assembly, backoffs)

@@ -36,7 +36,7 @@ from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started
-from nightjar.inference.scoring.assembly import Assembly, Stretch
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.attempts import At, Running
 from nightjar.inference.scoring.batchsize import BatchSize
@@ -71,7 +71,7 @@ class _Open:
     running: Running
     deadline: float
     """On the monotonic clock."""
-    stretch: Stretch | None = None
+    joined: JoinedPieces | None = None
     """Its rows, when they are read."""
     kept: KeptAnswers | None = None
     """Its answers, if the job keeps them."""
@@ -247,11 +247,11 @@ class _Stream:
         for reading in worker.read(running.storage, pieces):
             self._watchdog.calling()
             reads.append(reading.result())
-        each.stretch = Stretch(pieces, reads)
+        each.joined = JoinedPieces(pieces, reads)
         self._watchdog.calling()
         each.kept = worker.kept(running.assignment)
-        table = each.stretch.table.select(list(model.columns))
-        for rows in micro_batches(table, _whole(table.num_rows), sorted(each.stretch.failures)):
+        table = each.joined.table.select(list(model.columns))
+        for rows in micro_batches(table, _whole(table.num_rows), sorted(each.joined.failures)):
             self._watchdog.calling()
             try:
                 with worker.turn(self._watchdog):
@@ -279,14 +279,14 @@ class _Stream:
             self._writing.append(self._worker.writer.submit(self._written, each, self._worker.backoffs()))
         for future in [future for future in self._writing if future.done()]:
             self._writing.remove(future)
-            yield from self._told(future.result())
+            yield from self._report(future.result())
 
     def _put_together(self, each: _Open) -> None:
         """Put a shard together whose rows are done."""
-        assert each.stretch is not None
-        scored = self._scored(each, each.stretch)
+        assert each.joined is not None
+        scored = self._scored(each, each.joined)
         each.assembly = Assembly(self._spec, each.running.assignment.shard)
-        for piece, read, part in each.stretch.parts(scored):
+        for piece, read, part in each.joined.parts(scored):
             self._watchdog.calling()
             each.assembly.add(piece, read, part)
 
@@ -305,7 +305,7 @@ class _Stream:
         each.cancel()
         yield from self._keep_all(each)
         self._open.remove(each)
-        yield from self._told(self._worker.failed(each.running, error))
+        yield from self._report(self._worker.failed(each.running, error))
 
     def _keep_all(self, each: _Open) -> Iterator[Event]:
         """Keep what was answered so far."""
@@ -318,12 +318,12 @@ class _Stream:
         except ProcessSpoilt as spoilt:
             yield from self._end(spoilt, hanging=True)
 
-    def _scored(self, each: _Open, stretch: Stretch) -> ScoredRows:
+    def _scored(self, each: _Open, joined: JoinedPieces) -> ScoredRows:
         """What became of the rows, in the form in which every other model's come."""
         worker, (model,) = self._worker, self._worker.models
         answered = each.asked.result() if each.asked is not None else None
-        read = np.ones(stretch.table.num_rows, dtype=bool)
-        read[list(stretch.failures)] = False
+        read = np.ones(joined.table.num_rows, dtype=bool)
+        read[list(joined.failures)] = False
         places = pa.table({_PLACE: np.cumsum(read) - 1})
 
         def collected(asked: pa.Table) -> Any:
@@ -336,10 +336,10 @@ class _Stream:
         steps = score_models(
             places,
             [known],
-            skip=stretch.failures,
+            skip=joined.failures,
             budget=self._spec.budget,
-            origin=stretch.origin,
-            index=stretch.index,
+            origin=joined.origin,
+            index=joined.index,
         )
         return drained(steps)
 
@@ -404,7 +404,7 @@ class _Stream:
             "slow, lower input.shard_rows, or allow more"
         )
 
-    def _told(self, event: Event) -> Iterator[Event]:
+    def _report(self, event: Event) -> Iterator[Event]:
         """An event, after what the user's code used meanwhile."""
         self._said_at = time.monotonic()
         if isinstance(event, (Receipt, Failed)):

@@ -96,7 +96,6 @@ ORDER = {
         "lazy",
         "stopwatch",
         "garbage",
-        "held",
         "environ",
         "privatefiles",
     ),

@@ -34,8 +34,9 @@ from nightjar.inference.scoring.preflight import (
     rows_at_once,
     samples,
     score_sample,
+    with_packages,
 )
-from nightjar.inference.scoring.staged import Timed
+from nightjar.inference.scoring.staged import Timed, timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep
@@ -387,7 +388,8 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         yield Loaded("meta", place=1)
 
     try:
-        first, second, scored, end = observed(loaded.spec.job, steps, load, places, True)
+        first, second, scored = observed(loaded.spec.job, steps, load, places, True)
+        (end,) = with_packages(scored)
     finally:
         witness.unwatch()
     assert isinstance(first, Loaded)
@@ -516,8 +518,8 @@ def test_of_several_models_the_costs_are_added_up_and_each_is_asked_for_its_own_
     prep = {"uses": "model:prep", "columns": ["x"]}
     small.write_job(model=None, models=[first | {"preprocess": prep}, second])
     worker = ShardWorker(small.worker_spec())
-    *_, end = observed(worker.spec.job, preflight_steps, lambda: worker, samples(small.planned()))
-    assert isinstance(end, Loaded)
-    assert (found := end.timed) is not None
-    assert (found.rows, found.bytes, found.refused) == (64, 8, "")
+    table = pa.table({"x": pa.array(range(20), pa.float32()), "id": pa.array(range(20))})
+    each = zip(worker.spec.job.each, worker.models, worker.scorers, strict=True)
+    found = timed([(scorer, table.select(list(model.columns)), job.begins_apart) for job, model, scorer in each])
+    assert (found.rows, found.bytes, found.refused) == (20, 8, "")
     assert min(found.prepare_s, found.predict_s) > 0

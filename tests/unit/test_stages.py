@@ -76,8 +76,8 @@ def through_both(lake: Lake) -> Iterator[Event]:
     for event in stage.process([Assignment(shard) for shard in lake.planned().shards()]):
         yield event
         if stage.handed:
-            assignment, parcel = stage.handed
-            yield from actor.accept(assignment, parcel.packed()[0])
+            assignment, packed = stage.handed
+            yield from actor.accept(assignment, packed[0])
 
 
 def prepared_calls(lake: Lake) -> list[int]:
@@ -126,7 +126,8 @@ def test_a_receipt_counts_what_the_stage_took_and_tried_again(staged: Lake) -> N
     stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
     for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
         if stage.handed:
-            assignment, parcel = stage.handed
+            assignment, packed = stage.handed
+            parcel = unpacked(packed[0])
             earlier = replace(parcel, started_at=parcel.started_at - 100, retries=3)
             *_, receipt = actor.accept(assignment, earlier.packed()[0])
     assert isinstance(receipt, Receipt)
@@ -244,7 +245,7 @@ def test_small_files_share_a_parcel_and_its_batches(lake: Lake) -> None:
     for event in stage.process([Assignment(shard)]):
         assert isinstance(event, Preparing | Prepared), event
         if stage.handed:
-            parcel = stage.handed[1]
+            parcel = unpacked(stage.handed[1][0])
     assert [len(batch.rows) for batch in parcel.batches[""]] == [256, 44]
 
 
@@ -257,7 +258,7 @@ def test_nothing_is_added_to_a_parcel_that_holds_what_it_may(
     stage = PreparingWorker(staged.worker_spec())
     for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
         if stage.handed:
-            assert len(stage.handed[1].batches[""]) == batches
+            assert len(unpacked(stage.handed[1][0]).batches[""]) == batches
 
 
 def test_a_file_that_cannot_be_read_fails_its_own_shard(staged: Lake) -> None:

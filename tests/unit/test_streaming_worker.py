@@ -177,7 +177,7 @@ def test_nor_does_one_that_a_stage_has_prepared(lake: Lake) -> None:
         lake.write_job(input__shard_rows=8, model=model, carry=["id"], **staged)
         (shard,) = lake.planned().shards()
         stage = PreparingWorker(lake.worker_spec())
-        (packed,) = [stage.packed[0] for _ in stage.process([Assignment(shard)]) if stage.packed is not None]
+        (packed,) = [stage.handed[1][0] for _ in stage.process([Assignment(shard)]) if stage.handed is not None]
         (*_, last) = AcceptingWorker(lake.worker_spec()).accept(Assignment(shard), packed)
     assert isinstance(last, Receipt)
 

@@ -1,4 +1,4 @@
-"""What runs in Ray's processes: workers that take blocks of assignments, and yield events."""
+"""What runs in Ray's processes: workers that take blocks of assignments and yield events, and what they print."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Scoring:
         self.worker = worker_of(sealed.spec)(sealed.spec, turn_to=self.logs.turn_to)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        return _told(self.worker.process(assignments(block)), self.logs)
+        return _as_blocks(self.worker.process(assignments(block)), self.logs)
 
 
 class Preparing:
@@ -100,8 +100,7 @@ class Preparing:
             for event in self._worker.process(assignments(block)):
                 if isinstance(event, Failed):
                     self._logs.urge()
-                assignment, _ = self._worker.handed or (None, None)
-                packed = self._worker.packed
+                assignment, packed = self._worker.handed or (None, None)
                 columns = [
                     pa.array([_as_text(event)]),
                     pa.array([assignment and pickle.dumps(assignment)], pa.binary()),
@@ -123,7 +122,7 @@ class Accepting:
         yield block.select(["event"])
         for assignment, packed in zip(block["assignment"], block["parcel"], strict=True):
             if packed.is_valid:
-                yield from _told(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
+                yield from _as_blocks(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
 
 
 _kept: dict[str, ShardWorker] = {}
@@ -142,7 +141,7 @@ def score_as_task(block: pa.Table, sealed: Sealed) -> Iterator[pa.Table]:
     try:
         if (key := task_key(sealed.spec)) not in _kept:
             _kept[key] = worker_of(sealed.spec)(sealed.spec, turn_to=lambda started: _log[0].turn_to(started))
-        yield from _told(_kept[key].process(assignments(block)), _log[0])
+        yield from _as_blocks(_kept[key].process(assignments(block)), _log[0])
     finally:
         _log[0].close()
 
@@ -152,7 +151,7 @@ def task_key(spec: WorkerSpec) -> str:
     return hashlib.sha256(f"{spec.revision} {spec.epoch}".encode()).hexdigest()
 
 
-def _told(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:
+def _as_blocks(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:
     """The events of a worker, each as a block."""
     with _ending():
         for event in events:

@@ -29,7 +29,7 @@ class _Warm:
         # Everything that `preflight` imports; the imports themselves are the purpose.
         with seldom_collected():
             from nightjar.inference.engine import protocol  # noqa: F401
-            from nightjar.inference.engine.ray import gathering  # noqa: F401
+            from nightjar.inference.engine.ray import processes  # noqa: F401
 
         self._free = True
         predictors.warm(job)
