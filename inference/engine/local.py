@@ -80,7 +80,6 @@ class LocalEngine:
                     if isinstance(outcome, JobError):
                         raise outcome
                     loaded, answered_at = outcome, time.monotonic()
-                child.wait()
             except WorkLost as lost:
                 # The watchdog in that process ends it where nothing else can.
                 hung = lost.died and time.monotonic() - answered_at > stall_s

@@ -124,7 +124,6 @@ def replay_row(
         except WorkLost as lost:
             if isinstance(found, _Step):
                 return _lost(request, row, found, lost)
-        child.wait()
     assert isinstance(found, Replayed)
     return found
 
@@ -344,7 +343,6 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
             *_, measured = child.answers()
         except WorkLost as lost:
             raise RunFailed(f"loading {_uses(request)} and scoring shard {shard.id} {lost.how}") from None
-        child.wait()
     assert isinstance(measured, Measured)
     return measured
 

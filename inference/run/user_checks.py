@@ -36,10 +36,8 @@ def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> A
     patience_s = request.job.retry.stall_s
     try:
         with Child(_ask, request, key, spec, night) as child:
-            for answer in child.answers(patience_s):
-                child.wait()
-                return Answer(*answer)
-        failed = "gave no answer"
+            (answer,) = child.answers(patience_s)
+        return Answer(*answer)
     except TimeoutError:
         failed = f"gave no answer within retry.stall_s = {patience_s:g} s"
     except WorkLost as lost:

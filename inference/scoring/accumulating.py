@@ -85,7 +85,6 @@ def answers_of(spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], giv
             for at, answer in child.answers(stall_s):
                 if answer is not None:
                     found[at] = answer
-            child.wait()
         how = "gave no answer"
     except TimeoutError:
         how = f"gave no answer within retry.stall_s = {stall_s:g} s"

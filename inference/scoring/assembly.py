@@ -102,17 +102,16 @@ def _moved(failure: RowFailure, by: int) -> RowFailure:
 
 
 class Assembly:
-    """What one attempt at a shard has scored so far, added piece by piece.
-
-    lost: rows that are only in the quarantine. partial: rows that are written, too, because only some of several models
-    could not score them. cuts: of each model, by name.
-    """
+    """What one attempt at a shard has scored so far, added piece by piece."""
 
     def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
         self.spec = spec
         self.shard = shard
         self.rows_in = self.left_out = 0
-        self.lost = self.partial = 0
+        self.lost = 0
+        """Rows that are only in the quarantine."""
+        self.partial = 0
+        """Rows in the quarantine that are written, too, because only some of several models could not score them."""
         self.cuts = {each.model.called: Cuts() for each in spec.job.each}
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray | None] = []

@@ -141,16 +141,15 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """The result of scoring a table.
-
-    outputs: the declared outputs of the kept rows, in input order. kept: int64 indices of these rows in the table, of
-    shape (kept rows,); None if all were kept. failures: one for each other row, in input order. Where several models
-    score, there is one for each model that could not score a row, so a kept row may have failures, too.
-    """
+    """The result of scoring a table."""
 
     outputs: pa.Table
+    """The declared outputs of the kept rows, in input order."""
     kept: np.ndarray | None
+    """The int64 indices of the kept rows in the table, of shape (kept rows,); None if all were kept."""
     failures: tuple[RowFailure, ...]
+    """One for each other row, in input order. Of several models each has one for a row that it could not score, so a
+    kept row may have failures, too."""
 
 
 def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:

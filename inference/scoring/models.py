@@ -28,18 +28,19 @@ _NO_ROWS = range(0)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model, and what is needed to score with it.
-
-    name: '' for the only model. prefix: what the names of its output columns begin with. columns: that it takes. types:
-    its outputs, by the names that it gives them. scorer: what is called. size: its micro-batches.
-    """
+    """A model, and what is needed to score with it."""
 
     name: str
+    """Empty for the only model of a job."""
     prefix: str
+    """Of the names of its output columns."""
     columns: tuple[str, ...]
+    """The input columns that it takes."""
     types: Mapping[str, pa.DataType]
+    """Its outputs, by the names that the model gives them."""
     scorer: ScoreRows
     size: BatchSize
+    """Of its micro-batches."""
     preparer: Preparer | None = None
 
 

@@ -61,22 +61,24 @@ PLACES = 8
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What preflight found: the device of the model, and why the samples could not be scored, if they could not.
-
-    place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. spoilt:
-    whether its process was interrupted in the model, or has lost its device, and can score no more. notes:
-    what else a person should know about the model's code. outside: what the code used that the identity does not cover.
-    packages: the loaded distributions with their versions. timed: what the job's preprocess and the model cost.
-    """
+    """What preflight found."""
 
     device: str
+    """Of the model."""
     sample_error: str = ""
+    """Why the samples could not be scored, if they could not."""
     place: int = 0
+    """The index of the place that was tried last."""
     hung: bool = False
+    """Whether preflight took longer than the job allows."""
     spoilt: bool = False
+    """Whether its process was interrupted in the model, or has lost its device, and can score no more."""
     notes: tuple[str, ...] = ()
+    """What else a person should know about the model's code."""
     outside: tuple[witness.Seen, ...] = ()
+    """What the code used that the identity does not cover."""
     packages: Mapping[str, str] = field(default_factory=dict)
+    """The loaded distributions with their versions."""
     timed: Timed | None = None
 
 
