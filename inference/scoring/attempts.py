@@ -143,7 +143,7 @@ class Worker:
                 raise
             self._said = time.monotonic()
             if isinstance(event, (Receipt, Failed)):
-                yield from self.noticed()
+                yield from self.notices()
             yield event
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
@@ -154,7 +154,7 @@ class Worker:
         """Results that are still underway when this process must end."""
         return iter(())
 
-    def noticed(self) -> Iterator[Event]:
+    def notices(self) -> Iterator[Event]:
         """What the user's code used since the last call that the identity does not cover."""
         return (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
 
@@ -176,8 +176,8 @@ class Worker:
             model=at.model,
         )
 
-    def begun(self, assignment: Assignment) -> Running:
-        """An attempt that begins now; nothing of it is read yet."""
+    def begin(self, assignment: Assignment) -> Running:
+        """Begin an attempt; nothing of it is read yet."""
         retry = self.spec.job.retry
         # One storage per shard, so that each retry is counted with its shard.
         storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
@@ -188,10 +188,10 @@ class Worker:
         spec = self.spec
         return [self.reader.submit(read_piece, storage, spec.job, each, spec.schema, spec.budget) for each in pieces]
 
-    def gathered(
+    def join_pieces(
         self, running: Running, pieces: Sequence[Piece], reading: Sequence[Future[RowsRead]], deadline: float
     ) -> Generator[Crumb, None, JoinedPieces]:
-        """Wait until the pieces are read."""
+        """Wait until the pieces are read, and join them."""
         reads: list[RowsRead] = []
         for piece, each in zip(pieces, reading, strict=True):
             self.at = At(running.started, piece.uri)

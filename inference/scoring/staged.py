@@ -180,7 +180,7 @@ class PreparingWorker(Worker):
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """For each assignment `Preparing`, and then `Prepared`, when `handed` is set, or `Failed`."""
         for assignment in assignments:
-            running = self.begun(assignment)
+            running = self.begin(assignment)
             started = running.started
             yield Preparing(started.shard, started.attempt, self.name)
             self.turn_to(started)
@@ -198,7 +198,7 @@ class PreparingWorker(Worker):
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
                 yield self.failed(running, error)
                 continue
-            yield from self.noticed()
+            yield from self.notices()
             self.handed = assignment, packed
             del parcel, packed  # which would be held while the next shard is prepared
             yield Prepared(started.shard, started.attempt, self.name)
@@ -207,7 +207,7 @@ class PreparingWorker(Worker):
     def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
         pieces = running.assignment.shard.pieces
         deadline = time.monotonic() + self.spec.job.retry.shard_s
-        joined = yield from self.gathered(running, pieces, self.read(running.storage, pieces), deadline)
+        joined = yield from self.join_pieces(running, pieces, self.read(running.storage, pieces), deadline)
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(joined.failures)
         for job, step, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
@@ -262,7 +262,7 @@ class AcceptingWorker(ShardWorker):
             ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end. Other calls
                 have written what was scored; the shards of the rest are charged, as if the process had died.
         """
-        running = self.begun(assignment)
+        running = self.begin(assignment)
         yield running.started
         at: At | None = At(running.started, assignment.shard.pieces[-1].uri)
         try:
@@ -287,7 +287,7 @@ class AcceptingWorker(ShardWorker):
             wait([self.writer.submit(int)], self.spec.job.retry.stall_s)
             raise
         with self._noticing:
-            noticed = list(self.noticed())
+            noticed = list(self.notices())
         yield from noticed
         yield event
 

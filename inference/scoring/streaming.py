@@ -136,7 +136,7 @@ class StreamingWorker(ShardWorker):
             try:
                 kept = self.scorer.journal = self.kept(assignment)
             except NightjarError as error:
-                running = self.begun(assignment)
+                running = self.begin(assignment)
                 yield from (running.started, self.failed(running, error))
                 return
             try:
@@ -201,7 +201,7 @@ class _Stream:
 
     def _begin(self, assignment: Assignment) -> Iterator[Event]:
         """Read a shard, and begin to ask for its rows."""
-        running = self._worker.begun(assignment)
+        running = self._worker.begin(assignment)
         yield running.started
         self._worker.turn_to(running.started)
         each = _Open(running, time.monotonic() + self._spec.job.retry.shard_s)
@@ -408,7 +408,7 @@ class _Stream:
         """An event, after what the user's code used meanwhile."""
         self._said_at = time.monotonic()
         if isinstance(event, (Receipt, Failed)):
-            yield from self._worker.noticed()
+            yield from self._worker.notices()
         yield event
 
 

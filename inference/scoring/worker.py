@@ -158,7 +158,7 @@ class ShardWorker(Worker):
         """Report that a shard is started, then read it: a file may kill the process that reads it."""
         if assignment is None:
             return None
-        running = self.begun(assignment)
+        running = self.begin(assignment)
         yield running.started
         (first, *_) = _together(assignment)
         return replace(running, first=self.read(running.storage, first))
@@ -173,7 +173,7 @@ class ShardWorker(Worker):
             reading = running.first
             groups = _together(running.assignment)
             for pieces, following in zip(groups, (*groups[1:], None), strict=True):
-                joined = yield from self.gathered(running, pieces, reading, deadline)
+                joined = yield from self.join_pieces(running, pieces, reading, deadline)
                 scored = yield from self.score_joined(running, joined, {}, assembly, deadline)
                 self.at = At(running.started, pieces[-1].uri)
                 if running.alone:
