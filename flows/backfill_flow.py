@@ -39,13 +39,13 @@ from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
 from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.engine import LOCAL, RAY
+from nightjar.inference.environ import held
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
     RunFailed,
     TakenBack,
 )
-from nightjar.inference.held import held
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.lines import Published

@@ -119,14 +119,8 @@ ROOMS = {
     ),
     "scoring": Room(
         (
-            *(
-                "scoring/as*.py",
-                "scoring/attempts.py",
-                "scoring/batchsize.py",
-                "scoring/bisections.py",
-                "scoring/memory.py",
-            ),
-            *("scoring/microbatches.py", "scoring/position.py", "scoring/preflight.py", "scoring/rowsizes.py"),
+            *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/memory.py"),
+            *("scoring/microbatches.py", "scoring/preflight.py"),
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),
         unit(
@@ -136,11 +130,8 @@ ROOMS = {
         slow=unit("worker", "watchdog", "sharedwatchdog", "spoilt_worker", "models", "stages"),
     ),
     "stages": Room(
-        (
-            *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/prepared_shards.py"),
-            *("scoring/preparing.py", "scoring/scored_table.py", "scoring/timing.py", "predictors/batches.py"),
-        ),
-        unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "stretch"),
+        (*("scoring/staged.py", "scoring/models.py", "scoring/prepared_batches.py", "predictors/batches.py"),),
+        unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "joined_pieces"),
     ),
 }
 """What the promises rest on. A room names few files of tests: each mutant's pytest has to collect them."""

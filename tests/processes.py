@@ -42,8 +42,6 @@ class ProcessEngine(LocalEngine):
         for outcome in _answers(_preflight, steps, spec, list(places)):
             if isinstance(outcome, JobError):
                 raise outcome
-            if isinstance(outcome, str):
-                raise JobError(f"{spec.job.model.loaded_by}: {outcome}")
             loaded = outcome
         assert loaded is not None, "loading the model ended its process"
         return loaded
@@ -57,7 +55,7 @@ class ProcessEngine(LocalEngine):
 
 
 def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Outcome]:
-    return observed(steps, partial(ShardWorker, spec), places)
+    return observed(spec.job, steps, partial(ShardWorker, spec), places)
 
 
 def _score(spec: WorkerSpec, work: list[Assignment]) -> Iterator[Event]:

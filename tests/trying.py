@@ -106,6 +106,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         observed,
         preflight_steps,
         samples,
+        with_packages,
     )
     from nightjar.inference.scoring.worker import ShardWorker
 
@@ -113,10 +114,11 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     for name in [name for name in sys.modules if name.partition(".")[0] in {"predict", "mylib", "h", "pkg", "prep"}]:
         del sys.modules[name]
     outcome: Any = None
-    for outcome in observed(preflight_steps, partial(ShardWorker, spec), samples(plan)):  # noqa: B007 (the last one counts)
+    for outcome in observed(spec.job, preflight_steps, partial(ShardWorker, spec), samples(plan)):  # noqa: B007 (the last one counts)
         pass
     if not isinstance(outcome, Loaded):
         return str(outcome), []
+    (outcome,) = with_packages(outcome)
     try:
         scoring.refuse_external_reads(spec.job, outcome.outside)
     except JobError as error:

@@ -24,9 +24,8 @@ from prefect.settings import (
 from nightjar.flows.prefect_api import logs
 from nightjar.flows.prefect_api.api import require
 from nightjar.flows.prefect_api.ownserver import OwnServer
-from nightjar.inference.environ import environment
+from nightjar.inference.environ import environment, held
 from nightjar.inference.errors import ClusterError
-from nightjar.inference.held import held
 
 START_S = 120.0
 _POLL_S = 0.1

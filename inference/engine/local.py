@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from nightjar.inference import predictors, witness
 from nightjar.inference.engine.auditing import audit_here, each_here
+from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFailed
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.packages import is_imported
@@ -38,12 +38,12 @@ from nightjar.inference.scoring.preflight import (
     loaded_by,
     observed,
     preflight_steps,
-    refusal,
+    with_packages,
 )
-from nightjar.inference.scoring.streaming import answering, worker_of
+from nightjar.inference.scoring.staged import Placement, Timed
+from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.timing import Placement, Timed
-from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
@@ -79,10 +79,7 @@ class LocalEngine:
                 for outcome in child.answers():
                     if isinstance(outcome, JobError):
                         raise outcome
-                    if isinstance(outcome, str):
-                        raise refusal(key, outcome)
                     loaded, answered_at = outcome, time.monotonic()
-                child.wait()
             except WorkLost as lost:
                 # The watchdog in that process ends it where nothing else can.
                 hung = lost.died and time.monotonic() - answered_at > stall_s
@@ -142,8 +139,6 @@ class LocalEngine:
         yield merged
 
     def close(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
         self._worker = None
         self._process.take_back()
 
@@ -152,9 +147,7 @@ class LocalEngine:
         if self._worker is None or self._spec != spec:
             self._process.lend(spec)
             logs = self._process.logs
-            if self._worker is not None:
-                self._worker.close()
-                self._worker = None  # its models go before others are loaded
+            self._worker = None  # its models go before others are loaded
             made = worker_of(spec)
             self._worker, self._spec = made(spec, turn_to=logs.turn_to) if logs else made(spec), spec
         return self._worker
@@ -168,6 +161,7 @@ def _tried(given: bytes) -> Iterator[Outcome]:
     spec, places, steps = cloudpickle.loads(given)
     predictors.warm(spec.job)  # the limit is for the model, not for the import of its library
     logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
+    outcome: Outcome | None = None
     try:
         with ExitStack() as during:
             watchdog = during.enter_context(Watchdog(spec.job.retry.stall_s))
@@ -178,13 +172,14 @@ def _tried(given: bytes) -> Iterator[Outcome]:
                 during.enter_context(answering(worker.scorers, watchdog))
                 return worker
 
-            for outcome in observed(steps, load, places):
+            for outcome in observed(spec.job, steps, load, places):
                 yield outcome
                 watchdog.calling()
+        yield from with_packages(outcome)
     except ProcessSpoilt as spoilt:
-        yield f"loading the model or scoring the first rows: {spoilt}"
+        yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows: {spoilt}")
     except SystemExit as left:
-        yield f"loading the model or scoring the first rows {_exits(left)}"
+        yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows {_exits(left)}")
     finally:
         if logs:
             logs.close()
@@ -198,14 +193,13 @@ def _exits(left: SystemExit) -> str:
 _process = threading.Lock()
 """A process has one working directory and one path, so only one run at a time may use them."""
 
-
 _imported: dict[str, str] = {}
 """The content of the installed packages that counted for a run of this process, as that run imported them."""
 
 
 def _check_imported(spec: WorkerSpec) -> None:
     """Check that no installed package was changed between two runs of this process. Unlike the modules of the job's
-    folder they stay imported, because compiled ones cannot be imported twice; and others may hold their objects.
+    folder they stay imported, because compiled ones cannot be imported twice, and others may hold their objects.
     """
     for name, content in spec.scoring.packages.items():
         if _imported.get(name, content) != content and is_imported(name):
@@ -216,75 +210,55 @@ def _check_imported(spec: WorkerSpec) -> None:
 
 
 class _Process:
-    """The parts of this process that the user's code uses while it scores, and that are restored afterwards.
-
-    Its folder, Python's path, and what is imported from the job's folder: a run uses the code it began with, and
-    leaves none of it behind for the next one. Its output and error are kept with the run meanwhile: `logs`; None in
-    `check`, which has no run.
+    """What the user's code uses of this process while it scores, and what is restored afterwards: the working
+    directory, Python's path, variables, and the modules of the job's folder. A run uses the code that it began with,
+    and leaves none of it behind for the next one.
     """
 
     def __init__(self) -> None:
-        self._lent = False
+        self._restore: ExitStack | None = None
         self.logs: InProcess | None = None
+        """Keeps what the process prints with the run; None in `check`, which has no run."""
 
     def lend(self, spec: WorkerSpec) -> None:
-        """Lend this process to the run, once: modules of the live folder are removed for the run's own.
+        """Lend this process to the run, once.
 
         Raises:
             RunFailed: Another run scores in this process, in another thread.
             JobError: An installed package that counts is not the one that this process has imported.
         """
-        if self._lent:
+        if self._restore is not None:
             return
         _check_imported(spec)
         users_code_begins()
         if not _process.acquire(blocking=False):
             raise RunFailed("another run scores in this process; wait until it has ended, or run this one on Ray")
-        self._lent = True
+        self._restore = restore = ExitStack()
+        restore.callback(_process.release)
         _imported.update(spec.scoring.packages)
-        self._folder, self._path, self._cpus = Path.cwd(), list(sys.path), pa.cpu_count()
-        self._cache = spec.cache
-        self._hidden = modules_in(spec.job.folder)
-        for name in self._hidden:
+        # Modules of the live folder are removed for the run's own.
+        hidden = modules_in(spec.job.folder)
+        for name in hidden:
             del sys.modules[name]
-        self._exit = os._exit
-        _set_exit(partial(_leave, self._exit, os.getpid()))
-        # A variable that the run sets has the value of before when the run has ended, or none.
-        self._environment = {name: os.environ.get(name) for name in spec.environment}
-        self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
+        restore.callback(sys.modules.update, hidden)
+        restore.callback(pa.set_cpu_count, pa.cpu_count())
+        restore.callback(sys.path.__setitem__, slice(None), list(sys.path))
+        restore.callback(_forget_modules, spec.cache)
+        restore.enter_context(environment({name: each.get_secret_value() for name, each in spec.environment.items()}))
+        restore.callback(os.chdir, Path.cwd())
+        restore.callback(witness.unwatch)
+        if spec.revision:
+            self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets)
+            restore.callback(self.logs.close)
 
     def take_back(self) -> None:
         """Restore the process as it was."""
-        if not self._lent:
-            return
-        self._lent = False
-        if self.logs:
-            self.logs.close()
-        witness.unwatch()
-        _set_exit(self._exit)
-        os.chdir(self._folder)
-        for name, value in self._environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        for name in modules_in(self._cache):  # with the run's path: the folders of a package without a file follow it
-            del sys.modules[name]
-        sys.path[:] = self._path
-        pa.set_cpu_count(self._cpus)
-        sys.modules.update(self._hidden)
-        _process.release()
+        if self._restore is not None:
+            self._restore.close()
+            self._restore = None
 
 
-def _set_exit(leave: Callable[[int], None]) -> None:
-    setattr(os, "_exit", leave)  # noqa: B010 (mypy lets nobody assign to it)
-
-
-def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
-    """What `os._exit` does while the user's code runs: 0 would tell the caller that the night is published. Processes
-    that this one forked end as they like.
-    """
-    if status == 0 and os.getpid() == process:
-        print(f"nightjar: the model's code calls os._exit(0), which ends this command. {_ON_RAY}", file=sys.stderr)
-        sys.stderr.flush()
-        status = RunFailed.exit_code
-    leave(status)
+def _forget_modules(folder: str) -> None:
+    """Forget the modules of a folder that is still on the path: packages without an `__init__` file follow the path."""
+    for name in modules_in(folder):
+        del sys.modules[name]

@@ -11,8 +11,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
+from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.timing import Placement, Timed
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored

@@ -35,12 +35,12 @@ from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece, RowFailure, Shard, Usage
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
+from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
-from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.values import row_values
@@ -124,7 +124,6 @@ def replay_row(
         except WorkLost as lost:
             if isinstance(found, _Step):
                 return _lost(request, row, found, lost)
-        child.wait()
     assert isinstance(found, Replayed)
     return found
 
@@ -344,7 +343,6 @@ def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Meas
             *_, measured = child.answers()
         except WorkLost as lost:
             raise RunFailed(f"loading {_uses(request)} and scoring shard {shard.id} {lost.how}") from None
-        child.wait()
     assert isinstance(measured, Measured)
     return measured
 
@@ -354,17 +352,17 @@ def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
     models = _models(spec)
     loaded = time.monotonic()
     reads = [read_piece(spec.storage, spec.job, piece, spec.schema) for piece in shard.pieces]
-    stretch = Stretch(shard.pieces, reads)
+    joined = JoinedPieces(shard.pieces, reads)
     if asked := [model.scorer for model in models if isinstance(model.scorer, StreamingScorer)]:
-        yield _asked(shard, stretch, models, asked, load_s=loaded - began, read_s=time.monotonic() - loaded)
+        yield _asked(shard, joined, models, asked, load_s=loaded - began, read_s=time.monotonic() - loaded)
         return
-    _finish(score_models(stretch.table, models, skip=stretch.failures))
-    yield Measured(shard.id, stretch.table.num_rows, loaded - began, time.monotonic() - loaded)
+    _finish(score_models(joined.table, models, skip=joined.failures))
+    yield Measured(shard.id, joined.table.num_rows, loaded - began, time.monotonic() - loaded)
 
 
 def _asked(
     shard: Shard,
-    stretch: Stretch,
+    joined: JoinedPieces,
     models: Sequence[LoadedModel],
     scorers: Sequence[StreamingScorer],
     *,
@@ -372,11 +370,11 @@ def _asked(
     read_s: float,
 ) -> Measured:
     """Ask language models for some rows, from all over the shard: each has its price, and all would be a night's."""
-    everything = stretch.table.num_rows
-    readable = [row for row in range(everything) if row not in stretch.failures]
+    everything = joined.table.num_rows
+    readable = [row for row in range(everything) if row not in joined.failures]
     count = min(len(readable), ROUNDS * max(scorer.most for scorer in scorers))
     rows = [readable[index * len(readable) // count] for index in range(count)]
-    table = selected(stretch.table, np.array(rows, np.int64))
+    table = selected(joined.table, np.array(rows, np.int64))
     began = time.monotonic()
     _finish(score_models(table, [replace(model, size=BatchSize(max(1, count))) for model in models]))
     score_s = time.monotonic() - began + read_s * count / max(1, everything)

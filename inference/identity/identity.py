@@ -221,13 +221,9 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         to = binding(column)
         types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
-    # Only from the input could the states be made again, if the parts lack the label.
-    apart = (
-        {"accumulators.code": scoring.counting} if scoring.counting and job.label and job.label not in carried else {}
-    )
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
-        job={**scoring_keys(job), "carry": carried, **apart},
+        job={**scoring_keys(job), "carry": carried},
         columns=_columns(job, schema, types),
         kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
         model=_model_files(job, scoring),

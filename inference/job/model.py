@@ -429,8 +429,8 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The files beside each data part: exports, profile, slices of labels, states of the user's accumulators."""
-        states = {"profile": self.profiling, "slices": self.compares_beside, "accumulators": self.accumulators}
+        """The files beside each data part: exports, profile, slices of labels."""
+        states = {"profile": self.profiling, "slices": self.compares_beside}
         return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
 
     @property

@@ -24,7 +24,6 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         "profile": sorted(job.profiling),
         "profile.share": job.profile.share if job.profiling else None,
         **(_comparing_keys(job) if job.label is not None else {}),
-        "accumulators": bool(job.accumulators),
         "resources.runtime_env": job.resources.runtime_env.identity(),
     }
     return {

@@ -6,13 +6,11 @@ A state is written as bytes, in one form only, so that the same rows have the sa
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
 import math
 import numbers
 import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,7 +30,6 @@ MOST_FIGURES = 64
 METHODS = ("update", "merge", "state", "results")
 """The methods of an `Accumulator`."""
 
-_VERSION = 1
 _JSON, _RAW = b"j", b"b"
 _SHOWN = 60
 """The most characters of a value in a sentence."""
@@ -49,7 +46,7 @@ class Accumulator(Protocol):
     """
 
     def update(self, rows: pa.Table) -> None:
-        """Add rows: their carried columns and outputs, and the label if the job has one."""
+        """Add rows that are published: their carried columns and outputs."""
 
     def merge(self, state: Any) -> None:
         """Add the rows of another one. state: what its `state` returned, as JSON gives it back: lists for tuples."""
@@ -246,40 +243,6 @@ def _short(value: Any) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What a shard keeps of one accumulator. uses: its class. state: as of `encoded`; empty if it failed. failed: why,
-    in a sentence.
-    """
-
-    uses: str
-    state: bytes = b""
-    failed: str = ""
-
-
-def packed(code: str, states: Mapping[str, Kept]) -> bytes:
-    """The states of a shard's rows, as they lie beside its part. code: a digest of what made them."""
-    kept = {name: [each.uses, base64.b64encode(each.state).decode(), each.failed] for name, each in states.items()}
-    return zlib.compress(json.dumps({"v": _VERSION, "code": code, "states": kept}).encode())
-
-
-def unpacked(data: bytes) -> tuple[str, dict[str, Kept]]:
-    """The inverse of `packed`.
-
-    Raises:
-        ValueError: Not states that this version can read.
-    """
-    try:
-        found = json.loads(zlib.decompress(data))
-        if found["v"] != _VERSION:
-            raise ValueError(f"states of version {found['v']}, not {_VERSION}")
-        states = {name: Kept(uses, base64.b64decode(state), failed) for name, (uses, state, failed) in
-                  found["states"].items()}  # fmt: skip
-        return found["code"], states
-    except (KeyError, TypeError, AttributeError, zlib.error) as error:
-        raise ValueError(f"not states of accumulators: {error}") from error
 
 
 def lacking(made: Any) -> str:

@@ -1,6 +1,5 @@
 """What is written beside a part: its exports, which are the same rows as CSV or JSON lines for readers who cannot read
-Parquet, and states that are too large for its footer: the profile of its columns, the slices of its labels, and those
-of the user's own accumulators.
+Parquet, and states that are too large for its footer: the profile of its columns, and the slices of its labels.
 
 A worker writes them before the part, whose footer names the size and checksum of each. So the receipt, which has the
 part's checksum, vouches for them, too: they are committed, audited, published and taken back together with their part,
@@ -38,9 +37,6 @@ PROFILE = "profile"
 
 SLICES = "slices"
 """The kind that is the labels against the outputs for each value of some columns."""
-
-ACCUMULATORS = "accumulators"
-"""The kind that is the states of the user's own accumulators."""
 
 FOOTER_KEY = b"nightjar.exports"
 

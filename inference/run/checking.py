@@ -25,7 +25,7 @@ from nightjar.inference.run.scoring import doubting, refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
-from nightjar.inference.scoring.timing import Placement
+from nightjar.inference.scoring.staged import Placement
 from nightjar.inference.validation.evidence import judge_input
 
 

@@ -17,7 +17,7 @@ from nightjar.inference.predictors import user
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.user_checks import check_calls
 from nightjar.inference.scoring.accumulating import check_classes
-from nightjar.inference.scoring.asidecode import enter
+from nightjar.inference.scoring.assignment import enter
 from nightjar.inference.scoring.child import Child, WorkLost, prepare
 
 PATIENCE_S = 60.0

@@ -43,8 +43,7 @@ from nightjar.inference.run.resume import (
 from nightjar.inference.run.samples import check_labels
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
-from nightjar.inference.scoring.preparing import PARCEL_BYTES
-from nightjar.inference.scoring.timing import Placement, Timed
+from nightjar.inference.scoring.staged import PARCEL_BYTES, Placement, Timed
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input

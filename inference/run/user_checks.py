@@ -19,7 +19,7 @@ from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.scoring.asidecode import aside_folder, enter
+from nightjar.inference.scoring.assignment import aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.validation.judging import Answer, Judgement, NightEvidence
 
@@ -36,10 +36,8 @@ def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> A
     patience_s = request.job.retry.stall_s
     try:
         with Child(_ask, request, key, spec, night) as child:
-            for answer in child.answers(patience_s):
-                child.wait()
-                return Answer(*answer)
-        failed = "gave no answer"
+            (answer,) = child.answers(patience_s)
+        return Answer(*answer)
     except TimeoutError:
         failed = f"gave no answer within retry.stall_s = {patience_s:g} s"
     except WorkLost as lost:

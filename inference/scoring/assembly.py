@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,25 +22,96 @@ from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
-from nightjar.inference.scoring.accumulating import columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.microbatches import Cuts, ScoredRows
 from nightjar.inference.storage.protocol import Storage
 
 
-class Assembly:
-    """What one attempt at a shard has scored so far, added piece by piece.
+class JoinedPieces:
+    """Consecutive pieces of a shard as one table, so that small files share micro-batches.
 
-    lost: rows that are only in the quarantine. partial: rows that are written, too, because only some of several models
-    could not score them. cuts: of each model, by name.
+    pieces: with the rows that they have. reads: each as it was read. table: the rows of all of them, without those that
+    were left out. failures: index in the table → why the row could not be read. origin: the index in the file of the
+    first row that was read; 0 if there are several files.
     """
+
+    def __init__(self, pieces: Sequence[Piece], reads: Sequence[RowsRead]) -> None:
+        # A piece's rows may not have been known before.
+        self.pieces = [replace(piece, rows=read.rows) for piece, read in zip(pieces, reads, strict=True)]
+        self.reads = tuple(reads)
+        self._starts: list[int] = [0, *accumulate(read.table.num_rows for read in reads)]
+        self.origin = self.pieces[0].first_row if len(pieces) == 1 else 0
+        if len(reads) == 1:
+            self.table, self.failures = reads[0].table, dict(reads[0].failures)
+            return
+        self.table = pa.concat_tables([read.table for read in reads]).unify_dictionaries()
+        self.failures = {
+            start + row: replace(failure, row=start + row)
+            for start, read in zip(self._starts, reads, strict=False)
+            for row, failure in read.failures.items()
+        }
+
+    def row(self, uri: str, row: int) -> int | None:
+        """The index in the table of a row of a file; None if the row is not here."""
+        for piece, read, start in zip(self.pieces, self.reads, self._starts, strict=False):
+            if piece.uri == uri and read.holds(at := row - piece.first_row):
+                return start + read.position(at)
+        return None
+
+    def index(self, row: int) -> int:
+        """Of a row of the table: its index among all rows of its file that were read; of several files, the row."""
+        return self.reads[0].index(row) if len(self.reads) == 1 else row
+
+    def of_first(self, rows: range) -> range:
+        """The rows of the table with these indices among all rows of the first piece that were read."""
+        return range(self.reads[0].position(rows.start), self.reads[0].position(rows.stop))
+
+    def place(self, first: int, rows: int) -> tuple[str, int, int]:
+        """The file and the rows there of the table's rows [first, first + rows): uri, first row, number of rows.
+
+        If they are of several files, the number is 0, because no row of the first file alone is meant.
+        """
+        at = bisect_right(self._starts, first) - 1
+        piece, read, start = self.pieces[at], self.reads[at], self._starts[at]
+        low = read.index(first - start)
+        if first + rows > start + read.table.num_rows:
+            return piece.uri, piece.first_row + low, 0
+        # Rows between may have been left out.
+        return piece.uri, piece.first_row + low, read.index(first + rows - 1 - start) - low + 1
+
+    def parts(self, scored: ScoredRows) -> Iterator[tuple[Piece, RowsRead, ScoredRows]]:
+        """Each piece, with its rows and what became of them."""
+        if len(self.pieces) == 1:
+            yield self.pieces[0], self.reads[0], scored
+            return
+        all_kept = np.arange(self._starts[-1]) if scored.kept is None else scored.kept
+        failed = np.array([failure.row for failure in scored.failures])  # a row once for each model
+        for piece, read, start in zip(self.pieces, self.reads, self._starts, strict=False):
+            rows = read.table.num_rows
+            end = start + rows
+            low, high = np.searchsorted(failed, [start, end])
+            failures = tuple(_moved(failure, -start) for failure in scored.failures[low:high])
+            first, last = np.searchsorted(all_kept, [start, end])
+            outputs = scored.outputs.slice(first, last - first)
+            kept = None if last - first == rows else all_kept[first:last] - start
+            yield piece, replace(read, table=self.table.slice(start, rows)), ScoredRows(outputs, kept, failures)
+
+
+def _moved(failure: RowFailure, by: int) -> RowFailure:
+    return replace(failure, row=failure.row + by)
+
+
+class Assembly:
+    """What one attempt at a shard has scored so far, added piece by piece."""
 
     def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
         self.spec = spec
         self.shard = shard
         self.rows_in = self.left_out = 0
-        self.lost = self.partial = 0
+        self.lost = 0
+        """Rows that are only in the quarantine."""
+        self.partial = 0
+        """Rows in the quarantine that are written, too, because only some of several models could not score them."""
         self.cuts = {each.model.called: Cuts() for each in spec.job.each}
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray | None] = []
@@ -145,14 +220,6 @@ class Assembly:
         if rows is None:
             return table
         return selected(table.select([name for name in table.column_names if name in self._profiled]), rows)
-
-    def rows(self) -> list[pa.Table]:
-        """The rows that are written, as the job's own accumulators get them: a table for each piece."""
-        names, label = columns_of(self.spec.job, self.spec.schema.names), self.spec.job.label
-        if label is None or label in self._schema.names:
-            return [table.select(names) for table in self._tables]
-        pairs = zip(self._tables, self._labels, strict=True)
-        return [table.append_column(label, labels).select(names) for table, labels in pairs]
 
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -36,33 +36,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Everything that a worker needs for the run; it is sent once.
-
-    run: the arguments with which `nightjar replay` names the run. schema: the columns to read, in order, as most files
-    have them. scoring, cache: as in `RunRequest`. epoch, segment: the writer's epoch, and the newest ledger segment
-    that it knew. budget: the most rows that the whole run may quarantine; None if the run's rows are not known before
-    they are read. own_process: whether the worker has its process to itself, as everywhere except in tests. Then the
-    code's folder becomes the working directory, and what the user's code uses is noted. ceilings: for each model the
-    most rows of a micro-batch for `batch_size: auto`, because memory did not suffice for more before; 0 if nothing is
-    known. preparers: the workers of the CPU stage, at most; 0 if the actors preprocess. environment: variables that the
-    process gets before it imports the user's code. They do not go through Ray, which would write them into its records.
-    """
+    """Everything that a worker needs for the run; it is sent once."""
 
     job: Job
     job_path: str
     run: tuple[str, ...]
+    """The arguments with which `nightjar replay` names the run."""
     revision: str
     storage: Storage
     schema: pa.Schema
+    """The columns to read, in order, as most files have them."""
     epoch: int
     segment: int
+    """The newest ledger segment that the writer knew."""
     budget: int | None
+    """The most rows that the whole run may quarantine; None if their number is known only when they are read."""
     scoring: ScoringSet
     cache: str
     own_process: bool = True
+    """Whether the worker has its process to itself, as everywhere except in tests. Then the code's folder becomes the
+    working directory, and what the user's code uses is noted."""
     ceilings: tuple[int, ...] = ()
+    """For each model the most rows of a micro-batch for which memory sufficed before; 0 if nothing is known."""
     preparers: int = 0
+    """The most workers of the CPU stage; 0 if the actors preprocess."""
     environment: Mapping[str, SecretStr] = field(default_factory=dict)
+    """Variables that the process sets before it imports the user's code. Ray would write them into its records."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -90,20 +89,17 @@ def read_schema(job: Job, schema: pa.Schema) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class OpenedModels(Generic[T]):
-    """What a process scores or prepares with, for each model in the job's order, and the run's files that were not
-    copied.
-
-    loaded: of each model its scorer or its preprocessor. linked: large files, and files of the installed packages that
-    count. Both may still be read later. folder: the job's, of which this process has a copy if there is code of the
-    user's in it; empty if nothing was opened.
-    """
+    """What a process scores or prepares with."""
 
     loaded: tuple[T, ...]
+    """Of each model its scorer or its preprocessor, in the job's order."""
     linked: tuple[Linked, ...] = ()
+    """Files that were not copied and may be read later: large ones, and those of installed packages that count."""
     folder: str = ""
+    """The job's; this process's copy, if it has code of the user's. Empty if nothing was opened."""
 
     def reading(self, spec: WorkerSpec) -> WorkerSpec:
-        """What this process reads with: a source of the user's own comes from the copy, too."""
+        """The spec to read with: a source of the user's own comes from the copy, too."""
         if not self.folder or not spec.job.input.own:
             return spec
         return replace(spec, job=spec.job.model_copy(update={"folder": self.folder}))
@@ -167,8 +163,7 @@ def _opened(
     only: str | None = None,
 ) -> OpenedModels[T]:
     """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
-    hide(spec.secrets)
-    os.environ.update({name: value.get_secret_value() for name, value in spec.environment.items()})
+    _set_variables(spec)
     job = spec.job
     linked += _packages(spec)
     if job.modules() or job.code:  # an adapter may load objects of the user's classes
@@ -191,19 +186,17 @@ def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:
     try:
         with naming(job):
             return load(job)
-    except NightjarError as error:
-        found = explained(error, error.__cause__ or error, spec.job.folder, job.folder)
-        if spec.secrets and isinstance(found, JobError):
-            # The error's text may have them, and so may that of its cause.
-            raise traced(JobError(clip(str(found))), error) from None
-        raise found from error
     except Exception as error:
-        said = f"loading {job.model.uses} failed with {raised(error)}"
-        named = f"models.{job.model.called}: " if job.model.called else ""
-        failed = JobError(clip(f"{named}{job.model.loaded_by}: {said}"))
-        found = traced(explained(failed, error, spec.job.folder, job.folder), error)
-        if spec.secrets:
-            raise found from None
+        if isinstance(error, NightjarError):
+            found = explained(error, error.__cause__ or error, spec.job.folder, job.folder)
+        else:
+            named = f"models.{job.model.called}: " if job.model.called else ""
+            said = f"loading {job.model.uses} failed with {raised(error)}"
+            failed = JobError(clip(f"{named}{job.model.loaded_by}: {said}"))
+            found = traced(explained(failed, error, spec.job.folder, job.folder), error)
+        if spec.secrets and isinstance(found, JobError):
+            # The text of the error may have them, and so may that of its cause.
+            raise traced(JobError(clip(str(found))), error) from None
         raise found from error
 
 
@@ -253,6 +246,45 @@ def _packages(spec: WorkerSpec) -> tuple[Linked, ...]:
             "start the run again"
         )
     return linked
+
+
+class OfRun(Protocol):
+    """The fields that `RunRequest` and `WorkerSpec` have in common."""
+
+    @property
+    def job(self) -> Job: ...
+
+    @property
+    def scoring(self) -> ScoringSet: ...
+
+    @property
+    def cache(self) -> str: ...
+
+    @property
+    def environment(self) -> Mapping[str, SecretStr]: ...
+
+
+def _set_variables(run: OfRun) -> None:
+    """Set the run's variables in this process. The values of the secret ones are hidden in its messages."""
+    variables = run.job.resources.runtime_env
+    hide(value.get_secret_value() for name, value in run.environment.items() if variables.secret(name))
+    os.environ.update({name: value.get_secret_value() for name, value in run.environment.items()})
+
+
+def enter(run: OfRun) -> Job:
+    """Set the run's variables and switch to a copy of the code that the run began with. Returns the job there."""
+    _set_variables(run)
+    whole = run.scoring.checks if not run.job.modules() else run.scoring.code
+    return enter_copy(run.job, whole, Path(run.cache))[0]
+
+
+def aside_folder(run: OfRun, job: Job) -> Path:
+    """Where the job's own checks and accumulators lie: in a copy of their own, which becomes the working directory."""
+    if not run.job.modules() or not run.scoring.checks.files:
+        return Path(job.folder)
+    folder = place_code(run.scoring.checks, Path(run.cache))[0]
+    os.chdir(folder)
+    return Path(folder)
 
 
 def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,14 +22,61 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
-from nightjar.inference.scoring import forks, memory  # noqa: F401 (forks: what processes of the model inherit)
+from nightjar.inference.scoring import memory
+from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.scored_table import Stretch
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One attempt at a shard, from its first read on."""
+
+    assignment: Assignment
+    started: Started
+    storage: RetryingStorage
+    at: float
+    """Its start as wall time; of the CPU stage, if that has prepared it."""
+    began: float
+    """Its start on the monotonic clock."""
+    first: Sequence[Future[RowsRead]] = ()
+    """The reads of its first pieces."""
+    prepared: bool = False
+    retries: int = 0
+    """The storage requests that the CPU stage repeated."""
+
+    @property
+    def alone(self) -> bool:
+        return self.assignment.attempt.crumbs
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """What the worker is doing."""
+
+    started: Started
+    uri: str = ""
+    row: int = -1
+    rows: int = 0
+    """The number of rows that the predictor has now, from `row` on. 0 if it has none, or rows of several files, of
+    which `row` is in the first."""
+    model: str = ""
+    """Of several models the name of the one that has the rows."""
+
+    @property
+    def where(self) -> str:
+        """The position as text, for a message."""
+        by = f" with the model {self.model!r}" if self.model else ""
+        if not self.rows and self.row >= 0:
+            return f"{by} at a batch of several files that begins with row {self.row} of {self.uri}"
+        if not self.rows:
+            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
+        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
+        return f"{by} at row{'s' if last else ''} {self.row}{last} of {self.uri}"
+
 
 IDLE = "idle"
 """What a worker does that waits for a shard. The other things that it does are the fields of `Spent`."""
@@ -46,17 +96,14 @@ def host_of(worker: str) -> str:
 
 
 class Worker:
-    """Works on shards in one process that it has to itself.
-
-    Subclasses say in `events` what they do with an assignment, and yield as they go. spec: set by them, because which
-    columns are read is known when the models are open.
-    """
+    """Works on shards in one process that it has to itself. Subclasses define `events`."""
 
     spec: WorkerSpec
+    """Set by subclasses, because the columns to read are known when the models are open."""
 
     def __init__(self, spec: WorkerSpec, cores: int, turn_to: Callable[[Started], None]) -> None:
-        """cores: computing threads. turn_to: called with each attempt before its rows are worked on; other attempts may
-        be read or written then.
+        """cores: computing threads. turn_to: called with each attempt before its rows are worked on, while other
+        attempts may be read or written.
         """
         pa.set_cpu_count(cores)
         memory.use_system()
@@ -96,22 +143,23 @@ class Worker:
                 raise
             self._said = time.monotonic()
             if isinstance(event, (Receipt, Failed)):
-                yield from self.noticed()
+                yield from self.notices()
             yield event
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """What happens with the assignments, as it happens."""
         raise NotImplementedError
 
     def before_the_end(self) -> Iterator[Event]:
         """Results that are still underway when this process must end."""
         return iter(())
 
-    def noticed(self) -> Iterator[Event]:
-        """What the user's code used since this was last asked, and that the identity does not cover."""
+    def notices(self) -> Iterator[Event]:
+        """What the user's code used since the last call that the identity does not cover."""
         return (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
 
     def last_words(self, spoilt: ProcessSpoilt, at: At | None) -> Iterator[Event]:
-        """Report at which rows what ends this process. at: None if it worked on no shard."""
+        """Report what ends this process, and at which rows. at: None if it worked on no shard."""
         if at is None:
             return
         started = at.started
@@ -128,8 +176,8 @@ class Worker:
             model=at.model,
         )
 
-    def begun(self, assignment: Assignment) -> Running:
-        """An attempt that begins now; nothing of it is read yet."""
+    def begin(self, assignment: Assignment) -> Running:
+        """Begin an attempt; nothing of it is read yet."""
         retry = self.spec.job.retry
         # One storage per shard, so that each retry is counted with its shard.
         storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
@@ -140,10 +188,10 @@ class Worker:
         spec = self.spec
         return [self.reader.submit(read_piece, storage, spec.job, each, spec.schema, spec.budget) for each in pieces]
 
-    def gathered(
+    def join_pieces(
         self, running: Running, pieces: Sequence[Piece], reading: Sequence[Future[RowsRead]], deadline: float
-    ) -> Generator[Crumb, None, Stretch]:
-        """Wait until the pieces are read."""
+    ) -> Generator[Crumb, None, JoinedPieces]:
+        """Wait until the pieces are read, and join them."""
         reads: list[RowsRead] = []
         for piece, each in zip(pieces, reading, strict=True):
             self.at = At(running.started, piece.uri)
@@ -152,7 +200,7 @@ class Worker:
                 self.watchdog.calling()
             with self.watch.during("read"):
                 reads.append(each.result())
-        return Stretch(pieces, reads)
+        return JoinedPieces(pieces, reads)
 
     def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
         """Check the time, and give a sign of life if there was none for a while."""
@@ -186,3 +234,22 @@ class Worker:
             row=error.row if isinstance(error, OverBudget) and len(pieces) == 1 else -1,
             worker=self.name,
         )
+
+
+def _forget_handlers() -> None:
+    """In a process that the user's code forks, as a DataLoader does: drop what only its parent can use.
+
+    A SIGTERM handler of Ray, Prefect or a command would raise in the user's code, or do nothing, where the parent ends
+    the process. Prefect's hook for the end of Python would wait for threads that only the parent has.
+    """
+
+    def module(function: Any) -> str:
+        return getattr(function, "__module__", None) or ""
+
+    if module(signal.getsignal(signal.SIGTERM)).startswith(("prefect.", "nightjar.", "ray.")):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    hooks: list[Any] = getattr(threading, "_threading_atexits", [])
+    hooks[:] = [hook for hook in hooks if not module(getattr(hook, "func", hook)).startswith("prefect.")]
+
+
+os.register_at_fork(after_in_child=_forget_handlers)

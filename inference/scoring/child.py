@@ -29,7 +29,7 @@ from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.messages import clip
 
 _GRACE_S = 10.0
-"""Seconds that `wait` waits for what the user's code does when the process ends, and for threads that it left."""
+"""The most seconds for what the user's code does when the process ends, and for threads that it left."""
 
 _MOMENT_S = 0.02
 _LOOK_S = 0.2
@@ -84,11 +84,9 @@ class Child:
         *args: Any,
         silent: bool = False,
         prints: bool = False,
-        daemon: bool = False,
     ) -> None:
         """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
-        the standard output of this process. daemon: end it when Python ends, where it would be waited for; then it
-        cannot use `multiprocessing` itself.
+        the standard output of this process.
         """
         prepare()
         self._answers, answer = _FORKS.Pipe(duplex=False)
@@ -96,7 +94,7 @@ class Child:
         error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
         output = Connection(os.dup(_output() if prints else error.fileno()), readable=False)
         given = answer, output, error, dict(os.environ), work, args
-        self._process = _FORKS.Process(target=_run, args=given, daemon=daemon)
+        self._process = _FORKS.Process(target=_run, args=given)
         with _no_program(), output, error:
             self._process.start()
         assert self._process.pid is not None
@@ -126,7 +124,8 @@ class Child:
         self._ended = True
 
     def answers(self, patience_s: float | None = None) -> Iterator[Any]:
-        """Yield what the work yields.
+        """Yield what the work yields. After the last answer the process ends by itself, so that its exit handlers run,
+        for example to remove files.
 
         Raises:
             WorkLost: The work did not finish.
@@ -135,6 +134,7 @@ class Child:
         """
         while not isinstance(found := self._next(patience_s), _End):
             yield found
+        self._wait()
         if found.error is not None:
             raise found.error
         if found.broken:
@@ -153,17 +153,14 @@ class Child:
             raise self._lost() from None
 
     def _lost(self) -> WorkLost:
-        self.wait()  # a process closes its files a moment before it has ended
+        self._wait()  # a process closes its files a moment before it has ended
         self._kill()
         code = self._process.exitcode or 0
         how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
         short = "; the system does this when memory runs short" if code == -signal.SIGKILL else ""
         return WorkLost(f"ended its process ({how}), without an exception{short}", died=True)
 
-    def wait(self) -> None:
-        """Let the process end by itself after its last answer, so that its exit handlers run, for example to remove
-        files.
-        """
+    def _wait(self) -> None:
         until = time.monotonic() + _GRACE_S
         while not has_ended(self._seen) and time.monotonic() < until:
             time.sleep(_MOMENT_S)
@@ -219,7 +216,7 @@ def _run(
             answer.send(found)
     except NightjarError as raised:
         end = _End(raised)
-    except Exception as raised:  # noqa: BLE001 (whatever it is, it is told where it is waited for)
+    except Exception as raised:  # noqa: BLE001 (whatever it is, the parent raises it)
         end = _End(broken=clip(f"failed with {type(raised).__name__}: {raised}"))
     sys.stdout.flush()
     answer.send(end)

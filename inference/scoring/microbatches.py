@@ -20,16 +20,102 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import LengthInvalid, NightjarError, OutputInvalid, ProcessSpoilt, Unaligned
+from nightjar.inference.errors import (
+    BatchesBroken,
+    LengthInvalid,
+    NightjarError,
+    OutputInvalid,
+    ProcessSpoilt,
+    Unaligned,
+)
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.ahead import Preparer
 from nightjar.inference.scoring.batchsize import BatchSize, Weighed
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.prepared_shards import Batch
+from nightjar.inference.scoring.prepared_batches import Batch, Preparer
+
+ALLOWED = 16
+"""The number of broken batches that every attempt may have; finding them takes only seconds."""
+
+SHARE = 0.5
+"""Broken batches allowed per batch scored whole, so that an attempt goes on if each batch fails once, but not its
+halves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A batch that raised. failed: the number of rows that had failed before it was cut. unaligned: as in `cut`."""
+
+    first: int
+    last: int
+    failed: int
+    why: str
+    unaligned: str
+
+    @property
+    def rows(self) -> str:
+        return f"rows {self.first} to {self.last}"
+
+
+class Cuts:
+    """The batches that one attempt had to cut for another reason than memory.
+
+    batches: micro-batches that raised and were scored in parts. broken: batches and parts that raised although no row
+    failed alone. whole: batches of several rows that were scored at once. The attempt ends when there are more broken
+    batches than `allowed`, and more than `share` × `whole`; and at the first one whose values had no rows.
+    """
+
+    def __init__(self, allowed: int = ALLOWED, share: float = SHARE) -> None:
+        self.batches = self.broken = self.whole = 0
+        self._allowed, self._share = allowed, share
+        self._around: list[_Cut] = []
+
+    def cut(self, first: int, last: int, failed: int, why: str, unaligned: str) -> None:
+        """Rows first to last raised, and are tried in two parts next. failed: the number of rows that failed so far.
+
+        unaligned: why its values cannot be assigned to its rows, as a sentence; empty if they can.
+        """
+        self.batches += not self._around
+        self._around.append(_Cut(first, last, failed, why, unaligned))
+
+    def unaligned(self) -> str:
+        """Of the largest unaligned batch around the rows that are tried now the sentence; else empty."""
+        return next((f"{each.unaligned} ({each.rows})" for each in self._around if each.unaligned), "")
+
+    def done(self, last: int, failed: int, *, whole: bool) -> None:
+        """Rows up to `last` have outputs or have failed. whole: several rows were scored at once.
+
+        Raises:
+            BatchesBroken: Too many batches raise although no row fails alone, or one is unaligned.
+        """
+        self.whole += whole
+        while self._around and self._around[-1].last == last:
+            batch = self._around[-1]
+            if batch.failed == failed:
+                if batch.unaligned:
+                    raise BatchesBroken(
+                        f"{self.unaligned()}, and smaller batches of {batch.rows} are right, so that no row is to "
+                        "blame. Mend how the code handles a batch: it must return one value for each row, in the "
+                        "order of the rows or with the batch's own index, however many rows there are"
+                    )
+                self.broken += 1
+                if self.broken > max(self._allowed, self._share * self.whole):
+                    raise BatchesBroken(self._message(batch))
+            self._around.pop()
+
+    def _message(self, batch: _Cut) -> str:
+        if self.whole:
+            return (
+                f"the predictor fails for batches though it can score each of their rows: {batch.rows} together raise "
+                f"{batch.why}. Mend how it handles a batch, or give it smaller ones: model.batch_size"
+            )
+        return (
+            f"the predictor fails for batches of more than one row: {batch.rows} together raise {batch.why}; each row "
+            "alone is scored. Mend how it handles a batch, or set model.batch_size: 1"
+        )
+
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -54,27 +140,26 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """The result of scoring a table.
-
-    outputs: the declared outputs of the kept rows, in input order. kept: int64 indices of these rows in the table, of
-    shape (kept rows,); None if all were kept. failures: one for each other row, in input order. Where several models
-    score, there is one for each model that could not score a row, so a kept row may have failures, too.
-    """
+    """The result of scoring a table."""
 
     outputs: pa.Table
+    """The declared outputs of the kept rows, in input order."""
     kept: np.ndarray | None
+    """The int64 indices of the kept rows in the table, of shape (kept rows,); None if all were kept."""
     failures: tuple[RowFailure, ...]
+    """One for each other row, in input order. Of several models each has one for a row that it could not score, so a
+    kept row may have failures, too."""
 
 
-def drained(steps: Generator[Any, None, T], told: Callable[[Any], object] = lambda _: None) -> T:
-    """Run a generator (usually `score_table`) to its end, and return its result. told: called with each step."""
+def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:
+    """Run a generator (usually `score_table`) to its end, and return its result."""
     while True:
         try:
             step = next(steps)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        told(step)
+        on_step(step)
 
 
 def relayed(steps: Generator[S, None, T], made: Callable[[S], U]) -> Generator[U, None, T]:
@@ -223,7 +308,7 @@ class _Tally:
         self.cuts.done(last, len(self.failures), whole=whole)
 
     def lone(self, row: int, raised: _Raised) -> None:
-        """This row was scored alone, and raised. An unaligned batch is told with it."""
+        """This row was scored alone, and raised. The sentence of an unaligned batch comes first."""
         batch = self.cuts.unaligned() if raised.unaligned else ""
         message = clip(f"{batch}; for this row alone, {raised.message}") if batch else raised.message
         self.fail(row, replace(raised.failure(row), message=message))
@@ -315,7 +400,7 @@ def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) 
         # Memory lacks for the rows together.
         lack = next((each for each in raised.values() if each.memory), None)
         return lack or _Scored(_checked(some.outputs, table.num_rows - len(raised), types), raised)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is told of the rows)
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is charged to the rows)
         return _raised(error, own=True)
 
 

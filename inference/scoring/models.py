@@ -17,12 +17,10 @@ from nightjar.inference.errors import BatchesBroken, JobError
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.predictors import Scorer, input_columns
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, ScoreRows, relayed, score_table
-from nightjar.inference.scoring.prepared_shards import Batch
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, ScoreRows, relayed, score_table
+from nightjar.inference.scoring.prepared_batches import Batch, Preparer, PreparingThread
 from nightjar.inference.stopwatch import Stopwatch
 
 _NO_ROWS = range(0)
@@ -30,18 +28,19 @@ _NO_ROWS = range(0)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model, and what is needed to score with it.
-
-    name: '' for the only model. prefix: what the names of its output columns begin with. columns: that it takes. types:
-    its outputs, by the names that it gives them. scorer: what is called. size: its micro-batches.
-    """
+    """A model, and what is needed to score with it."""
 
     name: str
+    """Empty for the only model of a job."""
     prefix: str
+    """Of the names of its output columns."""
     columns: tuple[str, ...]
+    """The input columns that it takes."""
     types: Mapping[str, pa.DataType]
+    """Its outputs, by the names that the model gives them."""
     scorer: ScoreRows
     size: BatchSize
+    """Of its micro-batches."""
     preparer: Preparer | None = None
 
 
@@ -115,7 +114,7 @@ def score_models(
             ahead=ahead,
             shipped=shipped.get(model.name, ()),
         )
-        scored = yield from _told(steps, model.name)
+        scored = yield from _with_name(steps, model.name)
         found.append(scored)
         failed = {failure.row: failure for failure in scored.failures} | failed
         if budget is not None and len(failed) > budget:
@@ -124,7 +123,7 @@ def score_models(
     return _side_by_side(table.num_rows, models, found, skip, complete)
 
 
-def _told(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
+def _with_name(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
     """The same steps, and what ends them, with the model's name."""
     try:
         return (yield from relayed(steps, lambda step: replace(step, model=name) if name else step))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -37,14 +38,13 @@ from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
-from nightjar.inference.scoring.accumulating import Accumulating
+from nightjar.inference.scoring.accumulating import columns_of, try_on
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.batchsize import Weighed
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
-from nightjar.inference.scoring.timing import Timed
+from nightjar.inference.scoring.staged import Timed, timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness.packages import loaded_packages
 
@@ -61,22 +61,24 @@ PLACES = 8
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What preflight found: the device of the model, and why the samples could not be scored, if they could not.
-
-    place: the index of the place that was tried last. hung: whether preflight took longer than the job allows. spoilt:
-    whether its process was interrupted in the model, or has lost its device, and can score no more. notes:
-    what else a person should know about the model's code. outside: what the code used that the identity does not cover.
-    packages: the loaded distributions with their versions. timed: what the job's preprocess and the model cost.
-    """
+    """What preflight found."""
 
     device: str
+    """Of the model."""
     sample_error: str = ""
+    """Why the samples could not be scored, if they could not."""
     place: int = 0
+    """The index of the place that was tried last."""
     hung: bool = False
+    """Whether preflight took longer than the job allows."""
     spoilt: bool = False
+    """Whether its process was interrupted in the model, or has lost its device, and can score no more."""
     notes: tuple[str, ...] = ()
+    """What else a person should know about the model's code."""
     outside: tuple[witness.Seen, ...] = ()
+    """What the code used that the identity does not cover."""
     packages: Mapping[str, str] = field(default_factory=dict)
+    """The loaded distributions with their versions."""
     timed: Timed | None = None
 
 
@@ -84,13 +86,6 @@ def loaded_by(job: Job) -> str:
     """The key of the model, with its file, for messages."""
     paths = [each.model.path for each in job.each if each.model.path]
     return f"{job.loaded_by} ({', '.join(paths)})" if paths else job.loaded_by
-
-
-def refusal(key: str, outcome: str) -> JobError:
-    """The error for a sentence on what is wrong with the model. key: of the job, that names the model."""
-    error = JobError(f"{key}: {outcome}")
-    error.traceback = outcome.traceback if isinstance(outcome, Refused) else ""
-    return error
 
 
 def samples(plan: Plan) -> list[Piece]:
@@ -107,9 +102,10 @@ def samples(plan: Plan) -> list[Piece]:
 
 
 class Refused(str):
-    """A sentence on what is wrong with the model. traceback: of the user's code that raised, if it was that."""
+    """A sentence on what is wrong with the model."""
 
     traceback = ""
+    """Of the user's code, if it raised."""
 
 
 PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
@@ -118,17 +114,18 @@ PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded
 Yields what is known after each step, or what is wrong with the model."""
 
 
-Outcome = Loaded | str | JobError
-"""A step of preflight: what is known, or what is wrong: a sentence, or an error that names a key."""
+Outcome = Loaded | JobError
+"""What is known after a step of preflight, or what is wrong."""
 
 
 def observed(
-    steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
+    job: Job, steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
 ) -> Iterator[Outcome]:
-    """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
+    """Load the model and run the steps; add what the code used meanwhile, and at the end what a row costs.
 
-    If the model cannot be loaded, yields the error, which names a key, or a sentence.
+    If the model cannot be loaded or cannot score, yields the error, which names a key.
     """
+    key = loaded_by(job)
     outcome: Loaded | str = ""
     try:
         worker = load()
@@ -136,18 +133,27 @@ def observed(
         yield traced(JobError(clip(str(error))), error)
         return
     except NightjarError as error:
-        yield clip(str(error))
+        yield JobError(f"{key}: {clip(str(error))}")
         return
-    witness.note_names([each.model.options for each in worker.spec.job.each])
+    witness.note_names([each.model.options for each in job.each])
     for outcome in steps(worker, places, last):
         if lacking := witness.lacking():
-            yield JobError(f"{worker.spec.job.loaded_by}: {'; '.join(lacking)}")
+            yield JobError(f"{job.loaded_by}: {'; '.join(lacking)}")
             return
-        yield replace(outcome, outside=witness.seen()) if isinstance(outcome, Loaded) else outcome
+        if isinstance(outcome, str):
+            refused = JobError(f"{key}: {outcome}")
+            refused.traceback = outcome.traceback if isinstance(outcome, Refused) else ""
+            yield refused
+            return
+        yield replace(outcome, outside=witness.seen())
     if isinstance(outcome, Loaded):
         costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
-        outcome = replace(outcome, outside=witness.seen(), timed=costs)
-        yield outcome  # The model's work, which has a time limit, ends here.
+        yield replace(outcome, outside=witness.seen(), timed=costs)
+
+
+def with_packages(outcome: Outcome | None) -> Iterator[Outcome]:
+    """The last outcome once more, with the loaded packages: to list them has no time limit of the model's."""
+    if isinstance(outcome, Loaded):
         yield replace(outcome, packages=loaded_packages())
 
 
@@ -170,7 +176,9 @@ def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
             if wanted <= 0:
                 break
         rows = pa.concat_tables(tables)
-        return worker.timed(rows) if rows.num_rows else None
+        each = zip(job.each, worker.models, worker.scorers, strict=True)
+        steps = [(scorer, rows.select(list(model.columns)), its.begins_apart) for its, model, scorer in each]
+        return timed(steps) if rows.num_rows else None
     except Exception:  # noqa: BLE001 (a bad file or row: the passes find it, and the job runs without a measurement)
         return None
 
@@ -178,13 +186,14 @@ def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
 def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
     """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
 
-    Each model is tried by itself, because each must be able to score; the first that fails is told. The next place is
-    tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
-    cannot be read are left out. A place is tried once more if rows fail only together, because this may have been an
-    accident. last: try the last rows of each place, not the first.
+    Each model is tried by itself, because each must be able to score; the first that fails is reported. The next place
+    is tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
+    cannot be read are left out. A place is tried once more if rows fail only together, which may have been an accident.
+    last: try the last rows of each place, not the first.
     """
     notes: list[str] = []
-    read = _Reads(worker, last)
+    # The sample of a place is read once, however many models are tried with it.
+    read = cache(lambda piece: worker.sample(piece, SAMPLE_ROWS, last=last))
     for model in worker.models:
         step: Loaded | str = ""
         for step in _steps(worker, model, places, read):
@@ -192,12 +201,12 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
         if isinstance(step, str) or step.sample_error:
             return
         notes += step.notes
-    if worker.accumulating is not None and isinstance(step, Loaded):
-        notes += try_accumulators(worker, worker.accumulating, places[step.place], last)
+    if worker.spec.job.accumulators and isinstance(step, Loaded):
+        notes += try_accumulators(worker, places[step.place], last)
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
 
 
-def try_accumulators(worker: ShardWorker, accumulating: Accumulating, piece: Piece, last: bool) -> list[str]:
+def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> list[str]:
     """Try the job's own accumulators on a sample of the piece, as all models score it. Returns notes for people.
 
     Raises:
@@ -214,10 +223,10 @@ def try_accumulators(worker: ShardWorker, accumulating: Accumulating, piece: Pie
         return []  # the passes find it
     sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
     sample.add(piece, read, scored)
-    (rows,) = sample.rows()
+    rows = sample.table().select(columns_of(spec.job, spec.schema.names))
     if not rows.num_rows:
         return []
-    found = accumulating.tried(rows)
+    found = try_on(spec, rows)
     _check_figures(spec.job, found)
     return [
         f"accumulators.{name}: {spec.job.accumulators[name]} {each.note}" for name, each in found.items() if each.note
@@ -237,20 +246,12 @@ def _check_figures(job: Job, found: Mapping[str, Tried]) -> None:
             )
 
 
-class _Reads:
-    """Reads the sample of a place once, however many models are tried with it."""
-
-    def __init__(self, worker: ShardWorker, last: bool) -> None:
-        self._worker, self._last = worker, last
-        self._found: dict[Piece, tuple[RowsRead, int]] = {}
-
-    def __call__(self, piece: Piece) -> tuple[RowsRead, int]:
-        if piece not in self._found:
-            self._found[piece] = self._worker.sample(piece, SAMPLE_ROWS, last=self._last)
-        return self._found[piece]
+_ReadSample = Callable[[Piece], tuple[RowsRead, int]]
 
 
-def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _Reads) -> Iterator[Loaded | str]:
+def _steps(
+    worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _ReadSample
+) -> Iterator[Loaded | str]:
     device = worker.device
     named = f"{model.name}: " if model.name else ""
     unread, broken, refused, raised = "", "", [], ""
@@ -314,7 +315,7 @@ def _dependences(
     worker: ShardWorker,
     model: LoadedModel,
     places: Sequence[Piece],
-    read_of: _Reads,
+    read_of: _ReadSample,
     scored: ScoredRows,
     took: float,
 ) -> Iterator[str]:
@@ -351,7 +352,7 @@ def _dependences(
     yield from dependences(sample, outputs, score, job.rescore.tolerance, noise)
 
 
-def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _Reads, failed: Sequence[int]) -> Sample:
+def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _ReadSample, failed: Sequence[int]) -> Sample:
     """The first micro-batch, of as few places as have its rows. failed: rows of the first place to leave out."""
     tables: list[pa.Table] = []
     found: list[tuple[str, int]] = []

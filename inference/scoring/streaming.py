@@ -11,10 +11,10 @@ may take `retry.stall_s`. Waiting for answers and for a write is no step: it has
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -29,23 +29,20 @@ from nightjar.inference.errors import (
     ShardTooSlow,
     StorageError,
 )
-from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
-from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started, Usage
-from nightjar.inference.scoring.ahead import Preparer
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.attempts import At, Running
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import LoadedModel, score_models
-from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.scored_table import Stretch
-from nightjar.inference.scoring.watchdog import ByForce, Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage
 
@@ -67,81 +64,31 @@ _PLACE = "place"
 """The column that says which of the rows that were asked a row is, from 0 on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
-    """A shard that is underway.
-
-    asked: its rows, None if there are none to ask. kept: its answers, if the job keeps them. deadline: on the monotonic
-    clock.
-    """
+    """A shard that is underway."""
 
     running: Running
-    stretch: Stretch
-    asked: Future[Answered] | None
-    rows: int
-    kept: KeptAnswers | None
     deadline: float
+    """On the monotonic clock."""
+    joined: JoinedPieces | None = None
+    """Its rows, when they are read."""
+    kept: KeptAnswers | None = None
+    """Its answers, if the job keeps them."""
+    asked: Future[Answered] | None = None
+    """The answers to its rows; None if there are no rows to ask."""
+    rows: int = 0
+    """The number of rows that are asked."""
+    assembly: Assembly | None = None
 
+    @property
+    def at(self) -> At:
+        return At(self.running.started, self.running.assignment.shard.pieces[0].uri)
 
-class _Turns:
-    """One thread at a time prepares: the user's preprocess is not made for two."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-
-    @contextmanager
-    def taken(self, watchdog: Watchdog) -> Iterator[None]:
-        """Wait for the turn, and keep it. watchdog: of this thread; that another one prepares is no stall of it."""
-        while not self._lock.acquire(timeout=_LOOK_S):
-            watchdog.calling()
-        try:
-            watchdog.calling()
-            yield
-        finally:
-            self._lock.release()
-
-
-class _InTurn:
-    """The steps of a scorer for shards that are scored batch by batch, while other threads prepare, too."""
-
-    def __init__(self, scorer: StreamingScorer, turns: _Turns, watchdog: Watchdog) -> None:
-        self._scorer, self._turns, self._watchdog = scorer, turns, watchdog
-
-    def prepare(self, table: pa.Table) -> Any:
-        with self._turns.taken(self._watchdog):
-            return self._scorer.prepare(table)
-
-    def accept(self, batch: Any, rows: int) -> Any:
-        return self._scorer.accept(batch, rows)
-
-    def score(self, prepared: Any) -> dict[str, pa.Array]:
-        self._watchdog.calling()
-        return self._scorer.score(prepared)
-
-    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        return self.score(self.prepare(table))
-
-
-@contextmanager
-def answering(scorers: Iterable[object], watchdog: Watchdog) -> Iterator[None]:
-    """Each row that is answered is a sign of progress, while its batch is waited for."""
-    asked = [each for each in scorers if isinstance(each, StreamingScorer)]
-    for each in asked:
-        each.alive = watchdog.calling
-    try:
-        yield
-    finally:
-        for each in asked:
-            each.alive = None
-
-
-class AskingWorker(ShardWorker):
-    """Scores shards with several models, of which some are asked for one row at a time."""
-
-    def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
-        """As `Worker.process`."""
-        with answering(self.scorers, self.watchdog):
-            yield from super().process(assignments)
+    def cancel(self) -> None:
+        """Ask for no more rows."""
+        if self.asked is not None:
+            self.asked.cancel()
 
 
 class StreamingWorker(ShardWorker):
@@ -151,17 +98,19 @@ class StreamingWorker(ShardWorker):
         """As `ShardWorker`."""
         super().__init__(spec, *scorers, turn_to=turn_to)
         self._turn = Lock()
-        self.turns = _Turns()
-        self._by_force = ByForce(spec.job.retry.stall_s / 20)
-        self.watchdog = self.another_watchdog()  # of the thread that has its turn
-        # Without a thread that prepares ahead: it would wait for its turn where no watchdog looks.
-        (model,) = self.models
-        steps = _InTurn(self.scorer, self.turns, self.watchdog)
-        self.models = (replace(model, preparer=Preparer(steps, None, self.watch)),)
 
-    def another_watchdog(self) -> Watchdog:
-        """A watchdog for the steps of one thread."""
-        return Watchdog(self.spec.job.retry.stall_s, self._by_force)
+    @contextmanager
+    def turn(self, watchdog: Watchdog) -> Iterator[None]:
+        """Wait until this thread may call the user's preprocess, which is not made for two. watchdog: of this thread;
+        that another one has its turn is no stall.
+        """
+        while not self._turn.acquire(timeout=_LOOK_S):
+            watchdog.calling()
+        try:
+            watchdog.calling()
+            yield
+        finally:
+            self._turn.release()
 
     @property
     def scorer(self) -> StreamingScorer:
@@ -187,15 +136,14 @@ class StreamingWorker(ShardWorker):
             try:
                 kept = self.scorer.journal = self.kept(assignment)
             except NightjarError as error:
-                running = self.begun(assignment)
+                running = self.begin(assignment)
                 yield from (running.started, self.failed(running, error))
                 return
             try:
-                with answering(self.scorers, self.watchdog):
-                    for event in super().process([assignment]):
-                        if kept is not None:
-                            yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
-                        yield event
+                for event in super().process([assignment]):
+                    if kept is not None:
+                        yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
+                    yield event
             finally:
                 self.scorer.journal = None
 
@@ -224,7 +172,7 @@ class _Stream:
     def __init__(self, worker: StreamingWorker) -> None:
         self._worker = worker
         self._spec: WorkerSpec = worker.spec
-        self._watchdog = worker.another_watchdog()
+        self._watchdog = Watchdog(worker.spec.job.retry.stall_s)
         self._open: list[_Open] = []
         self._writing: list[Future[Event]] = []
         self._write: tuple[Started, float] | None = None  # that is underway, and since when
@@ -244,8 +192,7 @@ class _Stream:
                 yield from self._signs()
         finally:
             for each in self._open:
-                if each.asked is not None:
-                    each.asked.cancel()
+                each.cancel()
 
     def _has_room(self) -> bool:
         if len(self._open) + len(self._writing) >= MOST_OPEN:
@@ -254,56 +201,68 @@ class _Stream:
 
     def _begin(self, assignment: Assignment) -> Iterator[Event]:
         """Read a shard, and begin to ask for its rows."""
-        worker = self._worker
-        running = worker.begun(assignment)
+        running = self._worker.begin(assignment)
         yield running.started
-        worker.turn_to(running.started)
-        deadline = time.monotonic() + self._spec.job.retry.shard_s
-        pieces, kept = assignment.shard.pieces, None
+        self._worker.turn_to(running.started)
+        each = _Open(running, time.monotonic() + self._spec.job.retry.shard_s)
+        self._open.append(each)
+        done = yield from self._step(each, self._ask)
+        if done and each.rows < 0:
+            self._open.remove(each)
+            yield from self._worker.alone(assignment)
+        # Reading and preprocessing a whole shard may take long, and no row of it could be answered meanwhile.
+        self._moved_at = time.monotonic()
+
+    def _step(
+        self, each: _Open, work: Callable[[_Open], None], *, hanging: bool = False
+    ) -> Generator[Event, None, bool]:
+        """Do a step of a shard. Returns whether it was done; otherwise the shard has failed.
+
+        hanging: as in `_end`, if the step takes too long.
+
+        Raises:
+            ProcessSpoilt: As `_end`.
+        """
         try:
             with self._watchdog:
-                stretch = Stretch(pieces, self._read(running))
                 self._watchdog.calling()
-                kept = worker.kept(assignment)
-                asked, rows = self._ask(stretch, kept)
+                work(each)
         except ProcessSpoilt as spoilt:
-            yield from self._end(spoilt, At(running.started, pieces[0].uri))
+            yield from self._end(spoilt, hanging=hanging)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
-            yield from self._told(worker.failed(running, error))
-            return
-        if rows is None:
-            yield from worker.alone(assignment)
-        else:
-            self._open.append(_Open(running, stretch, asked, rows, kept, deadline))
-            # Reading and preprocessing a whole shard may take long, and no row of it could be answered meanwhile.
-            self._moved_at = time.monotonic()
+            if is_device_lost(error):
+                yield from self._end(ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))))
+            yield from self._fail(each, error)
+            return False
+        return True
 
-    def _read(self, running: Running) -> list[RowsRead]:
-        """Wait until the pieces of a shard are read."""
-        found = []
-        for each in self._worker.read(running.storage, running.assignment.shard.pieces):
-            self._watchdog.calling()
-            found.append(each.result())
-        return found
-
-    def _ask(self, stretch: Stretch, kept: KeptAnswers | None) -> tuple[Future[Answered] | None, int | None]:
-        """Begin the requests for the rows that could be read. Returns how many there are; None if the user's preprocess
+    def _ask(self, each: _Open) -> None:
+        """Read a shard, and begin the requests for the rows that could be read. `rows` is -1 if the user's preprocess
         raised, so that the rows that it raised for must be found.
         """
-        (model,), scorer = self._worker.models, self._worker.scorer
-        table = stretch.table.select(list(model.columns))
-        for rows in micro_batches(table, _whole(table.num_rows), sorted(stretch.failures)):
+        worker, running = self._worker, each.running
+        (model,), scorer = worker.models, worker.scorer
+        pieces = running.assignment.shard.pieces
+        reads = []
+        for reading in worker.read(running.storage, pieces):
+            self._watchdog.calling()
+            reads.append(reading.result())
+        each.joined = JoinedPieces(pieces, reads)
+        self._watchdog.calling()
+        each.kept = worker.kept(running.assignment)
+        table = each.joined.table.select(list(model.columns))
+        for rows in micro_batches(table, _whole(table.num_rows), sorted(each.joined.failures)):
             self._watchdog.calling()
             try:
-                with self._worker.turns.taken(self._watchdog):
+                with worker.turn(self._watchdog):
                     prepared = scorer.prepare(rows.table)
             except Exception as error:
                 if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                     raise
-                return None, None
+                each.rows = -1
+                return
             self._watchdog.calling()
-            return scorer.submit(prepared, kept), len(rows.rows)
-        return None, 0
+            each.asked, each.rows = scorer.submit(prepared, each.kept), len(rows.rows)
 
     def _settle(self) -> Iterator[Event]:
         """Wait until something is done, for a moment at most, and see to it."""
@@ -313,51 +272,40 @@ class _Stream:
         elif all(each.asked is not None for each in self._open):
             wait(waited, _LOOK_S, FIRST_COMPLETED)
         for each in [each for each in self._open if each.asked is None or each.asked.done()]:
+            if not (yield from self._step(each, self._put_together)):
+                continue
+            yield from self._keep_all(each)  # the receipt may be lost on its way
             self._open.remove(each)
-            yield from self._finish(each)
+            self._writing.append(self._worker.writer.submit(self._written, each, self._worker.backoffs()))
         for future in [future for future in self._writing if future.done()]:
             self._writing.remove(future)
-            yield from self._told(future.result())
+            yield from self._report(future.result())
 
-    def _finish(self, each: _Open) -> Iterator[Event]:
-        """Put a shard together whose rows are done, and begin to write it."""
-        worker, running = self._worker, each.running
-        assembly = Assembly(self._spec, running.assignment.shard)
-        try:
-            answered = each.asked.result() if each.asked is not None else None
-            with self._watchdog:
-                self._watchdog.calling()
-                scored = self._scored(each, answered)
-                for piece, read, part in each.stretch.parts(scored):
-                    self._watchdog.calling()
-                    assembly.add(piece, read, part)
-        except ProcessSpoilt as spoilt:
-            self._open.append(each)
-            yield from self._end(spoilt)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
-            if is_device_lost(error):
-                self._open.append(each)
-                yield from self._end(ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))))
-            yield from self._failed(each, error)
-            return
-        yield from self._keep_all(each)  # the receipt may be lost on its way
-        usage = answered.usage if answered is not None else None
-        self._writing.append(worker.writer.submit(self._written, running, assembly, worker.backoffs(), usage))
+    def _put_together(self, each: _Open) -> None:
+        """Put a shard together whose rows are done."""
+        assert each.joined is not None
+        scored = self._scored(each, each.joined)
+        each.assembly = Assembly(self._spec, each.running.assignment.shard)
+        for piece, read, part in each.joined.parts(scored):
+            self._watchdog.calling()
+            each.assembly.add(piece, read, part)
 
-    def _written(
-        self, running: Running, assembly: Assembly, backoffs: Sequence[Backoffs], usage: Usage | None
-    ) -> Event:
+    def _written(self, each: _Open, backoffs: Sequence[Backoffs]) -> Event:
         """Write a shard, in the writing thread, which may have shards of other calls before this one."""
-        self._write = running.started, time.monotonic()
+        assert each.assembly is not None
+        self._write = each.running.started, time.monotonic()
+        usage = each.asked.result().usage if each.asked is not None else None
         try:
-            return self._worker.write(running, assembly, backoffs, usage)
+            return self._worker.write(each.running, each.assembly, backoffs, usage)
         finally:
             self._write = None
 
-    def _failed(self, each: _Open, error: Exception) -> Iterator[Event]:
+    def _fail(self, each: _Open, error: Exception) -> Iterator[Event]:
         """A shard failed; what was answered is kept for the next attempt."""
+        each.cancel()
         yield from self._keep_all(each)
-        yield from self._told(self._worker.failed(each.running, error))
+        self._open.remove(each)
+        yield from self._report(self._worker.failed(each.running, error))
 
     def _keep_all(self, each: _Open) -> Iterator[Event]:
         """Keep what was answered so far."""
@@ -368,15 +316,14 @@ class _Stream:
                 self._watchdog.calling()
                 each.kept.flush(now=True)
         except ProcessSpoilt as spoilt:
-            self._open.append(each)
             yield from self._end(spoilt, hanging=True)
 
-    def _scored(self, each: _Open, answered: Answered | None) -> ScoredRows:
+    def _scored(self, each: _Open, joined: JoinedPieces) -> ScoredRows:
         """What became of the rows, in the form in which every other model's come."""
         worker, (model,) = self._worker, self._worker.models
-        budget, stretch = self._spec.budget, each.stretch
-        read = np.ones(stretch.table.num_rows, dtype=bool)
-        read[list(stretch.failures)] = False
+        answered = each.asked.result() if each.asked is not None else None
+        read = np.ones(joined.table.num_rows, dtype=bool)
+        read[list(joined.failures)] = False
         places = pa.table({_PLACE: np.cumsum(read) - 1})
 
         def collected(asked: pa.Table) -> Any:
@@ -387,7 +334,12 @@ class _Stream:
 
         known = LoadedModel(model.name, model.prefix, (_PLACE,), model.types, collected, _whole(each.rows))
         steps = score_models(
-            places, [known], skip=stretch.failures, budget=budget, origin=stretch.origin, index=stretch.index
+            places,
+            [known],
+            skip=joined.failures,
+            budget=self._spec.budget,
+            origin=joined.origin,
+            index=joined.index,
         )
         return drained(steps)
 
@@ -406,26 +358,26 @@ class _Stream:
         if (done := self._worker.scorer.done) != self._done or not self._open:
             self._done, self._moved_at = done, now
         for each in [each for each in self._open if now > each.deadline]:
-            self._open.remove(each)
-            assert each.asked is not None
-            each.asked.cancel()
-            yield from self._failed(each, self._too_slow())
+            yield from self._fail(each, self._too_slow())
         for each in [each for each in self._open if each.kept is not None]:
-            yield from self._kept(each)
+            yield from self._step(each, _keep, hanging=True)
         if now - self._moved_at > stall_s:
             said = f"no row was answered for retry.stall_s = {stall_s:g} s"
-            if self._worker.scorer.elsewhere:
-                yield from self._give_up(EndpointFailed(f"{self._spec.job.loaded_by}: {said}"))
-                return
-            yield from self._end(ProcessSpoilt("Stalled", said))
+            if not self._worker.scorer.elsewhere:
+                yield from self._end(ProcessSpoilt("Stalled", said))
+            self._moved_at = time.monotonic()
+            for each in reversed(self._open):  # the first ones have the places, which others would take
+                each.cancel()
+            for each in list(self._open):
+                yield from self._fail(each, EndpointFailed(f"{self._spec.job.loaded_by}: {said}"))
         if self._open and now - self._said_at > min(stall_s / 4, _SIGN_S):
-            first = self._open[0]
             self._said_at = now
-            yield Crumb(first.running.started.shard, first.stretch.pieces[0].uri, 0, 0)
+            at = self._open[0].at
+            yield Crumb(at.started.shard, at.uri, 0, 0)
 
     def _end(self, spoilt: ProcessSpoilt, at: At | None = None, *, hanging: bool = False) -> Iterator[Event]:
-        """This process must end: all shards whose rows are underway are charged. at: the one that is just begun, or
-        whose write hangs. hanging: the storage does, so nothing more is written.
+        """This process must end: all shards whose rows are underway are charged. at: the one whose write hangs.
+        hanging: the storage does, so nothing more is written.
 
         Raises:
             ProcessSpoilt: Always.
@@ -438,38 +390,13 @@ class _Stream:
                 yield future.result()
         yield from self._worker.last_words(spoilt, at)
         while self._open:
-            each = self._open.pop(0)
-            if each.asked is not None:
-                each.asked.cancel()
+            each = self._open[0]
+            each.cancel()
             if not hanging:
                 yield from self._keep_all(each)
-            yield from self._worker.last_words(spoilt, At(each.running.started, each.stretch.pieces[0].uri))
-        raise spoilt
-
-    def _give_up(self, error: Exception) -> Iterator[Event]:
-        """All shards that are underway fail."""
-        self._moved_at = time.monotonic()
-        given_up, self._open = self._open, []
-        for each in reversed(given_up):  # the first ones have the places, which others would take
-            if each.asked is not None:
-                each.asked.cancel()
-        for each in given_up:
-            yield from self._failed(each, error)
-
-    def _kept(self, each: _Open) -> Iterator[Event]:
-        """Keep the answers that came since the last time."""
-        assert each.kept is not None
-        try:
-            with self._watchdog:
-                self._watchdog.calling()
-                each.kept.flush()
-        except ProcessSpoilt as spoilt:
-            yield from self._end(spoilt, hanging=True)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             self._open.remove(each)
-            if each.asked is not None:
-                each.asked.cancel()
-            yield from self._failed(each, error)
+            yield from self._worker.last_words(spoilt, each.at)
+        raise spoilt
 
     def _too_slow(self) -> ShardTooSlow:
         return ShardTooSlow(
@@ -477,12 +404,18 @@ class _Stream:
             "slow, lower input.shard_rows, or allow more"
         )
 
-    def _told(self, event: Event) -> Iterator[Event]:
+    def _report(self, event: Event) -> Iterator[Event]:
         """An event, after what the user's code used meanwhile."""
         self._said_at = time.monotonic()
         if isinstance(event, (Receipt, Failed)):
-            yield from self._worker.noticed()
+            yield from self._worker.notices()
         yield event
+
+
+def _keep(each: _Open) -> None:
+    """Keep the answers that came since the last time."""
+    assert each.kept is not None
+    each.kept.flush()
 
 
 def _whole(rows: int) -> BatchSize:
@@ -497,6 +430,4 @@ def spans(job: Job) -> bool:
 
 def worker_of(spec: WorkerSpec) -> type[ShardWorker]:
     """What scores the shards of a job in its actors."""
-    if spans(spec.job):
-        return StreamingWorker
-    return AskingWorker if spec.job.streams else ShardWorker
+    return StreamingWorker if spans(spec.job) else ShardWorker

@@ -22,16 +22,15 @@ MAX_CULPRITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows [row, row + rows) of a file. why: what is known about them, besides that their process died.
-
-    model: the name of the model that had them, if the job has several.
-    """
+    """Rows [row, row + rows) of a file."""
 
     uri: str
     row: int
     rows: int
     why: str = ""
+    """What is known about them, besides that their process died."""
     model: str = ""
+    """Of several models the name of the one that had them."""
 
     def within(self, piece: Piece) -> bool:
         """Whether these rows begin in this piece of a file."""
@@ -45,16 +44,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How to try a shard next.
-
-    number: counted from 1. crumbs: whether to leave a crumb before each micro-batch. singly: rows to score one at a
-    time. skip: rows that killed their process, which are not scored.
-    """
+    """How to try a shard next."""
 
     number: int = 1
     crumbs: bool = False
+    """Whether to leave a crumb before each micro-batch."""
     singly: Rows | None = None
+    """Rows to score one at a time."""
     skip: tuple[Rows, ...] = ()
+    """Rows that killed their process, which are not scored."""
 
     def singly_in(self, piece: Piece, model: str = "") -> range:
         """The rows that this model scores one at a time, counted from the piece's first row."""

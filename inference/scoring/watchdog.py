@@ -14,65 +14,66 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.predictors import StreamingScorer
 
 _BY_FORCE = 1.2
 """The time until the process is ended by force, in multiples of the time until it is interrupted."""
 
 
-class ByForce:
+class _Timer:
     """Ends the process by force when the time of a step is over, with the stacks of all threads in its log.
 
-    A process has only one timer for that, so a watchdog that sets or stops it for itself would take it from the others.
-    Those of several threads share it: it is set for the one whose time is over first.
-
-    slack_s: the seconds by which the end may come too early. Setting the timer needs a new thread each time, so it is
-    not set for every sign of progress.
+    A process has only one timer for that, which the watchdogs of its threads share: it is set for the step whose time
+    is over first.
     """
 
-    def __init__(self, slack_s: float) -> None:
-        self._slack_s = slack_s
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ends: dict[Watchdog, float] = {}
         self._set_to = math.inf
 
     def end_at(self, watchdog: Watchdog, at: float) -> None:
         """The time of this watchdog's step is over then, on the monotonic clock; infinity if it has no step."""
+        # Setting the timer starts a thread each time, so it is not set for every sign of progress: the end may come
+        # this much too early.
+        slack_s = watchdog.stall_s / 20
         with self._lock:
             self._ends.pop(watchdog, None)
             if at != math.inf:
                 self._ends[watchdog] = at
             first = min(self._ends.values(), default=math.inf)
-            if self._set_to <= first <= self._set_to + self._slack_s:
+            if self._set_to <= first <= self._set_to + slack_s:
                 return
             self._set_to = first
             if first == math.inf:
                 faulthandler.cancel_dump_traceback_later()
                 return
             log = sys.__stderr__ if sys.__stderr__ is not None else sys.stderr
-            left = max(first - time.monotonic(), self._slack_s)
-            faulthandler.dump_traceback_later(left, exit=True, file=log)
+            faulthandler.dump_traceback_later(max(first - time.monotonic(), slack_s), exit=True, file=log)
+
+
+_TIMER = _Timer()
 
 
 class Watchdog:
     """A context in which at most `stall_s` seconds may pass between two signs of progress. One thread at a time may be
     in it.
 
-    by_force: shared with the watchdogs of other threads of this process; None if there are none. behind: where
-    another thread is that the one in this context waits for; None if it waits for none.
+    behind: the frame of another thread that the one in this context waits for; None if it waits for none.
 
     Raises:
         ProcessSpoilt: Raised inside the code that hangs. The code was interrupted anywhere, so the process must end.
     """
 
-    def __init__(self, stall_s: float, by_force: ByForce | None = None) -> None:
+    def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self._armed = False
-        self._by_force = by_force or ByForce(stall_s / 20)
         self._before: Any = None
         self._sign_at = 0.0
         self._thread = 0
@@ -89,7 +90,7 @@ class Watchdog:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._armed = False
-        self._by_force.end_at(self, math.inf)
+        _TIMER.end_at(self, math.inf)
         if self._before is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before)
@@ -100,7 +101,7 @@ class Watchdog:
         if self._before is not None:
             signal.setitimer(signal.ITIMER_REAL, self.stall_s)
         self._sign_at = time.monotonic()
-        self._by_force.end_at(self, self._sign_at + self.stall_s * _BY_FORCE + 1)
+        _TIMER.end_at(self, self._sign_at + self.stall_s * _BY_FORCE + 1)
 
     def look(self) -> None:
         """Look from another thread at the one in this context, which may be one that Python does not interrupt.
@@ -109,7 +110,7 @@ class Watchdog:
             ProcessSpoilt: It makes no progress. It is left as it is, and it is up to the caller to end the process.
         """
         if self._armed and time.monotonic() - self._sign_at > self.stall_s:
-            self._by_force.end_at(self, math.inf)
+            _TIMER.end_at(self, math.inf)
             raise self.stalled(self.behind() or sys._current_frames().get(self._thread))
 
     def stalled(self, frame: FrameType | None = None) -> ProcessSpoilt:
@@ -120,6 +121,19 @@ class Watchdog:
         if not self._armed:  # the alarm came while the last step ended
             return
         raise self.stalled(self.behind() or frame)
+
+
+@contextmanager
+def answering(scorers: Iterable[object], watchdog: Watchdog) -> Iterator[None]:
+    """In this context each answer of a language model is a sign of progress, while its batch is waited for."""
+    streaming = [each for each in scorers if isinstance(each, StreamingScorer)]
+    for each in streaming:
+        each.alive = watchdog.calling
+    try:
+        yield
+    finally:
+        for each in streaming:
+            each.alive = None
 
 
 def _where(frame: FrameType | None) -> str:

@@ -1,6 +1,6 @@
-"""Scores shards from start to receipt, in one process. It does not need Ray; the engine runs it in its actors.
+"""Scores shards from start to receipt, in one process. It needs no Ray; the engine runs it in its actors.
 
-Reading is one shard ahead of scoring, preparing one micro-batch if there is a GPU or more than one core, and writing
+Reading is one shard ahead of scoring, preparing one micro-batch ahead (with a GPU or more than one core), and writing
 one shard behind, so that storage, CPU and model work at the same time. The files of a shard share micro-batches. An
 error that can be caught becomes a `Failed` event, and the worker goes on to the next shard.
 """
@@ -23,7 +23,6 @@ from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
-from nightjar.inference.output.exports import ACCUMULATORS
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
@@ -41,27 +40,22 @@ from nightjar.inference.records import (
     Started,
     Usage,
 )
-from nightjar.inference.scoring.accumulating import Accumulating
-from nightjar.inference.scoring.ahead import PreparingThread
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, open_scorers
-from nightjar.inference.scoring.attempts import IDLE, Worker
+from nightjar.inference.scoring.attempts import IDLE, At, Running, Worker
 from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
-from nightjar.inference.scoring.position import At, Running
-from nightjar.inference.scoring.prepared_shards import Batch
-from nightjar.inference.scoring.scored_table import Stretch
-from nightjar.inference.scoring.timing import Timed, timed, together
+from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
+from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 
 _MEASURED_S = 10.0
-"""How long a measurement of memory holds. The system looks at each page of the process for it."""
+"""Seconds between two measurements of memory, for which the system looks at each page of the process."""
 
 SWITCH_S = 0.0005
-"""How long a worker's other threads keep Python while the one that calls the model waits for it, in seconds. It is a
-tenth of Python's default: a model on a GPU waits so long each time that it comes back from the device.
-"""
+"""Seconds for which another thread keeps Python while the one that calls the model waits for it: a tenth of Python's
+default, because a model on a GPU waits so long each time that it comes back from the device."""
 
 
 def _together(assignment: Assignment) -> list[tuple[Piece, ...]]:
@@ -76,15 +70,11 @@ class ShardWorker(Worker):
     """Scores shards with models that are loaded once. models: in the job's order."""
 
     def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
-        """scorers: of all models, in place of those that the process would load. turn_to: called with each attempt
-        before its rows are scored; other attempts may be read or written then.
-        """
+        """scorers: of all models, in place of those that the process would load. turn_to: as of `Worker`."""
         need = spec.job.resources
         super().__init__(spec, need.cores, turn_to)
         if spec.own_process:
             sys.setswitchinterval(SWITCH_S)
-        # Its process starts while the models are loaded.
-        self.accumulating = Accumulating(spec) if spec.job.accumulators else None
         self._opened = OpenedModels(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
         thread = PreparingThread() if need.prepares_ahead else None
@@ -97,11 +87,6 @@ class ShardWorker(Worker):
         self._measured_at = -math.inf
         self._folders: set[str] = set()
 
-    def close(self) -> None:
-        """End the process beside this one, if there is one."""
-        if self.accumulating is not None:
-            self.accumulating.close()
-
     @property
     def scorers(self) -> tuple[Scorer, ...]:
         """Of all models, in the job's order."""
@@ -112,19 +97,13 @@ class ShardWorker(Worker):
         """Where the models are: 'cpu', 'cuda:0' …, each once."""
         return ", ".join(dict.fromkeys(scorer.device for scorer in self.scorers))
 
-    def timed(self, table: pa.Table) -> Timed:
-        """What a row of each step costs, in all models together. table: rows that were scored before."""
-        each = zip(self.spec.job.each, self.models, self.scorers, strict=True)
-        return together(
-            [timed(scorer, table.select(list(model.columns)), own=job.begins_apart) for job, model, scorer in each]
-        )
-
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
-        """As `Worker.process`. Each result says what the time since the one before it was spent on."""
+        """As `Worker.process`. Each result says what the time since the previous one was spent on."""
         self.watch.turn_to("rest")
         try:
-            for event in super().process(assignments):
-                yield self._timed(event)
+            with answering(self.scorers, self.watchdog):
+                for event in super().process(assignments):
+                    yield self._timed(event)
         finally:
             self.watch.turn_to(IDLE)
 
@@ -179,7 +158,7 @@ class ShardWorker(Worker):
         """Report that a shard is started, then read it: a file may kill the process that reads it."""
         if assignment is None:
             return None
-        running = self.begun(assignment)
+        running = self.begin(assignment)
         yield running.started
         (first, *_) = _together(assignment)
         return replace(running, first=self.read(running.storage, first))
@@ -194,12 +173,12 @@ class ShardWorker(Worker):
             reading = running.first
             groups = _together(running.assignment)
             for pieces, following in zip(groups, (*groups[1:], None), strict=True):
-                stretch = yield from self.gathered(running, pieces, reading, deadline)
-                scored = yield from self.score_stretch(running, stretch, {}, assembly, deadline)
+                joined = yield from self.join_pieces(running, pieces, reading, deadline)
+                scored = yield from self.score_joined(running, joined, {}, assembly, deadline)
                 self.at = At(running.started, pieces[-1].uri)
                 if running.alone:
                     yield Crumb(shard.id, pieces[0].uri, pieces[0].first_row, 0)
-                for piece, read, part in stretch.parts(scored):
+                for piece, read, part in joined.parts(scored):
                     assembly.add(piece, read, part)
                 if following:
                     reading = self.read(running.storage, following)
@@ -208,10 +187,10 @@ class ShardWorker(Worker):
             return None
         return self.writer.submit(self.write, running, assembly, self.backoffs())
 
-    def score_stretch(
+    def score_joined(
         self,
         running: Running,
-        stretch: Stretch,
+        joined: JoinedPieces,
         shipped: Mapping[str, Sequence[Batch]],
         assembly: Assembly,
         deadline: float,
@@ -220,18 +199,18 @@ class ShardWorker(Worker):
         attempt = running.assignment.attempt
         died: dict[str, dict[int, RowFailure]] = {}
         for rows in attempt.skip:
-            if (at := stretch.row(rows.uri, rows.row)) is not None:
+            if (at := joined.row(rows.uri, rows.row)) is not None:
                 died.setdefault(rows.model, {})[at] = rows.as_failure()
-        first = stretch.pieces[0]
+        first = joined.pieces[0]
         steps = score_models(
-            stretch.table,
+            joined.table,
             self.models,
-            skip=stretch.failures,
+            skip=joined.failures,
             died=died,
-            singly={each.name: stretch.of_first(attempt.singly_in(first, each.name)) for each in self.models},
+            singly={each.name: joined.of_first(attempt.singly_in(first, each.name)) for each in self.models},
             budget=self.spec.budget,
-            origin=stretch.origin,
-            index=stretch.index,
+            origin=joined.origin,
+            index=joined.index,
             cuts=assembly.cuts,
             complete=self.spec.job.output.rows == "all",
             ahead=not running.alone,
@@ -243,7 +222,7 @@ class ShardWorker(Worker):
             except StopIteration as stop:
                 scored: ScoredRows = stop.value
                 return scored
-            self.at = At(running.started, *stretch.place(step.first, step.rows), step.model)
+            self.at = At(running.started, *joined.place(step.first, step.rows), step.model)
             if attempt.crumbs:
                 yield Crumb(self.at.started.shard, self.at.uri, self.at.row, self.at.rows, self.at.model)
                 self.check_time(self.at, deadline)  # a sign of life would take back which rows these are
@@ -256,13 +235,11 @@ class ShardWorker(Worker):
     ) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
 
-        backoffs: as `backoffs` was. usage: of its rows; None for what the scorers have counted.
+        backoffs: as `self.backoffs()` when it was scored. usage: of its rows; None for what the scorers have counted.
         """
         storage = running.storage
         try:
             table, metrics, states = output.table(), output.metrics(), output.states()
-            if self.accumulating is not None:
-                states[ACCUMULATORS] = self.accumulating.states(output.rows())
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
@@ -312,11 +289,11 @@ class ShardWorker(Worker):
         )
 
     def claimed(self) -> Usage:
-        """What language models took since this was last asked."""
+        """What language models took since the last call."""
         return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
     def backoffs(self) -> tuple[Backoffs, ...]:
-        """Of each model, to what lack of memory has forced its batches so far."""
+        """The batch sizes to which lack of memory has forced each model so far."""
         calls = map(forced_tokens, self.scorers)
         return tuple(
             Backoffs(**{model.size.unit: model.size.forced}, tokens=tokens)
@@ -341,10 +318,11 @@ class ShardWorker(Worker):
         return division
 
     def _check_epoch(self, storage: Storage, *written: Part | None, folders: Iterable[str] = ()) -> None:
-        """Check, before and after a part is written, that the writer was not replaced; then workers leave no parts
-        behind. folders: of the files of the data part, if it is divided.
+        """Check, before and after a part is written, that the writer was not replaced, because a worker may stand still
+        in between for as long as its successor needs. folders: of the files of the data part, if it is divided.
 
-        The check after is needed because a worker may stand still in between for as long as the successor needs.
+        Raises:
+            Fenced: It was replaced. What was written is deleted.
         """
         newest = Ledger(storage, self.spec.revision).newest(self._segment)
         if newest is None:

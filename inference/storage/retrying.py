@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nightjar.inference.environ import held
 from nightjar.inference.errors import AlreadyExists, NoAnswer, StorageError, Transient
-from nightjar.inference.held import held
 from nightjar.inference.storage.protocol import ANYBODY
 
 if TYPE_CHECKING:

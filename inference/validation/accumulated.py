@@ -1,49 +1,46 @@
-"""Merges the states of the user's own accumulators, in the order of the shards, and asks for their figures.
+"""Counts the user's own accumulators over what was published, and asks for their figures.
 
-The user's code runs in processes of its own: one for each block of shards, and one that merges the blocks. A state that
-other code made, or that is not there because the class failed, is made anew from the part: so a change of the class
-costs no scoring.
+The user's code runs in processes of its own: one for each block of shards, and one that merges the blocks in order. The
+states are made from the parts, so a change of the class costs no scoring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import NightjarError
-from nightjar.inference.messages import clip
-from nightjar.inference.metrics.accumulators import Kept, unpacked
 from nightjar.inference.metrics.figures import AccumulatorFigures
-from nightjar.inference.output import exports, outcomes
+from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import read_data
-from nightjar.inference.scoring.accumulating import Accumulators, columns_of
+from nightjar.inference.scoring.accumulating import Accumulators, Answers, answers_of, columns_of
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.storage.protocol import join
 from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.validation.unique import Each
 
-BLOCK_SHARDS = 1024
-"""The most shards whose states one process merges."""
+BLOCK_SHARDS = 64
+"""The most shards that one process counts."""
 
-_AT_ONCE = 16
-"""The states that are read at the same time, and held."""
+_AHEAD = 2
+"""The parts that are read before their rows are counted, and held."""
+
+_MERGED = 16
+"""The states of an accumulator that are held before they are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """An accumulator over some shards. state: as of `Kept`. failed: why there is none, or no figures. values: the
-    figures of these shards.
-    """
+    """An accumulator over some shards."""
 
     state: bytes = b""
     failed: str = ""
+    """Why there is no state, or why it has no figures."""
     values: Mapping[str, float | None] = field(default_factory=dict)
+    """The figures of these shards."""
 
 
 Totals = dict[str, Total]
@@ -72,58 +69,56 @@ def accumulated(
 
 
 def _of_block(spec: WorkerSpec, lines: list[dict[str, Any]]) -> Totals:
-    return _in_child(spec, _merge_shards, lines)
+    return _in_child(spec, _count_shards, lines)
 
 
-def _in_child(spec: WorkerSpec, work: Callable[..., Iterator[tuple[str, Total | None]]], given: Any) -> Totals:
-    """Do work in a process of its own. What it has not answered when it is lost is told as its failure."""
-    names, stall_s = list(spec.job.accumulators), spec.job.retry.stall_s
-    found, at = Totals(), names[0]
-    try:
-        with Child(work, spec, given) as child:
-            for at, total in child.answers(stall_s):
-                if total is not None:
-                    found[at] = total
-            child.wait()
-        how = "gave no answer"
-    except TimeoutError:
-        how = f"gave no answer within retry.stall_s = {stall_s:g} s"
-    except WorkLost as lost:
-        how = lost.how
-    except NightjarError as error:
-        return {name: found.get(name, Total(failed=f"accumulators: {error}")) for name in names}
-    failed = clip(f"accumulators.{at}: {spec.job.accumulators[at]} {how}")
-    return {name: found.get(name, Total(failed=failed)) for name in names}
+def _in_child(spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], given: Any) -> Totals:
+    """Do work in a process of its own. An accumulator that did not answer has failed."""
+    found, lost = answers_of(spec, work, given)
+    return {name: found.get(name, Total(failed=lost)) for name in spec.job.accumulators}
 
 
-def _merge_shards(spec: WorkerSpec, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Total | None]]:
-    """Merge the states of some shards. Yields (name, None) before an accumulator's code runs, then (name, total)."""
+def _count_shards(spec: WorkerSpec, lines: Sequence[dict[str, Any]]) -> Answers:
+    """Count the rows of some shards."""
     pa.set_cpu_count(spec.job.resources.cores)
     own = Accumulators(spec)
-    remade = _Remade(spec, own)
+    failed, states = dict(own.broken), {name: list[bytes]() for name in own.kinds}
+    for line, table in zip(lines, _tables(spec, lines), strict=True):
+        for name, kind in own.kinds.items():
+            if name in failed:
+                continue
+            yield name, None
+            state = own.result(name, partial(kind.of_rows, [table]))
+            if isinstance(state, str):
+                failed[name] = f"{state} (shard {line['shard']})"
+                continue
+            states[name].append(state)
+            if len(states[name]) == _MERGED:
+                states[name], failing = _merged(own, name, states[name])
+                failed |= {name: failing} if failing else {}
     for name in spec.job.accumulators:
         yield name, None
-        if name in own.broken:
-            yield name, Total(failed=own.broken[name])
-            continue
-        states = list[bytes]()
-        failed = ""
-        for line, kept in remade.kept(name, lines):
-            yield name, None
-            state = kept if kept.state else remade.state(name, line, kept)
-            if not state.state:
-                failed = f"{state.failed} (shard {line['shard']})"
-                break
-            states.append(state.state)
-            if len(states) == _AT_ONCE:
-                states, failed = _merged(own, name, states)
-                if failed:
-                    break
-        yield name, Total(failed=failed) if failed else _total(own, name, states)
+        yield name, Total(failed=failed[name]) if name in failed else _total(own, name, states[name])
 
 
-def _merge_blocks(spec: WorkerSpec, totals: Sequence[Totals]) -> Iterator[tuple[str, Total | None]]:
-    """As `_merge_shards`, with the totals of blocks."""
+def _tables(spec: WorkerSpec, lines: Sequence[dict[str, Any]]) -> Iterator[pa.Table]:
+    """The published rows of each shard, read ahead."""
+    storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
+    columns = columns_of(spec.job, spec.schema.names)
+
+    def read(line: dict[str, Any]) -> pa.Table:
+        return read_data(storage, spec.revision, line["data"], line["shard"]).table(columns)
+
+    with ThreadPoolExecutor(_AHEAD) as pool:
+        reading = [pool.submit(read, line) for line in lines[:_AHEAD]]
+        for index in range(len(lines)):
+            yield reading.pop(0).result()
+            if index + _AHEAD < len(lines):
+                reading.append(pool.submit(read, lines[index + _AHEAD]))
+
+
+def _merge_blocks(spec: WorkerSpec, totals: Sequence[Totals]) -> Answers:
+    """Merge the totals of blocks."""
     own = Accumulators(spec)
     for name in spec.job.accumulators:
         yield name, None
@@ -146,51 +141,3 @@ def _total(own: Accumulators, name: str, states: Sequence[bytes]) -> Total:
         return Total(failed=failed)
     values = own.result(name, partial(own.kinds[name].results, merged[0]))
     return Total(merged[0], failed=values) if isinstance(values, str) else Total(merged[0], values=values)
-
-
-class _Remade:
-    """Reads the states of shards, and makes those anew that cannot be used."""
-
-    def __init__(self, spec: WorkerSpec, own: Accumulators) -> None:
-        self._spec, self._own = spec, own
-        self._storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
-
-    def kept(self, name: str, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Kept]]:
-        """Each shard with its state; without one if it is not of this code."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for at in range(0, len(lines), _AT_ONCE):
-                window = lines[at : at + _AT_ONCE]
-                for line, raw in zip(window, pool.map(self._read, window), strict=True):
-                    yield line, self._usable(name, raw)
-
-    def _read(self, line: dict[str, Any]) -> bytes:
-        uri = join(self._spec.revision, exports.name_of(line["data"]["name"], exports.ACCUMULATORS))
-        return self._storage.read(uri)
-
-    def _usable(self, name: str, raw: bytes) -> Kept:
-        uses = self._spec.job.accumulators[name]
-        try:
-            code, states = unpacked(raw)
-        except ValueError:  # of another version
-            return Kept(uses)
-        found = states.get(name, Kept(uses))
-        return found if (code, found.uses) == (self._spec.scoring.counting, uses) else Kept(uses)
-
-    def state(self, name: str, line: dict[str, Any], before: Kept) -> Kept:
-        """The state of a shard's rows, from its part. before: what the worker kept."""
-        job = self._spec.job
-        try:
-            part = read_data(self._storage, self._spec.revision, line["data"], line["shard"])
-            wanted = columns_of(job, self._spec.schema.names)
-            if job.label and job.label not in part.columns:
-                # The worker had it from the input. Its code is part of what scored, so only a failure leads here.
-                return before if before.failed else replace(before, failed=self._unlabelled(name))
-            return self._own.state(name, [part.table(wanted)])
-        except NightjarError as error:
-            return replace(before, failed=clip(f"accumulators.{name}: {error}"))
-
-    def _unlabelled(self, name: str) -> str:
-        return (
-            f"accumulators.{name}: the parts do not have the label, so its states cannot be made anew; write --fresh, "
-            f"or carry {self._spec.job.label!r}"
-        )

@@ -27,15 +27,12 @@ from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.output.parts import MODEL, read_data, read_part
 from nightjar.inference.records import RowFailure, Shard
-from nightjar.inference.scoring.agreement import differences
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
-from nightjar.inference.scoring.neighbours import Moved, other_orders, scored_in
-from nightjar.inference.scoring.scored_table import Stretch
-from nightjar.inference.scoring.streaming import answering
-from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
+from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
 
@@ -134,30 +131,30 @@ def _score(
         for piece in shard.pieces:
             watchdog.calling()
             reads.append(read_piece(storage, spec.job, piece, spec.schema, len(lost)))
-        stretch = Stretch(shard.pieces, reads)
+        joined = JoinedPieces(shard.pieces, reads)
         skip: dict[str | None, dict[int, RowFailure]] = {}
         for uri, at, model in lost:
-            if (row := stretch.row(uri, at)) is not None:
+            if (row := joined.row(uri, at)) is not None:
                 skip.setdefault(model, {})[row] = RowFailure(row, "", "", "")
 
         def score(table: pa.Table, moved: Moved) -> Generator[Ahead, None, ScoredRows]:
             return score_models(
                 table,
                 models,
-                skip=moved(skip.get(None, {}) | stretch.failures),
+                skip=moved(skip.get(None, {}) | joined.failures),
                 died={model.name: moved(skip.get(model.name, {})) for model in models},
                 complete=spec.job.output.rows == "all",
             )
 
         found = None
         # Arrow cannot reorder a column of more than 2 GiB of text.
-        if all(each.model.shuffles for each in spec.job.each) and stretch.table.nbytes < 2 << 30:
-            orders = other_orders(stretch.table.num_rows, [model.size for model in models])
+        if all(each.model.shuffles for each in spec.job.each) and joined.table.nbytes < 2 << 30:
+            orders = other_orders(joined.table.num_rows, [model.size for model in models])
             with suppress(BatchesBroken):  # the model may take no row twice, as one that joins by a key
-                found = drained(scored_in(orders, stretch.table, score), lambda _: watchdog.calling())
+                found = drained(scored_in(orders, joined.table, score), lambda _: watchdog.calling())
         if found is None:
-            found = drained(score(stretch.table, lambda skip: skip), lambda _: watchdog.calling())
-        for piece, read, part in stretch.parts(found):
+            found = drained(score(joined.table, lambda skip: skip), lambda _: watchdog.calling())
+        for piece, read, part in joined.parts(found):
             added = again.add(piece, read, part)
             kept = np.arange(read.table.num_rows) if added.kept is None else added.kept
             failed = {failure.row for failure in added.failures}

@@ -14,8 +14,8 @@ import ray
 from ray.data import DataContext
 
 from nightjar.inference.engine.auditing import audited
-from nightjar.inference.engine.ray import tasks
 from nightjar.inference.engine.ray.capacity import check_cluster
+from nightjar.inference.engine.ray.engine import each_in_tasks
 from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.errors import (
@@ -172,7 +172,7 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
         with pytest.raises(RunFailed, match="no progress"):
             list(events)
         with pytest.raises(ClusterLost, match=r"^the audit stood still for 3 × retry\.stall_s = 1 s"):
-            list(audited(tasks.each, spec.storage, spec.revision, spec.job, lake.planned().table))
+            list(audited(each_in_tasks, spec.storage, spec.revision, spec.job, lake.planned().table))
     finally:
         stop.touch()
         ray.get(holder)

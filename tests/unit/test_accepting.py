@@ -17,10 +17,10 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.predictors import Preprocessor, StreamingScorer
 from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started, Usage
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
-from nightjar.inference.scoring.prepared_shards import PACKED, Parcel
+from nightjar.inference.scoring.prepared_batches import PACKED, Parcel
+from nightjar.inference.scoring.staged import AcceptingWorker
 from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep

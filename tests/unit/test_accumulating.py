@@ -1,25 +1,17 @@
-"""The process beside a worker in which the user's own accumulators run: what it is given, and how it is lost."""
+"""The process in which the user's own accumulators run: what it is given, and how it is lost."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from endpoints import endpoint, upper
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.metrics.accumulators import decoded, unpacked
-from nightjar.inference.output.exports import ACCUMULATORS
-from nightjar.inference.records import Piece, Receipt, Shard
-from nightjar.inference.scoring.accumulating import Accumulating, columns_of
-from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.accumulating import try_on
+from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.worker import ShardWorker
@@ -68,40 +60,20 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": list(ids), "late": [each % 2 for each in ids]})
 
 
-def states(answered: bytes) -> dict[str, object]:
-    """What was kept: a state, or why there is none."""
-    return {name: decoded(each.state) if each.state else each.failed for name, each in unpacked(answered)[1].items()}
-
-
-def test_what_fails_costs_its_own_figures_and_what_ends_the_process_ends_the_asking(spec: WorkerSpec) -> None:
-    beside = Accumulating(spec)
-    try:
-        tried = beside.tried(rows(*range(9)))
-        assert {name: each.figures for name, each in tried.items()} == {"late": ("share",), "fragile": ("share",)}
-        with pytest.raises(JobError, match=r"accumulators\.late: .*KeyError.*It is given the columns id$"):
-            beside.tried(rows(1, 2, 3).select(["id"]))
-        place = "(mymetrics.py:25, in update)"
-        failed = f"accumulators.fragile: mymetrics:Fragile failed with ValueError: id 77 {place}"
-        assert states(beside.states([rows(1, 2), rows(77)])) == {"late": [3, 2], "fragile": failed}
-        assert states(beside.states([])) == {"late": [0, 0], "fragile": [0, 0]}
-        lost = "accumulators.fragile: mymetrics:Fragile ended its process (exit code 3), without an exception"
-        assert states(beside.states([rows(88)])) == {"late": [1, 0], "fragile": lost}
-        assert states(beside.states([rows(1)])) == {"late": lost, "fragile": lost}
-    finally:
-        beside.close()
-
-
-@pytest.mark.parametrize("carry", [["id"], ["id", "name"]])
-def test_the_label_is_given_once_whether_it_is_carried_or_not(spec: WorkerSpec, carry: list[str]) -> None:
-    """Of a piece the rows that are written, with the label of each."""
-    job = spec.job.model_copy(update={"label": "name", "carry": tuple(carry)})
-    made = Assembly(replace(spec, job=job), Shard("s", (piece := Piece("/f", 1, "v", 0, 3, (0, 1)),)))
-    read = pa.table({"id": [0, 1, 2], "name": ["a", "b", "c"], "x": pa.array([0.0, 1, 2], pa.float32())})
-    outputs = pa.table({"score": pa.array([0.5, 0.25], pa.float32())})
-    made.add(piece, RowsRead(read.select(spec.schema.names)), ScoredRows(outputs, np.array([0, 2]), ()))
-    (given,) = made.rows()
-    assert given.column_names == columns_of(job, spec.schema.names)
-    assert given.to_pydict() == {"id": [0, 2], "name": ["a", "c"], "score": [0.5, 0.25]}
+def test_what_is_wrong_with_one_is_said_of_it_and_with_the_columns(spec: WorkerSpec) -> None:
+    """Whether it raises or ends its process."""
+    found = try_on(spec, rows(*range(9)))
+    assert {name: each.figures for name, each in found.items()} == {"late": ("share",), "fragile": ("share",)}
+    with pytest.raises(JobError, match=r"accumulators\.late: .*KeyError.*It is given the columns id$"):
+        try_on(spec, rows(1, 2, 3).select(["id"]))
+    place = r"\(mymetrics.py:25, in update\)"
+    with pytest.raises(
+        JobError, match=f"accumulators.fragile: mymetrics:Fragile failed with ValueError: id 77 {place}"
+    ):
+        try_on(spec, rows(1, 2, 77))
+    lost = r"accumulators.fragile: mymetrics:Fragile ended its process \(exit code 3\), without an exception"
+    with pytest.raises(JobError, match=lost):
+        try_on(spec, rows(1, 2, 88))
 
 
 TRIED = """
@@ -212,16 +184,3 @@ def test_of_an_endpoint_few_rows_are_asked_for_it(lake: Lake) -> None:
         steps = list(preflight_steps(StreamingWorker(lake.worker_spec()), samples(lake.planned())))
     assert isinstance(steps[-1], Loaded)
     assert seen(lake) == [{"id": row, "answer": f"TEXT {row}"} for row in range(3)]
-
-
-def test_its_state_of_a_shard_lies_beside_the_part(lake: Lake) -> None:
-    (shard, *_) = watched(lake.ready()).planned().shards()
-    worker = ShardWorker(lake.worker_spec())
-    assert worker.accumulating is not None
-    try:
-        (*_, last) = worker.process([Assignment(shard)])
-    finally:
-        worker.accumulating.close()
-    assert isinstance(last, Receipt)
-    (kept,) = (path for path in lake.revision().rglob(f"*{ACCUMULATORS}*") if path.is_file())
-    assert states(kept.read_bytes()) == {"seen": [0, last.rows_out - 1]}

@@ -30,14 +30,11 @@ from nightjar.inference.metrics.accumulators import (
     MOST_BYTES,
     Accumulator,
     Broken,
-    Kept,
     Kind,
     decoded,
     encoded,
     lacking,
-    packed,
     tried,
-    unpacked,
 )
 from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
 from nightjar.inference.storage.lake import LakeStorage
@@ -108,8 +105,6 @@ def test_any_grouping_in_any_order_gives_the_same_bytes(values: list[int], chanc
 def test_a_state_comes_back_as_it_was_and_always_new(state: Any, given_back: Any) -> None:
     data = encoded(state)
     assert decoded(data) == given_back
-    code, kept = unpacked(packed("digest", {"own": Kept("m:X", data), "bad": Kept("m:Y", failed="why")}))
-    assert (code, kept) == ("digest", {"own": Kept("m:X", data), "bad": Kept("m:Y", failed="why")})
 
 
 @pytest.mark.parametrize(
@@ -206,12 +201,6 @@ def test_what_a_class_lacks_is_named(made: Any, said: str) -> None:
     assert bool(lacking(made)) == bool(said)
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", packed("", {})[:-3]])
-def test_what_are_no_states_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="not states of accumulators"):
-        unpacked(data)
-
-
 def job(**keys: Any) -> Job:
     return Job.model_validate(
         {
@@ -250,13 +239,9 @@ def test_a_job_that_makes_no_sense_is_refused_by_its_key(keys: dict[str, Any], s
         job(**keys)
 
 
-def test_accumulators_lie_beside_the_parts_and_their_code_does_not_score() -> None:
-    of = job(checks=[{"call": "mychecks:fine"}])
-    assert of.companions == ("accumulators",)
-    assert scoring_keys(of)["accumulators"] is True
-    assert "accumulators" not in scoring_keys(job(accumulators={}))
-    other = job(accumulators={"lift": "mymetrics:Other", "more": "mymetrics:Lift"})
-    assert scoring_keys(other) == scoring_keys(of)
+def test_accumulators_do_not_score_and_leave_nothing_beside_the_parts() -> None:
+    assert job().companions == ()
+    assert scoring_keys(job()) == scoring_keys(job(accumulators={}))
 
 
 FIGURES = AccumulatorFigures("mymetrics:Lift", "digest", {"top": 2.25, "none": None})
@@ -401,19 +386,10 @@ def test_figures_of_two_classes_are_told_apart() -> None:
     assert said in list(compared(found, 9))
 
 
-@pytest.mark.parametrize(
-    ("keys", "scores"),
-    [({}, False), ({"label": "name"}, False), ({"label": "name", "carry": ["id"]}, True)],
-    ids=["no label", "carried", "not carried"],
-)
-def test_an_edit_changes_what_scores_only_where_the_parts_lack_the_label(
-    tmp_path: Path, keys: dict[str, Any], scores: bool
-) -> None:
-    """But always what counts. Another module that only judges changes neither."""
+def test_an_edit_changes_what_counts_and_not_what_scores(tmp_path: Path) -> None:
+    """Another module that only judges changes neither."""
     lake = Lake(tmp_path / "lake")
-    if keys:
-        keys |= {"evaluation": {"task": "multiclass"}, "model__outputs": {"score": "float32", "named": "string"}}
-    lake.ready(accumulators={"own": "mymetrics:Own"}, checks=[{"call": "mychecks:fine"}], **keys)
+    lake.ready(accumulators={"own": "mymetrics:Own"}, checks=[{"call": "mychecks:fine"}])
 
     def found(metrics: str, checks: str) -> tuple[str, str]:
         (lake.folder / "mymetrics.py").write_text(metrics)
@@ -425,4 +401,4 @@ def test_an_edit_changes_what_scores_only_where_the_parts_lack_the_label(
     before, judged, edited = found("a = 1", "b = 1"), found("a = 1", "b = 2"), found("a = 2", "b = 2")
     assert before == judged
     assert before[0] != edited[0]
-    assert (before[1] != edited[1]) is scores
+    assert before[1] == edited[1]

@@ -21,12 +21,11 @@ from nightjar.inference.output.outcomes import read
 from nightjar.inference.records import Receipt, RowFailure
 from nightjar.inference.run import steps
 from nightjar.inference.run.request import identity_of
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, batch_size
-from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.batchsize import BatchSize, row_sizes
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches, score_table
-from nightjar.inference.scoring.preparing import PreparingWorker
-from nightjar.inference.scoring.rowsizes import row_sizes
+from nightjar.inference.scoring.prepared_batches import unpacked
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.tensors import VariableShapedTensor
 from nightjar.inference.validation.manifest import read_manifest
 from support import Lake
@@ -332,11 +331,12 @@ def test_a_shard_of_the_cpu_stage_is_cut_as_one_of_an_actor(lake: Lake) -> None:
     receipts = []
     for _ in stage.process([Assignment(shard) for shard in lake.planned().shards()]):
         if stage.handed:
-            assignment, parcel = stage.handed
+            assignment, packed = stage.handed
+            parcel = unpacked(packed[0])
             (batches,) = parcel.batches.values()
             wanted = [len(piece.rows) for piece in micro_batches(rows_of(parcel.reads), BatchSize(800, "bytes"), [])]
             assert [len(batch.rows) for batch in batches] == wanted
-            events = actor.accept(assignment, parcel.packed()[0])
+            events = actor.accept(assignment, packed[0])
             receipts += [event for event in events if isinstance(event, Receipt)]
     assert sum(receipt.rows_out for receipt in receipts) == 600
     assert sorted(calls(lake))[-3] <= 800, "but for the two rows that are larger by themselves"

@@ -35,6 +35,7 @@ from nightjar.inference.scoring.preflight import (
     observed,
     preflight_steps,
     samples,
+    with_packages,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness import Seen
@@ -60,7 +61,8 @@ class Predictor:
 def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
     """What preflight says."""
     with chdir("."):  # the next test does not stand where this one's files were
-        return list(observed(preflight_steps, partial(ShardWorker, spec), places))
+        found = list(observed(spec.job, preflight_steps, partial(ShardWorker, spec), places))
+        return [*found, *with_packages(found[-1])]
 
 
 def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:

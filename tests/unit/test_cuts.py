@@ -21,11 +21,12 @@ from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.bisections import (
+from nightjar.inference.scoring.microbatches import (
     ALLOWED,
     Cuts,
+    ScoredRows,
+    score_table,
 )
-from nightjar.inference.scoring.microbatches import ScoredRows, score_table
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake, OneStep

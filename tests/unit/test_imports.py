@@ -96,7 +96,6 @@ ORDER = {
         "lazy",
         "stopwatch",
         "garbage",
-        "held",
         "environ",
         "privatefiles",
     ),
@@ -193,7 +192,7 @@ def importers(room: str, module: str) -> set[str]:
             "ray",
             {
                 f"inference/engine/ray/{name}.py"
-                for name in ("capacity", "gathering", "internals", "passes", "preflight", "tasks", "warming")
+                for name in ("capacity", "engine", "internals", "passes", "preflight", "processes", "warming")
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),

@@ -20,12 +20,11 @@ from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.campaign import Underway
-from nightjar.inference.scoring.ahead import Preparer, PreparingThread
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.bisections import Cuts
-from nightjar.inference.scoring.microbatches import Ahead, drained
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread
 from nightjar.inference.scoring.suspects import Attempt, Rows, next_attempt
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage

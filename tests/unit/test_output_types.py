@@ -17,7 +17,7 @@ from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.outputtypes import arrow_type, type_name
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import normalise
-from nightjar.inference.scoring.agreement import differences
+from nightjar.inference.scoring.neighbours import differences
 from support import Lake
 
 torch = lazily("torch")

@@ -16,7 +16,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.predictors import batches
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.prepared_shards import PACKED, Batch, Parcel, found, unpacked
+from nightjar.inference.scoring.prepared_batches import PACKED, Batch, Parcel, found, unpacked
 
 torch = lazily("torch")
 

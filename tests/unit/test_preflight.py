@@ -28,13 +28,15 @@ from nightjar.inference.scoring.preflight import (
     Loaded,
     PreflightSteps,
     calls,
+    loaded_by,
     observed,
     preflight_steps,
     rows_at_once,
     samples,
     score_sample,
+    with_packages,
 )
-from nightjar.inference.scoring.timing import Timed
+from nightjar.inference.scoring.staged import Timed, timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep
@@ -386,7 +388,8 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         yield Loaded("meta", place=1)
 
     try:
-        first, second, scored, end = observed(steps, load, places, True)
+        first, second, scored = observed(loaded.spec.job, steps, load, places, True)
+        (end,) = with_packages(scored)
     finally:
         witness.unwatch()
     assert isinstance(first, Loaded)
@@ -406,24 +409,30 @@ def test_what_is_wrong_with_the_model_is_said_as_it_is(small: Lake) -> None:
         yield Loaded("meta")
         yield "it scores nothing"
 
-    assert list(observed(steps, lambda: worker(small, same), [])) == [Loaded("meta"), "it scores nothing"]
+    loaded = worker(small, same)
+    first, wrong = observed(loaded.spec.job, steps, lambda: loaded, [])
+    assert first == Loaded("meta")
+    assert isinstance(wrong, JobError)
+    assert str(wrong) == f"{loaded_by(loaded.spec.job)}: it scores nothing"
 
 
 @pytest.mark.parametrize("key", ["model.uses", "model.options.method"])
-def test_a_model_that_cannot_be_loaded_is_an_error_with_its_own_key(key: str) -> None:
-    """What is no error of the job is a sentence: the caller says the key."""
+def test_a_model_that_cannot_be_loaded_is_an_error_with_its_own_key(small: Lake, key: str) -> None:
+    """An error that is none of the job is given the model's key."""
+    job = small.worker_spec().job
 
     def load() -> ShardWorker:
         raise JobError(f"{key}: no such model")
 
-    (found,) = observed(preflight_steps, load, [])
+    (found,) = observed(job, preflight_steps, load, [])
     assert isinstance(found, JobError)
     assert str(found) == f"{key}: no such model"
 
     def fetch() -> ShardWorker:
         raise StorageError("s3://bucket/model: 503")
 
-    assert list(observed(preflight_steps, fetch, [])) == ["s3://bucket/model: 503"]
+    (away,) = observed(job, preflight_steps, fetch, [])
+    assert str(away) == f"{loaded_by(job)}: s3://bucket/model: 503"
 
 
 # ---- what the first steps cost ------------------------------------------------------------------------------
@@ -456,7 +465,7 @@ def costs(
     places = samples(lake.planned())
     if torn:
         (lake.folder / "data" / torn).write_bytes(b"torn")
-    *_, end = observed(steps, lambda: ShardWorker(lake.worker_spec()), places)
+    *_, end = observed(lake.worker_spec().job, steps, lambda: ShardWorker(lake.worker_spec()), places)
     assert isinstance(end, Loaded)
     return end.timed
 
@@ -508,7 +517,9 @@ def test_of_several_models_the_costs_are_added_up_and_each_is_asked_for_its_own_
     second = {**outputs, "name": "second", "uses": "model:plain", "features": ["id"]}
     prep = {"uses": "model:prep", "columns": ["x"]}
     small.write_job(model=None, models=[first | {"preprocess": prep}, second])
+    worker = ShardWorker(small.worker_spec())
     table = pa.table({"x": pa.array(range(20), pa.float32()), "id": pa.array(range(20))})
-    found = ShardWorker(small.worker_spec()).timed(table)
+    each = zip(worker.spec.job.each, worker.models, worker.scorers, strict=True)
+    found = timed([(scorer, table.select(list(model.columns)), job.begins_apart) for job, model, scorer in each])
     assert (found.rows, found.bytes, found.refused) == (20, 8, "")
     assert min(found.prepare_s, found.predict_s) > 0

@@ -15,8 +15,8 @@ from test_audit import Line, Scored
 
 from nightjar.inference.errors import RunFailed, Transient
 from nightjar.inference.records import Receipt
-from nightjar.inference.scoring.agreement import differences
 from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.neighbours import differences
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage

@@ -8,22 +8,20 @@ import sys
 
 import pytest
 
-from nightjar.inference.scoring.watchdog import ByForce, Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog
 
 ONE_HANGS = """
 import threading, time
-from nightjar.inference.scoring.watchdog import ByForce, Watchdog
-
-by_force = ByForce(0.05)
+from nightjar.inference.scoring.watchdog import Watchdog
 
 def hangs():
-    with Watchdog(0.5, by_force) as watchdog:
+    with Watchdog(0.5) as watchdog:
         watchdog.calling()
         threading.Event().wait()
 
 threading.Thread(target=hangs).start()
 until = time.monotonic() + 600
-watchdog = Watchdog(0.5, by_force)
+watchdog = Watchdog(0.5)
 while time.monotonic() < until:
     with watchdog:
         watchdog.calling()
@@ -42,8 +40,7 @@ def test_the_timer_is_set_for_the_step_that_is_over_first(monkeypatch: pytest.Mo
     set_to: list[float] = []
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda left, **_: set_to.append(left))
     monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lambda: set_to.append(0))
-    by_force = ByForce(0.5)
-    long, short = Watchdog(100, by_force), Watchdog(10, by_force)
+    long, short = Watchdog(100), Watchdog(10)
     with long:
         long.calling()
         with short:

@@ -21,10 +21,9 @@ from nightjar.inference.run.scoring import told
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.preflight import Loaded
-from nightjar.inference.scoring.prepared_shards import unpacked
-from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.prepared_batches import unpacked
+from nightjar.inference.scoring.staged import Placement, PreparingWorker
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.timing import Placement
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
@@ -116,7 +115,7 @@ def test_the_stage_scores_and_the_actor_only_what_raised_there(lake: Lake) -> No
     held = []
     for event in stage.process([Assignment(each) for each in lake.planned().shards()]):
         if isinstance(event, Prepared) and stage.handed:
-            held += unpacked(stage.handed[1].packed()[0]).batches["tree"]
+            held += unpacked(stage.handed[1][0]).batches["tree"]
     assert scored_rows(lake) == 4000
     assert sum(len(batch.rows) for batch in held) == 4000 - 2 * 100
     assert {tuple(batch.content.column_names) for batch in held} == {("score", "pair")}
@@ -143,7 +142,7 @@ def test_the_stage_tells_its_attempt_and_hands_over_each_models_own_batches(
     events, handed = [], []
     for event in stage.process([Assignment(shard, Attempt(3))]):
         events.append(event)
-        handed += [stage.handed[1]] if stage.handed is not None else []
+        handed += [unpacked(stage.handed[1][0])] if stage.handed is not None else []
     assert stage.handed is None
     assert events == [Preparing(shard.id, 3, this_worker()), Prepared(shard.id, 3, this_worker())]
     assert turned == [Started(shard.id, 3, this_worker())]

@@ -27,12 +27,9 @@ from nightjar.inference.records import Event, Failed, Prepared, Preparing, Recei
 from nightjar.inference.run.campaign import Underway
 from nightjar.inference.run.checking import check
 from nightjar.inference.run.scoring import too_heavy
-from nightjar.inference.scoring import preparing, timing
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.prepared_shards import unpacked
-from nightjar.inference.scoring.preparing import PreparingWorker
-from nightjar.inference.scoring.timing import GAIN, Placement, Timed, placed
+from nightjar.inference.scoring.prepared_batches import unpacked
+from nightjar.inference.scoring.staged import GAIN, AcceptingWorker, Placement, PreparingWorker, Timed, placed, timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -79,8 +76,8 @@ def through_both(lake: Lake) -> Iterator[Event]:
     for event in stage.process([Assignment(shard) for shard in lake.planned().shards()]):
         yield event
         if stage.handed:
-            assignment, parcel = stage.handed
-            yield from actor.accept(assignment, parcel.packed()[0])
+            assignment, packed = stage.handed
+            yield from actor.accept(assignment, packed[0])
 
 
 def prepared_calls(lake: Lake) -> list[int]:
@@ -129,7 +126,8 @@ def test_a_receipt_counts_what_the_stage_took_and_tried_again(staged: Lake) -> N
     stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
     for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
         if stage.handed:
-            assignment, parcel = stage.handed
+            assignment, packed = stage.handed
+            parcel = unpacked(packed[0])
             earlier = replace(parcel, started_at=parcel.started_at - 100, retries=3)
             *_, receipt = actor.accept(assignment, earlier.packed()[0])
     assert isinstance(receipt, Receipt)
@@ -233,7 +231,7 @@ def test_halves_are_parts_of_what_was_prepared(lake: Lake) -> None:
 
 def test_what_a_parcel_cannot_hold_is_prepared_by_the_actor(staged: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     full = outcome(staged, list(through_both(staged)))
-    monkeypatch.setattr(preparing, "PARCEL_BYTES", 1)
+    monkeypatch.setattr("nightjar.inference.scoring.staged.PARCEL_BYTES", 1)
     assert outcome(staged, list(through_both(staged))) == full
 
 
@@ -247,7 +245,7 @@ def test_small_files_share_a_parcel_and_its_batches(lake: Lake) -> None:
     for event in stage.process([Assignment(shard)]):
         assert isinstance(event, Preparing | Prepared), event
         if stage.handed:
-            parcel = stage.handed[1]
+            parcel = unpacked(stage.handed[1][0])
     assert [len(batch.rows) for batch in parcel.batches[""]] == [256, 44]
 
 
@@ -256,11 +254,11 @@ def test_nothing_is_added_to_a_parcel_that_holds_what_it_may(
     staged: Lake, monkeypatch: pytest.MonkeyPatch, most: int, batches: int
 ) -> None:
     """Of two numbers of four bytes for each row."""
-    monkeypatch.setattr(preparing, "PARCEL_BYTES", most)
+    monkeypatch.setattr("nightjar.inference.scoring.staged.PARCEL_BYTES", most)
     stage = PreparingWorker(staged.worker_spec())
     for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
         if stage.handed:
-            assert len(stage.handed[1].batches[""]) == batches
+            assert len(unpacked(stage.handed[1][0]).batches[""]) == batches
 
 
 def test_a_file_that_cannot_be_read_fails_its_own_shard(staged: Lake) -> None:
@@ -497,10 +495,10 @@ class Clocked:
 TEN = pa.table({"x": range(10)})
 
 
-def measured(steps: Clocked, *, own: bool) -> Timed:
+def measured(steps: Clocked, *, own: bool, models: int = 1) -> Timed:
     with pytest.MonkeyPatch.context() as here:
-        here.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: steps.now))
-        return timing.timed(steps, TEN, own=own)  # type: ignore[arg-type]
+        here.setattr("nightjar.inference.scoring.staged.time", SimpleNamespace(perf_counter=lambda: steps.now))
+        return timed([(steps, TEN, own)] * models)  # type: ignore[list-item]
 
 
 def test_the_least_of_three_measurements_of_each_step_is_what_a_row_costs() -> None:
@@ -530,11 +528,8 @@ def test_what_cannot_be_handed_to_another_process_is_refused_with_the_reason() -
 
 
 def test_the_costs_of_several_models_are_added_up() -> None:
-    one, other = Timed(1.0, 2.0, 3.0, 10), Timed(10.0, 20.0, 30.0, 10)
-    assert timing.together([one]) == one
-    assert timing.together([one, other]) == Timed(11.0, 22.0, 33.0, 10)
-    refused = [replace(one, refused="the first reason"), replace(other, refused="another")]
-    assert timing.together([one, *refused]) == Timed(12.0, 24.0, 36.0, 10, "the first reason")
+    steps = Clocked([0.5, 1.0], [0.25, 0.5], {"x": np.zeros(10, np.float32)})
+    assert measured(steps, own=True, models=2) == Timed(0.15, 0.075, 8.0, 10)
 
 
 JOB: dict[str, Any] = {

@@ -13,9 +13,8 @@ from endpoints import Asked, Reply, endpoint, upper
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import Crumb, Event, Failed, Receipt
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.faults import FaultyStorage, pause
@@ -178,7 +177,7 @@ def test_nor_does_one_that_a_stage_has_prepared(lake: Lake) -> None:
         lake.write_job(input__shard_rows=8, model=model, carry=["id"], **staged)
         (shard,) = lake.planned().shards()
         stage = PreparingWorker(lake.worker_spec())
-        (packed,) = [stage.packed[0] for _ in stage.process([Assignment(shard)]) if stage.packed is not None]
+        (packed,) = [stage.handed[1][0] for _ in stage.process([Assignment(shard)]) if stage.handed is not None]
         (*_, last) = AcceptingWorker(lake.worker_spec()).accept(Assignment(shard), packed)
     assert isinstance(last, Receipt)
 

@@ -264,7 +264,7 @@ def test_what_a_language_model_took_may_be_told_with_a_shard(lake: Lake) -> None
     read = read_piece(LakeStorage(), one.spec.job, piece, one.spec.schema)
     assembly = Assembly(one.spec, assignment.shard)
     assembly.add(piece, read, ScoredRows(pa.table({"score": read.table["x"]}), None, ()))
-    receipt = one.write(one.begun(assignment), assembly, one.backoffs(), Usage(requests=3))
+    receipt = one.write(one.begin(assignment), assembly, one.backoffs(), Usage(requests=3))
     assert isinstance(receipt, Receipt)
     assert (receipt.rows_out, receipt.usage) == (100, Usage(requests=3))
 

@@ -1,25 +1,39 @@
-"""The engine that scores on the Ray cluster to which this process is connected."""
+"""The engine that scores on the Ray cluster to which this process is connected.
+
+Passes and preflight have modules of their own. The audit and rescoring need no pool: they are plain tasks with a time
+limit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+import itertools
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.engine.auditing import audit_here, audited, each_here, is_small
-from nightjar.inference.engine.ray import tasks
-from nightjar.inference.engine.ray.capacity import check_cluster, free_workers
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
+from nightjar.inference.engine.ray.capacity import Demand, alive, check_cluster, free_workers, total
 from nightjar.inference.engine.ray.preflight import preflight
+from nightjar.inference.engine.ray.processes import capture
+from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.job.model import Job
+from nightjar.inference.messages import clip
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.attempts import host_of
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
+from nightjar.inference.scoring.staged import Placement, Timed, placed
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.timing import Placement, Timed, placed
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
+from nightjar.inference.validation.rescore import rescore as rescore_shards
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,17 +68,125 @@ class RayEngine:
     ) -> Generator[Audited | None, None, None]:
         if is_small(job, outcomes):
             return audit_here(storage, revision, job, outcomes)
-        return audited(tasks.each, storage, revision, job, outcomes)
+        return audited(each_in_tasks, storage, revision, job, outcomes)
 
     def each(
         self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str
     ) -> Generator[R | None, None, None]:
         # One process of the cluster would take as long to start as this one to do it.
-        each = each_here if len(given) == 1 else tasks.each
+        each = each_here if len(given) == 1 else each_in_tasks
         return each(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
-        return tasks.rescore(spec, chosen)
+        """In new processes, on other nodes than before if there are any."""
+        demand = Demand(spec.job.resources)
+        again: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1)(_rescore_lines)
+        parts = list(_by_host(chosen, spec.job.resources.max_actors))
+
+        def submit(part: tuple[str, list[dict[str, Any]]]) -> Any:
+            host, lines = part
+            where = _elsewhere(host, demand)
+            return again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
+
+        longest = max((len(lines) for _, lines in parts), default=0)
+        patience_s = longest * spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
+        still = f"rescore: no shards were scored again within {patience_s:g} s; is the cluster busy?"
+        merged = Rescored()
+        for found in _results(submit, parts, len(parts), patience_s, "a process that scored shards again", still):
+            if found is not None:
+                merged.merge(found)
+            yield None
+        yield merged
 
     def close(self) -> None:
         """Do nothing: the code that connected to the cluster also disconnects."""
+
+
+def each_in_tasks(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Generator[R | None, None, None]:
+    """`Engine.each` in plain tasks. The work needs neither a pool nor a model, and can be repeated without harm.
+
+    Raises:
+        ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
+    """
+    remote: Any = ray.remote(num_cpus=1)(_call).options(name=f"nightjar {called}")
+    shared, room = ray.put(work), max(1, int(total("CPU"))) * 2
+    still = (
+        f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy with "
+        "others, or the storage away? Repeat the command: what is scored is kept"
+    )
+    patience_s = NO_EVENT * job.retry.stall_s
+    return _results(lambda one: remote.remote(shared, one), given, room, patience_s, f"the {called}", still)
+
+
+def _results(
+    submit: Callable[[T], Any], given: Iterable[T], room: int, patience_s: float, what: str, still: str
+) -> Generator[Any, None, None]:
+    """Yield the results of tasks in order, and None on a tick.
+
+    submit: starts a task. room: the most tasks at once. what: the work, for the error if the cluster loses a task.
+    still: the error if no task ends for `patience_s` seconds.
+
+    Raises:
+        ClusterLost: As said above.
+        NightjarError: A task raised it.
+    """
+    waiting, running, found = enumerate(given), dict[Any, int](), dict[int, Any]()
+    done, deadline = 0, time.monotonic() + patience_s
+    while True:
+        for index, one in itertools.islice(waiting, room - len(running)):
+            running[submit(one)] = index
+        if not running:
+            return
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+        for task in ready:
+            found[running.pop(task)] = _answer(task, what)
+            deadline = time.monotonic() + patience_s
+        while done in found:
+            yield found.pop(done)
+            done += 1
+        if time.monotonic() > deadline:
+            for task in running:
+                ray.cancel(task, force=True)
+            raise ClusterLost(still)
+        yield None
+
+
+def _answer(task: Any, what: str) -> Any:
+    """A task's result. Raises ClusterLost if the cluster lost the task as often as Ray repeats it."""
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, NightjarError):
+            raise error.cause from error
+        raise
+    except ray.exceptions.RayError as error:
+        raise ClusterLost(f"the cluster lost {what}: {clip(str(error))}") from error
+
+
+def _call(work: Callable[[T], R], given: T) -> R:
+    return work(given)
+
+
+def _rescore_lines(spec: WorkerSpec, lines: list[dict[str, Any]]) -> Rescored:
+    logs, merged = capture(spec), Rescored()
+    for found in rescore_shards(spec, lines):
+        merged.merge(found)
+    logs.close()
+    return merged
+
+
+def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The lines by the host that scored them, in no more parts than processes (but one a host)."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for line in chosen.to_pylist():
+        by_host.setdefault(host_of(line["worker"]), []).append(line)
+    for host, lines in by_host.items():
+        parts = max(1, min(len(lines), processes * len(lines) // chosen.num_rows))
+        for part in range(parts):
+            yield host, lines[part::parts]
+
+
+def _elsewhere(host: str, demand: Demand) -> Any:
+    """Where to place work that shall not run on this host again, if another node has room for it."""
+    others = [node for node in alive() if node["NodeManagerHostname"] != host and demand.fitting(node)]
+    return NodeAffinitySchedulingStrategy(others[0]["NodeID"], soft=True) if others else "DEFAULT"

@@ -70,13 +70,14 @@ class _Fixed(ClusterAutoscaler):
 def do_without_helpers() -> None:
     """Make the passes of this process do without two actors of Ray Data, for a Ray that runs one night and no more.
 
-    One asks for more nodes, and shares out those that there are between several datasets; the other shows Ray's
-    dashboard how a dataset is getting on. Without this each imports Ray Data in a process of its own, while the pool's
-    actors import the model's framework; and no block is given to an actor before the first of them has answered.
+    One asks for more nodes, and shares out nodes between datasets; the other reports a dataset's progress to Ray's
+    dashboard. Each imports Ray Data in a process of its own, while the pool's actors import the model's framework, and
+    no block goes to an actor before the first of them has answered. Without this, on two cores at load 10, the first
+    event of a pass came after 10 to 31 s in place of 2 to 8 s, with 3 s more of CPU time.
     """
     executing: Any = streaming_executor
     executing.create_cluster_autoscaler = lambda *_, **__: _Fixed()
     manager: Any = _StatsManager
     manager.gen_dataset_id_from_stats_actor = staticmethod(lambda: uuid4().hex)
-    for told in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
-        setattr(manager, told, staticmethod(lambda *_, **__: None))
+    for report in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
+        setattr(manager, report, staticmethod(lambda *_, **__: None))

@@ -1,10 +1,9 @@
 """Passes over an actor pool, or as tasks.
 
 A pass is one Ray Data job: a dataset of shard descriptors is mapped over actors that read, score and write, and yield
-events that stream to the driver. No row enters the object store. With a CPU stage there is a second pool before it,
-which reads and prepares, and hands each shard over as one block; its events pass through the actors of the model. The
-settings below make a pass finite, and lose only what died. With Ray's defaults a row that kills its process would be
-retried for ever.
+events that stream to the driver. No row enters the object store. With a CPU stage a second pool comes before it, which
+hands each prepared shard over as one block; its events pass through the actors of the model. The settings below make a
+pass finite, and lose only what died: with Ray's defaults a row that kills its process would be retried for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import Demand, free_workers
-from nightjar.inference.engine.ray.gathering import gather
 from nightjar.inference.engine.ray.internals import (
     bound_events_ahead,
     do_without_helpers,
@@ -35,7 +33,15 @@ from nightjar.inference.engine.ray.internals import (
     mapped,
     mapped_by_tasks,
 )
-from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, score_as_task, task_key
+from nightjar.inference.engine.ray.processes import (
+    Accepting,
+    Preparing,
+    Scoring,
+    Sealed,
+    gather,
+    score_as_task,
+    task_key,
+)
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip
@@ -50,7 +56,7 @@ _AHEAD = 256
 """The most items that may wait to be taken."""
 
 _CLOSING_S = 5.0
-"""Seconds to wait for a thread that was told to stop."""
+"""Seconds to wait for a thread that is to stop."""
 
 
 def streamed(make: Callable[[], Iterable[T]], *, ahead: int = _AHEAD) -> Generator[T | None, None, None]:
@@ -96,42 +102,37 @@ def streamed(make: Callable[[], Iterable[T]], *, ahead: int = _AHEAD) -> Generat
 BLOCKS_PER_ACTOR = 64
 MAX_BLOCKS = 1024
 BUFFERED = 64
+"""The most events by which an actor may be ahead of the driver."""
 HANDED_AHEAD = 8
-"""Events that a worker of the CPU stage may be ahead: every second one is a shard, which may take half a gigabyte."""
+"""The same for a worker of the CPU stage: every second event is a shard, which may take half a gigabyte."""
 GIVEN_AHEAD = 12
-"""The tasks that an actor behind the CPU stage has at most: every second one is a shard, the others are events that it
-only passes on. They bridge the time until the driver gives it more, which on busy cores is half a second."""
+"""The most tasks that an actor behind the CPU stage has: every second one is a shard, the others are events. They
+bridge the time until the driver gives it more, which on busy cores is half a second."""
 AT_ONCE = 2
-"""The shards that an actor behind the CPU stage has in memory: one is with the model; meanwhile another is unpacked or
-written."""
+"""The shards that such an actor has in memory: one is with the model; meanwhile another is unpacked or written."""
 _SPANNING: dict[str, Any] = {
     "max_tasks_in_flight_per_actor": 4,
     "max_concurrent_calls_per_actor": 2,
     "enable_true_multi_threading": True,
 }
-"""Of an actor whose model is asked for one row at a time: the rows of the next block take the places that the slowest
-rows of this one leave free. Two more blocks are there before one of the two has ended."""
+"""For a model that is asked for one row at a time: the rows of the next block take the places that the slowest rows of
+this one leave free. Two more blocks are there before one of the two has ended."""
 FEW = 4
 """The most suspects that share one actor: Ray Data takes each crumb at once from one actor, but at 10 Hz from
 several."""
 _WITHOUT_GPU = "DEFAULT"
-"""How Ray places the workers of the CPU stage: first where there is no GPU. Ray Data by itself spreads its actors over
-all nodes; then they take CPUs beside the GPUs, while other hosts stand idle."""
+"""Places the workers of the CPU stage first where there is no GPU. Ray Data would spread them over all nodes, where
+they take CPUs beside the GPUs while other hosts stand idle."""
 _FINITE: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 """A lost actor is replaced, and its task is not repeated: the next pass has what is missing."""
 
 
-def _how(attempt: Attempt) -> str:
-    """An attempt at a suspect, encoded; of all others the number is enough, so that a million shards stay small."""
-    return json.dumps(to_json(attempt)) if attempt.crumbs else ""
-
-
 def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[pa.Table]:
     """Suspects alone, the others in a bounded number of blocks."""
-    how = pa.array([_how(attempt) for attempt in attempts], pa.string())
-    table = shards.append_column("attempt", pa.array([a.number for a in attempts], pa.int32())).append_column(
-        "how", how
-    )
+    # Of all but suspects the attempt's number is enough, so that a million shards stay small.
+    how = pa.array([json.dumps(to_json(each)) if each.crumbs else "" for each in attempts], pa.string())
+    numbers = pa.array([each.number for each in attempts], pa.int32())
+    table = shards.append_column("attempt", numbers).append_column("how", how)
     alone = [index for index, attempt in enumerate(attempts) if attempt.crumbs]
     others = table.filter(pa.compute.equal(how, ""))
     blocks = [table.slice(index, 1) for index in alone]
@@ -144,8 +145,8 @@ def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[
 def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Generator[list[Event], None, None]:
     """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
 
-    The pass ends when Ray has no more events: a shard that was started and has no receipt by then has died. Closing the
-    iterator ends the pass. Suspects never go through the CPU stage: after the others, an actor does all their steps.
+    A shard that was started and has no receipt when the pass ends has died. Closing the iterator ends the pass.
+    Suspects never go through the CPU stage: after the others, an actor does all their steps.
 
     Raises:
         PassEnded: Ray gave up on the pass itself.
@@ -245,7 +246,7 @@ def _arrived(dataset: Any) -> Iterator[Any]:
 
 
 def _context(stall_s: float, buffered: int) -> DataContext:
-    """What Ray Data is told about a pass. A copy: datasets of others in this process keep their settings."""
+    """The settings of a pass, as a copy: datasets of others in this process keep their settings."""
     context = DataContext.get_current().copy()
     bound_events_ahead(context, buffered)
     context.max_errored_blocks = -1

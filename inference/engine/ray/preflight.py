@@ -12,13 +12,20 @@ import ray.exceptions
 
 from nightjar.inference.engine.protocol import NO_EVENT
 from nightjar.inference.engine.ray.capacity import Demand
-from nightjar.inference.engine.ray.gathering import capture, gather
+from nightjar.inference.engine.ray.processes import capture, gather
 from nightjar.inference.engine.ray.warming import taken
 from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, loaded_by, observed, preflight_steps, refusal
+from nightjar.inference.scoring.preflight import (
+    Loaded,
+    PreflightSteps,
+    loaded_by,
+    observed,
+    preflight_steps,
+    with_packages,
+)
 from nightjar.inference.scoring.worker import ShardWorker
 
 _LOST = (
@@ -74,17 +81,20 @@ def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece], last: b
     demand = Demand(spec.job.resources)
     warm = taken(spec.job.retry.stall_s) if demand.plain else None
     if warm is not None:
-        told = warm.run.options(**_STREAMED).remote(_captured, steps, spec, places, last)
-        return told, partial(ray.kill, warm)
+        answers = warm.run.options(**_STREAMED).remote(_captured, steps, spec, places, last)
+        return answers, partial(ray.kill, warm)
     task: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1, **_STREAMED)(_captured)
-    answers: Any = task.options(name="nightjar preflight").remote(steps, spec, places, last)
+    answers = task.options(name="nightjar preflight").remote(steps, spec, places, last)
     return answers, partial(ray.cancel, answers, force=True)
 
 
 def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Any]:
     logs = capture(spec)
     yield None  # The process is there: from now on the model takes the time.
-    yield from observed(steps, partial(ShardWorker, spec), places, last)
+    outcome = None
+    for outcome in observed(spec.job, steps, partial(ShardWorker, spec), places, last):
+        yield outcome
+    yield from with_packages(outcome)
     logs.close()
 
 
@@ -98,8 +108,6 @@ def _answered(spec: WorkerSpec, answers: Any) -> Loaded:
             outcome = ray.get(answer)
             if isinstance(outcome, JobError):
                 raise outcome
-            if isinstance(outcome, str):
-                raise refusal(key, outcome)
             began, loaded = True, outcome or loaded
     except ray.exceptions.RayTaskError as error:
         said = clip(str(error.cause))

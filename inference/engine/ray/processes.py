@@ -1,4 +1,4 @@
-"""What runs in Ray's processes: workers that take blocks of assignments, and yield events."""
+"""What runs in Ray's processes: workers that take blocks of assignments and yield events, and what they print."""
 
 from __future__ import annotations
 
@@ -9,22 +9,58 @@ import os
 import pickle
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
+import ray
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.inference.engine.ray.gathering import capture
+from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.jsonform import of_json
-from nightjar.inference.logs.capture import Capture
+from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.records import Crumb, Event, Failed, encode
-from nightjar.inference.scoring.accepting import AcceptingWorker
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.prepared_shards import PACKED
-from nightjar.inference.scoring.preparing import PreparingWorker
+from nightjar.inference.scoring.prepared_batches import PACKED
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
+
+_PATIENCE_S = 10.0
+"""Seconds that a pass waits at its end for other nodes; later output of theirs is kept after the next pass."""
+
+_RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")
+"""Beginnings of the lines that Ray writes to a worker's files for its own log monitor."""
+
+
+def capture(spec: WorkerSpec) -> Capture:
+    """Keep what this worker's process prints; nothing if there is no revision, as in `check`."""
+    return Capture(spec.storage, spec.revision, spec.epoch, _RAYS_OWN, secrets=spec.secrets)
+
+
+def gather(spec: WorkerSpec) -> None:
+    """Keep the rest of what the run's processes printed, on all nodes. Call it when the processes have ended."""
+    if not spec.revision:
+        return
+    keep_rest(spec.storage, spec.revision, spec.secrets)
+    here = ray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in alive() if node["NodeID"] != here]
+    if not others:
+        return
+    rest: Any = ray.remote(num_cpus=0, max_retries=0)(keep_rest)
+    asked = [
+        rest.options(name="nightjar logs", scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            spec.storage, spec.revision, spec.secrets
+        )
+        for node in others
+    ]
+    # The output of a lost node that was not kept in time is lost.
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE_S)
+
 
 LAST_WORDS_S = 1.0
 
@@ -49,7 +85,7 @@ class Scoring:
         self.worker = worker_of(sealed.spec)(sealed.spec, turn_to=self.logs.turn_to)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        return _told(self.worker.process(assignments(block)), self.logs)
+        return _as_blocks(self.worker.process(assignments(block)), self.logs)
 
 
 class Preparing:
@@ -64,8 +100,7 @@ class Preparing:
             for event in self._worker.process(assignments(block)):
                 if isinstance(event, Failed):
                     self._logs.urge()
-                assignment, _ = self._worker.handed or (None, None)
-                packed = self._worker.packed
+                assignment, packed = self._worker.handed or (None, None)
                 columns = [
                     pa.array([_as_text(event)]),
                     pa.array([assignment and pickle.dumps(assignment)], pa.binary()),
@@ -87,7 +122,7 @@ class Accepting:
         yield block.select(["event"])
         for assignment, packed in zip(block["assignment"], block["parcel"], strict=True):
             if packed.is_valid:
-                yield from _told(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
+                yield from _as_blocks(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
 
 
 _kept: dict[str, ShardWorker] = {}
@@ -106,7 +141,7 @@ def score_as_task(block: pa.Table, sealed: Sealed) -> Iterator[pa.Table]:
     try:
         if (key := task_key(sealed.spec)) not in _kept:
             _kept[key] = worker_of(sealed.spec)(sealed.spec, turn_to=lambda started: _log[0].turn_to(started))
-        yield from _told(_kept[key].process(assignments(block)), _log[0])
+        yield from _as_blocks(_kept[key].process(assignments(block)), _log[0])
     finally:
         _log[0].close()
 
@@ -116,7 +151,7 @@ def task_key(spec: WorkerSpec) -> str:
     return hashlib.sha256(f"{spec.revision} {spec.epoch}".encode()).hexdigest()
 
 
-def _told(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:
+def _as_blocks(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:
     """The events of a worker, each as a block."""
     with _ending():
         for event in events:

@@ -1,6 +1,7 @@
 """A process that imports what preflight will need, while the command is still busy with other things.
 
-It is an actor, because Ray gives the process of a task that has ended to any other task, and to no actor.
+On two busy cores a night of the flights took 46 and 88 s with it, and 53 and 106 s without. It is an actor, because Ray
+gives the process of a task that has ended to any other task, and to no actor.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class _Warm:
         # Everything that `preflight` imports; the imports themselves are the purpose.
         with seldom_collected():
             from nightjar.inference.engine import protocol  # noqa: F401
-            from nightjar.inference.engine.ray import gathering  # noqa: F401
+            from nightjar.inference.engine.ray import processes  # noqa: F401
 
         self._free = True
         predictors.warm(job)

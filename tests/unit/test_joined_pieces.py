@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
+from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
-from nightjar.inference.scoring.scored_table import Stretch
 from support import Lake
 
 TYPES = {"score": pa.int64()}
@@ -41,9 +41,9 @@ def score(table: pa.Table) -> dict[str, pa.Array]:
 )
 def test_each_row_ends_in_its_own_file(files: list[tuple[int, set[int]]], size: int) -> None:
     found = [read(100 * index, rows, unread) for index, (rows, unread) in enumerate(files)]
-    stretch = Stretch([piece for piece, _ in found], [each for _, each in found])
-    scored: ScoredRows = drained(score_table(stretch.table, score, BatchSize(size), TYPES, skip=stretch.failures))
-    parts = list(stretch.parts(scored))
+    joined = JoinedPieces([piece for piece, _ in found], [each for _, each in found])
+    scored: ScoredRows = drained(score_table(joined.table, score, BatchSize(size), TYPES, skip=joined.failures))
+    parts = list(joined.parts(scored))
     assert [piece for piece, _, _ in parts] == [piece for piece, _ in found]
     for (piece, each), (_, again, part) in zip(found, parts, strict=True):
         assert again.table.equals(each.table)
@@ -63,17 +63,17 @@ def test_each_row_ends_in_its_own_file(files: list[tuple[int, set[int]]], size: 
 )
 def test_a_place_in_the_table_is_a_place_in_a_file(sizes: list[int], data: st.DataObject) -> None:
     found = [read(100 * index, rows, set()) for index, rows in enumerate(sizes)]
-    stretch = Stretch([piece for piece, _ in found], [each for _, each in found])
+    joined = JoinedPieces([piece for piece, _ in found], [each for _, each in found])
     first = data.draw(st.integers(0, sum(sizes) - 1))
     rows = data.draw(st.integers(1, sum(sizes) - first))
-    uri, row, count = stretch.place(first, rows)
-    x = stretch.table["x"][first].as_py()
+    uri, row, count = joined.place(first, rows)
+    x = joined.table["x"][first].as_py()
     assert (uri, row) == (f"f{x - x % 100}", 100 + x % 100)
-    within = stretch.table["x"][first + rows - 1].as_py() // 100 == x // 100
+    within = joined.table["x"][first + rows - 1].as_py() // 100 == x // 100
     assert count == (rows if within else 0)
-    assert stretch.row(uri, row) == first
-    assert stretch.row("another", row) is None
-    assert stretch.row(uri, 99) is None
+    assert joined.row(uri, row) == first
+    assert joined.row("another", row) is None
+    assert joined.row(uri, 99) is None
 
 
 def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_files() -> None:
@@ -82,17 +82,17 @@ def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_fil
     one = RowsRead(pa.table({"x": [10, 12, 13]}), {1: row}, pa.array([0, 2, 3]), 1)
     other = RowsRead(pa.table({"x": [20, 21]}), {0: replace(row, row=0)})
     pieces = [Piece("one", 1, "v", 100, UNKNOWN, (0, 1)), Piece("other", 1, "v", 0, 2, (0, 1))]
-    single = Stretch(pieces[:1], [one])
+    single = JoinedPieces(pieces[:1], [one])
     assert (single.pieces[0].rows, single.origin, single.failures) == (4, 100, {1: row})
     assert [single.index(row) for row in range(3)] == [0, 2, 3]
     assert (single.of_first(range(1, 4)), single.of_first(range(0))) == (range(1, 3), range(0))
-    both = Stretch(pieces, [one, other])
+    both = JoinedPieces(pieces, [one, other])
     assert (both.origin, both.failures) == (0, {1: row, 3: replace(row, row=3)})
     assert [both.index(row) for row in range(5)] == list(range(5))
     assert both.of_first(range(1, 4)) == range(1, 3)
     whole = ScoredRows(pa.table({"score": range(5)}), None, ())
-    for stretch, kept in ((single, [None]), (both, [None, None])):
-        assert [part.kept for _, _, part in stretch.parts(whole)] == kept
+    for joined, kept in ((single, [None]), (both, [None, None])):
+        assert [part.kept for _, _, part in joined.parts(whole)] == kept
 
 
 NOTES = """

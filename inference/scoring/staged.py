@@ -1,0 +1,351 @@
+"""The CPU stage before the model's actors: where it pays, the workers that prepare shards, and the actors behind them.
+
+A prepared shard is one call of an actor, and calls overlap: one thread has the model and scores one shard after the
+other; meanwhile another call unpacks the next shard, and another waits until the part of the one before is written. A
+call yields the events of its own shard alone. So an actor never holds more shards than it has calls at once.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from nightjar.inference import witness
+from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
+from nightjar.inference.job.model_sections import Preprocess
+from nightjar.inference.messages import counted
+from nightjar.inference.predictors import Scorer, batches, input_columns
+from nightjar.inference.records import Backoffs, Crumb, Event, Prepared, Preparing, Started
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
+from nightjar.inference.scoring.attempts import At, Running, Worker
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel, not_handed_over, unpacked, unpicklable
+from nightjar.inference.scoring.watchdog import answering
+from nightjar.inference.scoring.worker import ShardWorker
+
+GAIN = 1.15
+"""How many times as many rows a CPU stage must promise: less is within what the measurement may be wrong."""
+
+HANDED_BYTES_S = 1e9
+"""Bytes of prepared rows that an actor takes from the object store in a second, about."""
+
+_REPEATS, _LONGEST_S = 3, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one row costs, in all models together."""
+
+    prepare_s: float
+    """Seconds of what the CPU stage would do, without reading."""
+    predict_s: float
+    bytes: float
+    """Of a prepared row."""
+    rows: int
+    """The rows that were measured."""
+    refused: str = ""
+    """Why what the preprocess returns cannot be handed to another process, if it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where `Job.in_stage` runs."""
+
+    preparers: int = 0
+    """Workers of the CPU stage; 0: the actors do it."""
+    why: str = ""
+    """The place in words, with the reason."""
+    notable: bool = False
+    """Whether a person should read it each night."""
+
+
+def timed(steps: Sequence[tuple[Scorer, pa.Table, bool]]) -> Timed:
+    """Prepare and score rows again, each step by itself. They were scored before, so nothing is cold.
+
+    steps: for each model its scorer, its columns of the rows, and whether the CPU stage would do a part of its work;
+    else all of it is the actor's time.
+
+    Errors of the user's code pass through.
+    """
+    prepare: list[float] = []
+    predict: list[float] = []
+    contents: list[Any] = []
+    began = time.perf_counter()
+    while len(prepare) < _REPEATS and time.perf_counter() - began < _LONGEST_S:
+        prepare.append(0.0)
+        predict.append(0.0)
+        contents = []
+        for scorer, table, own in steps:
+            start = time.perf_counter()
+            content = scorer.preprocess(table) if own else None
+            between = time.perf_counter()
+            scorer.score(scorer.accept(content, table.num_rows) if own else scorer.prepare(table))
+            prepare[-1] += between - start
+            predict[-1] += time.perf_counter() - between
+            contents += [content] if own else []
+    refused = ""
+    try:
+        pickle.dumps(contents, protocol=5, buffer_callback=lambda _: False)
+    except Exception as error:  # noqa: BLE001 (pickle raises whatever the object's own code raises)
+        refused = unpicklable(error)
+    rows = steps[0][1].num_rows
+    weight = sum(map(batches.weight, contents))
+    return Timed(min(prepare) / rows, min(predict) / rows, weight / rows, rows, refused)
+
+
+def placed(step: Preprocess, actors: int, ahead: bool, free: int, found: Timed | None) -> Placement:
+    """Decide from the job, the cluster and what was measured. This is pure.
+
+    actors: of the model. ahead: whether each prepares the next batch while the model computes. free: the workers of the
+    stage for which there are CPUs beside the actors. found: None if nothing could be measured.
+
+    Raises:
+        JobError: The job wants a stage that cannot hand over what it prepares.
+    """
+    if step.placement == "fused":
+        return Placement(0, "in the model's actors, as placement: fused says")
+    if step.placement == "staged":
+        if found is not None and found.refused:
+            raise not_handed_over(found.refused)
+        most = step.max_workers or max(1, free)
+        wanted = most if step.max_workers or found is None else min(most, _enough(found, actors))
+        return Placement(wanted, f"in a stage of {_workers(wanted)}, as placement: staged says", notable=True)
+    if found is None:
+        return Placement(0, "in the model's actors: nothing could be measured")
+    costs = (
+        f"on {counted(found.rows, 'row')} of the input it takes {_ms(found.prepare_s)} a row, and the model "
+        f"{_ms(found.predict_s)}"
+    )
+    wanted = step.max_workers or _enough(found, actors)
+    gain = _gain(found, actors, wanted, ahead)
+    if gain < GAIN:
+        return Placement(0, f"in the model's actors: {costs}; {_workers(wanted)} would make {gain:.1f} × as many rows")
+    if found.refused:
+        return Placement(0, f"in the model's actors, although {costs}: {found.refused}", notable=True)
+    workers = min(wanted, free)
+    if workers < 1 or (gain := _gain(found, actors, workers, ahead)) < GAIN:
+        few = f"the cluster has CPUs for only {workers} beside them" if workers > 0 else "no CPUs are free beside them"
+        why = f"in the model's actors, although {costs}: {few}, and {_workers(wanted)} would make {gain:.1f} ×"
+        return Placement(0, f"{why} as many rows", notable=True)
+    return Placement(workers, f"in a stage of {_workers(workers)}: {costs}; {gain:.1f} × as many rows", notable=True)
+
+
+def _gain(found: Timed, actors: int, workers: int, ahead: bool) -> float:
+    """How many times as many rows a CPU stage makes."""
+    fused = max(found.prepare_s, found.predict_s) if ahead else found.prepare_s + found.predict_s
+    staged = max(found.prepare_s * actors / workers, found.predict_s + found.bytes / HANDED_BYTES_S)
+    return fused / staged if staged > 0 else 1.0
+
+
+def _enough(found: Timed, actors: int) -> int:
+    """The workers that keep the actors busy."""
+    return max(1, math.ceil(actors * found.prepare_s / max(found.predict_s, 1e-9)))
+
+
+def _workers(count: int) -> str:
+    return counted(count, "CPU worker")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+PARCEL_BYTES = 512 << 20
+"""What a parcel may hold before nothing is added to it: the actor prepares the rest, which bounds the object store."""
+
+
+class PreparingWorker(Worker):
+    """A worker of the CPU stage: reads shards, and runs the user's preprocess and the staged models."""
+
+    def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        assert spec.job.stage is not None
+        super().__init__(spec, spec.job.stage.cores, turn_to)
+        self._opened = open_stage(spec)
+        self.spec = spec = self._opened.reading(spec)
+        self._sizes = [batch_size(spec, index) for index in range(len(spec.job.each))]
+        self.handed: tuple[Assignment, pa.Array] | None = None
+        """While `Prepared` is yielded: the shard's assignment, and its packed parcel as one row."""
+
+    def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """For each assignment `Preparing`, and then `Prepared`, when `handed` is set, or `Failed`."""
+        for assignment in assignments:
+            running = self.begin(assignment)
+            started = running.started
+            yield Preparing(started.shard, started.attempt, self.name)
+            self.turn_to(started)
+            try:
+                parcel = yield from self._prepared(running)
+                self.watchdog.calling()
+                try:
+                    packed = parcel.packed()  # which may run code of the user's objects
+                except JobError:
+                    # Of an odd row, since preflight saw none: the actor prepares this shard itself.
+                    parcel = replace(parcel, batches={})
+                    packed = parcel.packed()
+                self._opened.check()
+                witness.refuse(strict=self.spec.job.identity.strict)
+            except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+                yield self.failed(running, error)
+                continue
+            yield from self.notices()
+            self.handed = assignment, packed
+            del parcel, packed  # which would be held while the next shard is prepared
+            yield Prepared(started.shard, started.attempt, self.name)
+            self.handed = None
+
+    def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
+        pieces = running.assignment.shard.pieces
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
+        joined = yield from self.join_pieces(running, pieces, self.read(running.storage, pieces), deadline)
+        shipped: dict[str, list[Batch]] = {}
+        weight, skipped = 0, sorted(joined.failures)
+        for job, step, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
+            if not job.begins_apart:
+                continue
+            found = shipped[job.model.called] = []
+            table = joined.table.select(list(input_columns(job, self.spec.schema)))
+            for piece in micro_batches(table, size, skipped):
+                if weight >= PARCEL_BYTES:
+                    break
+                ahead = piece.ahead()
+                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), job.model.called)
+                yield from self.in_time(self.at, deadline)
+                self.watchdog.calling()
+                try:
+                    content = step.preprocess(piece.table)
+                except Exception as error:
+                    if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
+                        raise
+                    # The actor tries these rows again, and finds those that raise.
+                    continue
+                found.append(Batch(piece.rows, content))
+                weight += batches.weight(content)
+        self.at = At(running.started, pieces[-1].uri)
+        return Parcel(joined.reads, shipped, running.at, running.storage.retries)
+
+
+T = TypeVar("T")
+Say = Callable[[Event], None]
+
+_LOOKS = 20
+"""How often within `retry.stall_s` a call looks whether a step hangs; at least once a second."""
+
+
+class AcceptingWorker(ShardWorker):
+    """An actor's worker behind the CPU stage: scores prepared shards, several calls at once."""
+
+    def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        """As `ShardWorker`. The models are loaded in the thread that will call them, because what a framework or the
+        user's code sets may hold for one thread only.
+        """
+        self._model = ThreadPoolExecutor(1, "nightjar-model")
+        self._model.submit(super().__init__, spec, *scorers, turn_to=turn_to).result()
+        self._look_s = min(1.0, spec.job.retry.stall_s / _LOOKS)
+        self._over = False
+        self._noticing = Lock()
+
+    def accept(self, assignment: Assignment, packed: pa.ListScalar) -> Iterator[Event]:
+        """Score and write one shard. Calls may overlap, each in a thread of its own. packed: its parcel.
+
+        Raises:
+            ProcessSpoilt: A step hung or the device is lost. It was reported, and the process must end. Other calls
+                have written what was scored; the shards of the rest are charged, as if the process had died.
+        """
+        running = self.begin(assignment)
+        yield running.started
+        at: At | None = At(running.started, assignment.shard.pieces[-1].uri)
+        try:
+            try:
+                parcel = self._result(self.reader.submit(unpacked, packed))
+                running = replace(running, prepared=True, at=parcel.started_at, retries=parcel.retries)
+                said: SimpleQueue[Event] = SimpleQueue()
+                scoring = self._model.submit(self._score_parcel, running, parcel, said.put)
+                del parcel
+                at = None  # the model's thread says at which rows it is
+                yield from self._signs(scoring, said)
+                if not scoring.done() or (write := scoring.result()) is None:
+                    return
+                at = At(running.started)
+                event = self._result(self.writer.submit(write))
+            except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+                event = self.failed(running, error)
+        except ProcessSpoilt as spoilt:
+            self._over = True
+            yield from self.last_words(spoilt, at or self.at)
+            # One thread writes, so what comes after all other parts comes when they are written.
+            wait([self.writer.submit(int)], self.spec.job.retry.stall_s)
+            raise
+        with self._noticing:
+            noticed = list(self.notices())
+        yield from noticed
+        yield event
+
+    def _result(self, step: Future[T]) -> T:
+        """Wait for a step that takes at most `retry.stall_s` from when it begins."""
+        begun = 0.0
+        while not step.done():
+            wait([step], self._look_s)
+            if not begun and step.running():
+                begun = time.monotonic()
+            if begun and time.monotonic() - begun > self.spec.job.retry.stall_s:
+                raise self.watchdog.stalled()
+        return step.result()
+
+    def _signs(self, scoring: Future[T], said: SimpleQueue[Event]) -> Iterator[Event]:
+        """Wait until a shard had its turn with the model, or this process is over; yields its signs of life."""
+        while not scoring.done() and not self._over:
+            wait([scoring], self._look_s)
+            while not said.empty():
+                yield said.get()
+            if scoring.running():
+                self.watchdog.look()
+
+    def _score_parcel(self, running: Running, parcel: Parcel, say: Say) -> Callable[[], Event] | None:
+        """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
+        if self._over:
+            return None
+        shard = running.assignment.shard
+        self.turn_to(running.started)
+        self.at = At(running.started, shard.pieces[-1].uri)
+        self._said = time.monotonic()
+        assembly, joined = Assembly(self.spec, shard), JoinedPieces(shard.pieces, parcel.reads)
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
+
+        def say_sign(sign: Crumb) -> None:
+            self._said = time.monotonic()
+            say(sign)
+
+        try:
+            with self.watchdog, answering(self.scorers, self.watchdog):
+                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline), say_sign)
+        except SystemExit as left:
+            self._over = True
+            raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
+        except ProcessSpoilt:
+            self._over = True  # before the next shard has its turn
+            raise
+        return partial(self._finish, running, assembly, joined, scored, self.backoffs())
+
+    def _finish(
+        self,
+        running: Running,
+        assembly: Assembly,
+        joined: JoinedPieces,
+        scored: ScoredRows,
+        backoffs: Sequence[Backoffs],
+    ) -> Event:
+        """Put a shard together and write it, in the writing thread."""
+        for piece, read, part in joined.parts(scored):
+            assembly.add(piece, read, part)
+        return self.write(running, assembly, backoffs)
