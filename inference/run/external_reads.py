@@ -10,7 +10,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line, Packages, Preflight
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.witness import Seen, sentences
-from nightjar.inference.witness.records import UNSURE
+from nightjar.inference.witness.seen import UNSURE
 
 _BEFORE = (
     ". This run has results that were scored in this way. After a change of code, model or job they are scored again; "
