@@ -1,13 +1,12 @@
 """Copies what a worker's process prints into the run's logs.
 
 Nothing is redirected: a worker's standard output and error are Ray's files already. A thread keeps in parts what is new
-in these files. A note on the same machine says how far the output is kept, and from where on which shard was scored.
-With it `keep_rest` keeps what a dead process had no time to keep.
+in these files. A note on the same machine says how far the output is kept. With it `keep_rest` keeps what a dead
+process had no time to keep.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import socket
@@ -17,27 +16,26 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.logs.logbook import Book, Mark, keep
-from nightjar.inference.logs.masking import Masks
+from nightjar.inference.logs.keeping import Book, Masks, Position, keep, marker
 from nightjar.inference.logs.printed import NOTE, Line, write
 from nightjar.inference.privatefiles import is_own, private_folder
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 
-POLL_S = 0.25
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 """Seconds until the next part may follow a part: the first ones follow soon, later ones once a minute."""
 
+URGENT_S = 1.0
+"""Seconds after which the next part may follow the part of a failed shard."""
+
 _PATIENCE_S = 5.0
 """Seconds that a run waits at its end for storage that is away."""
-
-URGENT_S = 1.0
-"""Seconds after the last part until the output of a failed shard may follow; it does not wait longer."""
 
 
 class Capture:
@@ -48,23 +46,20 @@ class Capture:
         storage: Storage,
         revision: str,
         epoch: int,
-        ignored: Sequence[str] = (),
         fds: tuple[int, int] = (1, 2),
         secrets: Sequence[str] = (),
     ) -> None:
-        """ignored: beginnings of lines to leave out. fds: of standard output and error. secrets: values to mask."""
-        self._storage, self._revision = storage, revision
+        """fds: of standard output and error. secrets: values to mask."""
+        self._storage, self._revision, self._fds = storage, revision, fds
         self._masks = Masks(storage, secrets=secrets)
-        self._lock = threading.Lock()
-        self._due = threading.Event()
-        self._parts, self._last, self._failed, self._closed = 0, -URGENT_S, "", False
-        worker = f"{socket.gethostname()}:{os.getpid()}"
-        files = [_path(fd) for fd in fds]
+        self._due, self._closed = threading.Event(), threading.Event()
+        self._parts, self._failed = 0, ""
         self._book: Book | None = None
-        if revision and files[0] and files[1]:
-            self._book = Book(worker, epoch, (files[0], files[1]), (0, 0), ignored=tuple(ignored))
-            self._book.kept = self._book.sizes()
-            self._book.marks = [Mark(time.time(), self._book.kept)]
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        files = _path(fds[0]), _path(fds[1])
+        if revision and all(files):
+            kept = (Position(os.fstat(fds[0]).st_size), Position(os.fstat(fds[1]).st_size))
+            self._book = Book(worker, epoch, files, kept)
             self._note = _Note(_beginning(revision))
             self._note.save(self._book)
             self._thread = threading.Thread(target=self._watch, daemon=True, name="nightjar-logs")
@@ -77,15 +72,15 @@ class Capture:
             "… what this worker prints is not kept: its standard output and error are no files, or "
             f"{_folder()} is not a folder of this user. See Ray's own logs"
         )
-        with contextlib.suppress(NightjarError):
+        with suppress(NightjarError):
             write(self._storage, self._revision, epoch, worker, [Line(time.time(), NOTE, said)])
 
     def turn_to(self, started: Started) -> None:
-        """Note that what is printed from here on belongs to this attempt."""
+        """Mark that what is printed from here on belongs to this attempt."""
         if self._book is not None:
-            with self._lock:
-                if self._book.mark(Mark(time.time(), self._book.sizes(), started.shard, started.attempt)):
-                    self._note.save(self._book)
+            for fd in self._fds:
+                with suppress(OSError):  # a full disk loses the log
+                    os.write(fd, marker(started))
 
     def urge(self) -> None:
         """Ask for the next part soon, because a shard failed."""
@@ -93,59 +88,34 @@ class Capture:
 
     def close(self) -> bool:
         """Keep the rest and stop. Returns whether everything is kept; if not, the note stays for `keep_rest`."""
-        self._closed = True
         if self._book is None:
             return True
+        self._closed.set()
         self._due.set()  # the thread need not wait for its next look
         self._thread.join()
-        if self._book.sizes() != self._book.kept:
-            self._keep(final=True)
-        done = self._book.sizes() == self._book.kept
-        self._note.close(left=not done)
-        return done
+        self._keep(final=True)
+        self._note.close(left=not self._book.is_complete)
+        return self._book.is_complete
 
     def _watch(self) -> None:
-        assert self._book is not None
-        while True:
-            urgent = self._due.wait(POLL_S)
-            if self._closed:
-                return
-            with self._lock:
-                sizes = self._book.sizes()
-                if sizes == self._book.kept:
-                    self._due.clear()
-                    continue
-                last = self._book.marks[-1]
-                if sizes != last.sizes:
-                    # So that each line gets the time at which it was printed.
-                    self._book.mark(replace(last, at=time.time(), sizes=sizes))
-            since = time.monotonic() - self._last
-            if since >= (URGENT_S if urgent else EVERY_S[min(self._parts, len(EVERY_S) - 1)]):
-                self._due.clear()
+        while not self._closed.is_set():
+            urgent = self._due.wait(EVERY_S[min(self._parts, len(EVERY_S) - 1)])
+            self._due.clear()
+            if not self._closed.is_set():
                 self._keep(final=urgent)
-            elif urgent:
-                time.sleep(POLL_S)
+                self._closed.wait(URGENT_S if urgent else 0)
 
-    def _keep(self, final: bool) -> None:
+    def _keep(self, *, final: bool) -> None:
         assert self._book is not None
-        with self._lock:
-            book = replace(self._book, marks=list(self._book.marks))
-        sizes = book.sizes()
+        before = self._book.chars
         try:
-            sizes, chars = keep(self._storage, self._revision, book, sizes, self._masks, self._failed, final=final)
+            self._book = keep(self._storage, self._revision, self._book, self._masks, self._failed, final=final)
+            self._failed = ""
         except (NightjarError, OSError) as error:
             # The output stays in its file, and the next part will have it.
             self._failed = f"{type(error).__name__}: {error}"
-            sizes, chars = self._book.kept, 0
-        else:
-            self._failed = ""
-        self._last = time.monotonic()
-        self._parts += chars > 0
-        with self._lock:
-            self._book.total += chars
-            self._book.lost = "" if sizes != self._book.kept else self._book.lost
-            self._book.advance(sizes)
-            self._note.save(self._book)
+        self._parts += self._book.chars > before
+        self._note.save(self._book)
 
 
 class _Note:
@@ -155,13 +125,13 @@ class _Note:
         self._fd = -1
         self._path = Path(f"{beginning}{os.getpid()}-{uuid.uuid4().hex[:8]}.json")
         # Without a note, only the last output of a killed process is missing.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._fd = _opened(self._path, os.O_CREAT | os.O_RDWR)
 
     def close(self, *, left: bool) -> None:
         """The process has ended its output. left: keep the note, because `keep_rest` must keep the rest."""
         fd, self._fd = self._fd, -1  # its number may soon be that of another file
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if fd >= 0:
                 os.close(fd)
             if not left:
@@ -169,7 +139,7 @@ class _Note:
 
     def save(self, book: Book) -> None:
         if self._fd >= 0:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.ftruncate(self._fd, os.pwrite(self._fd, book.to_bytes(), 0))
 
 
@@ -186,8 +156,7 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder may have been open to others, and another user's note could name any file
             book = Book.from_bytes(path.read_bytes())
-            if (sizes := book.sizes()) != book.kept:
-                found += keep(storage, revision, book, sizes, masks, "", final=True)[1] > 0
+            found += keep(storage, revision, book, masks, final=True).chars > book.chars
             path.unlink()
             for file in map(Path, book.files):
                 if file.parent == folder:
@@ -213,7 +182,7 @@ def close_copies(fds: tuple[int, int], *, left: bool) -> None:
     """Close the copies. left: keep the files, because not all of them is kept yet, and a note names them."""
     for fd in fds:
         path = Path(_path(fd))
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(fd)
             if not left:
                 path.unlink()
@@ -226,7 +195,7 @@ def _opened(path: Path, flags: int) -> int:
 
 def _path(fd: int) -> str:
     """The path of a descriptor's file; empty if it is not a file, but for example a terminal or a pipe."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return str(Path(f"/proc/self/fd/{fd}").readlink())
     return ""

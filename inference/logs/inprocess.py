@@ -33,10 +33,12 @@ class InProcess:
         self._fds = copies(revision)
         self._logs = Capture(storage, revision, epoch, fds=self._fds, secrets=secrets)
         self._copied = [_Copied(getattr(sys, name), fd, others) for name, fd in zip(_STREAMS, self._fds, strict=True)]
-        self._records = _Records(self._copied[1], self._copied)
+        # Without any handler Python prints a record to `sys.stderr`, which copies it.
+        self._records = _Records(self._copied) if logging.getLogger().handlers else None
         for name, stream in zip(_STREAMS, self._copied, strict=True):
             setattr(sys, name, stream)
-        logging.getLogger().addHandler(self._records)
+        if self._records:
+            logging.getLogger().addHandler(self._records)
 
     def turn_to(self, started: Started) -> None:
         """What is printed from here on belongs to this attempt."""
@@ -48,7 +50,8 @@ class InProcess:
 
     def close(self) -> None:
         """Restore the streams, and keep what was copied."""
-        logging.getLogger().removeHandler(self._records)
+        if self._records:
+            logging.getLogger().removeHandler(self._records)
         for name, stream in zip(_STREAMS, self._copied, strict=True):
             # The user's code may have replaced the stream; its own one must stay.
             if getattr(sys, name) is stream:
@@ -96,28 +99,17 @@ class _Copied:
 class _Records(logging.Handler):
     """Copies records of `logging` that no handler prints to a copied stream."""
 
-    def __init__(self, file: _Copied, copied: list[_Copied]) -> None:
+    def __init__(self, copied: list[_Copied]) -> None:
         super().__init__()
-        self._file, self._copied = file, copied
+        self._copied = copied
 
     def emit(self, record: logging.LogRecord) -> None:
-        others = [handler for handler in _handlers(record.name) if handler is not self]
-        if not others and logging.lastResort is not None:
-            # What Python does where there is no handler at all; it is printed, and thereby copied.
-            if record.levelno >= logging.lastResort.level:
-                logging.lastResort.handle(record)
-        elif not any(self._prints(handler, record) for handler in others):
-            self._file.copy(self.format(record) + "\n")
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(self._prints(handler, record) for handler in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        self._copied[1].copy(self.format(record) + "\n")
 
     def _prints(self, handler: logging.Handler, record: logging.LogRecord) -> bool:
         return record.levelno >= handler.level and getattr(handler, "stream", None) in self._copied
-
-
-def _handlers(name: str) -> list[logging.Handler]:
-    """All handlers that get the records of a logger."""
-    found: list[logging.Handler] = []
-    logger: logging.Logger | None = logging.getLogger(name)
-    while logger is not None:
-        found += logger.handlers
-        logger = logger.parent if logger.propagate else None
-    return found
