@@ -31,7 +31,7 @@ from nightjar.inference.records import (
     shard_of,
     split,
 )
-from nightjar.inference.storage.versions import same_version
+from nightjar.inference.storage.protocol import same_version
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8

@@ -18,8 +18,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import Model
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.job.yamlfile import read_yaml
-from nightjar.inference.storage.registries import check_registered, is_registered
-from nightjar.inference.storage.signatures import location
+from nightjar.inference.storage.lake import check_registered, is_registered
+from nightjar.inference.storage.locations import location
 
 _WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
 _UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"

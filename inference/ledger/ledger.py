@@ -15,8 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from nightjar.inference.ledger.lines import decode, encode
 from nightjar.inference.ledger.state import Segment, State
 from nightjar.inference.records import Receipt
-from nightjar.inference.storage.control import numbered, read_control
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, is_local, join, numbered, read_control
 
 _FORMAT = 1
 """Increase this number if older versions would read a segment wrongly, not if they may ignore a new kind of record."""

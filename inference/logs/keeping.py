@@ -21,8 +21,8 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.logs.printed import NOTE, STREAMS, Line, write
 from nightjar.inference.messages import HIDDEN, SHORTEST
 from nightjar.inference.records import Started
+from nightjar.inference.storage.locations import without_password
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.storage.signatures import without_password
 
 SPAN_CHARS = 8_192
 """The most characters that are kept of what one shard printed to one stream between two parts, and of one line."""

@@ -25,8 +25,7 @@ from nightjar.inference.output.keptanswers import ANSWERS
 from nightjar.inference.output.outcomes import outcomes, part_names
 from nightjar.inference.output.parts import DATA, INDEX, epoch_of, files_in, files_of, is_divided, part_name, stem_of
 from nightjar.inference.records import Part, Receipt
-from nightjar.inference.storage.control import read_control
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, is_local, join, read_control
 
 _COPIES = 16
 _WINDOW = 512

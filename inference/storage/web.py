@@ -22,12 +22,10 @@ import pyarrow as pa
 from nightjar.inference.errors import Denied, Missing, NoAnswer, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.locations import Reach, host_of, signed
 from nightjar.inference.storage.objectfile import PART, ObjectFile
-from nightjar.inference.storage.protocol import Entry
-from nightjar.inference.storage.reach import Reach, host_of
-from nightjar.inference.storage.readonly import ReadOnly
+from nightjar.inference.storage.protocol import Entry, ReadOnly
 from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
-from nightjar.inference.storage.signatures import signed
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import Damaged, JobError
-from nightjar.inference.identity.description import described, differences
-from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
+from nightjar.inference.identity.identity import ScoringSet, described, differences, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
