@@ -29,7 +29,7 @@ from nightjar.inference.identity.snapshots import (
 from nightjar.inference.input.sources.bindings import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import counted_format, mapping, scoring_keys
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.adapter import Reads, adapter_of
 from nightjar.inference.predictors.naming import naming
@@ -75,10 +75,7 @@ NO_CODE = ScoringSet()
 
 @dataclass(frozen=True)
 class Identity:
-    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256.
-
-    models: the digest of each of several models, by name; empty for one model, whose digest is `model_digest`.
-    """
+    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256."""
 
     job: dict[str, Any]
     columns: list[Any]
@@ -86,14 +83,23 @@ class Identity:
     model: dict[str, str]
     code: dict[str, str]
     packages: dict[str, str]
-    model_digest: str
+    models: dict[str, str]
+    """The digest of each model, by name; one that is alone has the name ''."""
+
     code_digest: str
-    models: dict[str, str] = field(default_factory=dict, metadata=SELDOM)
 
     @property
     def model_digests(self) -> tuple[str, ...]:
         """The digest of each model, in the job's order."""
-        return tuple(self.models.values()) or (self.model_digest,)
+        return tuple(self.models.values())
+
+    @property
+    def model_digest(self) -> str:
+        """The digest of the model's files; of several models, that of their names and digests."""
+        if len(self.models) < 2:
+            return "".join(self.models.values())
+        lines = (f"{name}\0{digest}\0" for name, digest in self.models.items())
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:
@@ -222,6 +228,7 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         to = binding(column)
         types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
+    models = {each.model.called: taken for each, taken in zip(job.each, scoring.models, strict=False)}
     # Only from the input could the states be made again, if the parts lack the label.
     apart = (
         {"accumulators.code": scoring.counting} if scoring.counting and job.label and job.label not in carried else {}
@@ -229,45 +236,20 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
         job={**scoring_keys(job), "carry": carried, **apart},
-        columns=_columns(job, schema, types),
+        columns=[
+            [each.model.called, [[name, types[name]] for name in input_columns(each, schema)]] for each in job.each
+        ],
         kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
-        model=_model_files(job, scoring),
+        model={
+            "/".join(filter(None, (name, file))): content
+            for name, taken in models.items()
+            for file, content in names(taken.files).items()
+        },
         code=names(scoring.code.files),
         packages=dict(scoring.packages),
-        model_digest=_model_digest(job, scoring),
+        models={name: taken.digest for name, taken in models.items()},
         code_digest=scoring.code.digest,
-        models=_by_name(job, scoring),
     )
-
-
-def _columns(job: Job, schema: pa.Schema, types: dict[str, list[str]]) -> list[Any]:
-    """The columns that each model sees, with their types and what they are bound to."""
-    if job.models:
-        return [[each.model.called, _columns(each, schema, types)] for each in job.each]
-    return [[name, types[name]] for name in input_columns(job, schema)]
-
-
-def _by_name(job: Job, scoring: ScoringSet) -> dict[str, str]:
-    return {model.name: taken.digest for model, taken in zip(job.models, scoring.models, strict=False)}
-
-
-def _model_files(job: Job, scoring: ScoringSet) -> dict[str, str]:
-    """The model's files; for several models each with the model's name before its own."""
-    if not job.models:
-        return {name: content for taken in scoring.models for name, content in names(taken.files).items()}
-    return {
-        f"{model.name}/{file}".rstrip("/"): content
-        for model, taken in zip(job.models, scoring.models, strict=False)
-        for file, content in names(taken.files).items()
-    }
-
-
-def _model_digest(job: Job, scoring: ScoringSet) -> str:
-    """The digest of the model's files; of several models, that of their names and digests."""
-    if not job.models:
-        return "".join(taken.digest for taken in scoring.models)
-    lines = (f"{name}\0{digest}\0" for name, digest in _by_name(job, scoring).items())
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_identity(content: bytes) -> Identity:

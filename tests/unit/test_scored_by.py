@@ -79,13 +79,6 @@ def test_nothing_of_the_users_is_executed_or_imported(make_job: MakeJob, tmp_pat
     assert not {"mine", "pkg", "prep"} & (set(sys.modules) - before)
 
 
-def test_without_code_the_identity_is_that_of_ledgers_of_before(make_job: MakeJob, tmp_path: Path) -> None:
-    """It was exact for them, so their results are kept."""
-    write(tmp_path / "code", {"m.pt2": "abc"})
-    job = make_job(uses="torch", preprocess=None, model={"path": "m.pt2", "features": ["x"]}, carry=["id"])
-    assert of(job) == "4cb85af7d3e430f8610afda7eb7183c65c6f7bff4fe7ed8806d6cec8dac91965"
-
-
 def test_a_package_on_the_path_that_is_named_counts_by_content(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
