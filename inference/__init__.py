@@ -63,8 +63,10 @@ __all__ = [
 
 _NAMES = {
     "engine.protocol": ("Engine",),
-    "errors": ("ClusterError", "GateFailed", "Held", "Interrupted", "JobError", "NightjarError", "RunFailed")
-    + ("StorageError", "TablesBehind"),
+    "errors": (
+        *("ClusterError", "GateFailed", "Held", "Interrupted", "JobError"),
+        *("NightjarError", "RunFailed", "StorageError", "TablesBehind"),
+    ),
     "input.sources.protocol": ("Description", "FileSource", "Source"),
     "input.sources.rows": ("RowsRead",),
     "job.file": ("load_job",),
@@ -75,7 +77,7 @@ _NAMES = {
     "storage.protocol": ("Storage",),
     "validation.judging": ("Judgement", "NightEvidence"),
 }
-"""The public names of each module. A module is imported on first use, so that importing one does not load the others."""
+"""The public names of each module, which is imported on first use: importing one module does not load the others."""
 
 __getattr__ = public(__name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
 
