@@ -59,13 +59,16 @@ class Capture:
         self._due, self._closed = threading.Event(), threading.Event()
         self._parts, self._failed = 0, ""
         self._book: Book | None = None
+        self._note: Path | None = None
         worker = f"{socket.gethostname()}:{os.getpid()}"
         files = _path(fds[0]), _path(fds[1])
         if revision and all(files):
             kept = (Position(os.fstat(fds[0]).st_size), Position(os.fstat(fds[1]).st_size))
             self._book = Book(worker, epoch, files, kept)
-            self._note = _Note(_beginning(revision))
-            self._note.save(self._book)
+            # Without a note, only the last output of a killed process is missing.
+            with suppress(OSError):
+                self._note = _own_path(revision, "json")
+            self._save(self._book)
             self._thread = threading.Thread(target=self._watch, daemon=True, name="nightjar-logs")
             self._thread.start()
         elif revision:
@@ -98,7 +101,9 @@ class Capture:
         self._due.set()  # the thread need not wait for its next look
         self._thread.join()
         self._keep(final=True)
-        self._note.close(left=not self._book.is_complete)
+        if self._book.is_complete and self._note is not None:
+            with suppress(OSError):
+                self._note.unlink()
         return self._book.is_complete
 
     def _watch(self) -> None:
@@ -119,32 +124,15 @@ class Capture:
             # The output stays in its file, and the next part will have it.
             self._failed = f"{type(error).__name__}: {error}"
         self._parts += self._book.chars > before
-        self._note.save(self._book)
+        self._save(self._book)
 
-
-class _Note:
-    """The file of a book. It is overwritten in place, and stays if the process is killed."""
-
-    def __init__(self, beginning: str) -> None:
-        self._fd = -1
-        self._path = Path(f"{beginning}{os.getpid()}-{uuid.uuid4().hex[:8]}.json")
-        # Without a note, only the last output of a killed process is missing.
-        with suppress(OSError):
-            self._fd = _opened(self._path, os.O_CREAT | os.O_RDWR)
-
-    def close(self, *, left: bool) -> None:
-        """The process has ended its output. left: keep the note, because `keep_rest` must keep the rest."""
-        fd, self._fd = self._fd, -1  # its number may soon be that of another file
-        with suppress(OSError):
-            if fd >= 0:
-                os.close(fd)
-            if not left:
-                self._path.unlink(missing_ok=True)
-
-    def save(self, book: Book) -> None:
-        if self._fd >= 0:
+    def _save(self, book: Book) -> None:
+        """Write the note. A process that is killed meanwhile leaves the note of before."""
+        if self._note is not None:
+            new = self._note.with_suffix(".new")
             with suppress(OSError):
-                os.ftruncate(self._fd, os.pwrite(self._fd, book.to_bytes(), 0))
+                new.write_bytes(book.to_bytes())
+                new.replace(self._note)
 
 
 def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> int:
@@ -174,10 +162,12 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
 
 def copies(revision: str) -> tuple[int, int]:
     """Make two files for the output and error of a process that has none, beside the notes. -1: none could be made."""
-    name = f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
     try:
-        return _opened(Path(f"{name}.out"), flags), _opened(Path(f"{name}.err"), flags)
+        return (
+            os.open(_own_path(revision, "out"), flags, 0o600),
+            os.open(_own_path(revision, "err"), flags, 0o600),
+        )
     except OSError:
         return -1, -1
 
@@ -192,9 +182,10 @@ def close_copies(fds: tuple[int, int], *, left: bool) -> None:
                 path.unlink()
 
 
-def _opened(path: Path, flags: int) -> int:
-    private_folder(path.parent)
-    return os.open(path, flags, 0o600)
+def _own_path(revision: str, suffix: str) -> Path:
+    """A path in the folder of notes that no other process uses. Raises OSError if the folder cannot be used."""
+    private_folder(_folder())
+    return Path(f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
 
 
 def _path(fd: int) -> str:

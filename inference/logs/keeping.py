@@ -66,10 +66,8 @@ class Book:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Book:
-        """The inverse of `to_bytes`. Bytes behind the JSON are left from an earlier, longer book."""
-        # A process may have been killed between writing and truncating.
-        found, _ = json.JSONDecoder().raw_decode(raw.decode())
-        return of_json(cls, found)
+        """The inverse of `to_bytes`."""
+        return of_json(cls, json.loads(raw))
 
     @property
     def is_complete(self) -> bool:
