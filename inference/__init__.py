@@ -79,7 +79,9 @@ _NAMES = {
 }
 """The public names of each module, which is imported on first use: importing one module does not load the others."""
 
-__getattr__ = public(__name__, {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names})
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+
+__getattr__ = public(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
