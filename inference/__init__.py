@@ -61,39 +61,25 @@ __all__ = [
     "load_job",
 ]
 
-_MODULES = {
-    **dict.fromkeys(
-        (
-            "ClusterError",
-            "GateFailed",
-            "Held",
-            "Interrupted",
-            "JobError",
-            "NightjarError",
-            "RunFailed",
-            "StorageError",
-            "TablesBehind",
-        ),
-        "nightjar.inference.errors",
+_NAMES = {
+    "engine.protocol": ("Engine",),
+    "errors": (
+        *("ClusterError", "GateFailed", "Held", "Interrupted", "JobError"),
+        *("NightjarError", "RunFailed", "StorageError", "TablesBehind"),
     ),
-    "Accumulator": "nightjar.inference.metrics.accumulators",
-    "Adapter": "nightjar.inference.predictors.adapter",
-    "Description": "nightjar.inference.input.sources.protocol",
-    "Engine": "nightjar.inference.engine.protocol",
-    "FileSource": "nightjar.inference.input.sources.protocol",
-    "Job": "nightjar.inference.job.model",
-    "Judgement": "nightjar.inference.validation.judging",
-    "NightEvidence": "nightjar.inference.validation.judging",
-    "Predictor": "nightjar.inference.predictors.adapter",
-    "RowsRead": "nightjar.inference.input.sources.rows",
-    "Source": "nightjar.inference.input.sources.protocol",
-    "Storage": "nightjar.inference.storage.protocol",
-    "Target": "nightjar.inference.output.targets",
-    "load_job": "nightjar.inference.job.file",
+    "input.sources.protocol": ("Description", "FileSource", "Source"),
+    "input.sources.rows": ("RowsRead",),
+    "job.file": ("load_job",),
+    "job.model": ("Job",),
+    "metrics.accumulators": ("Accumulator",),
+    "output.targets": ("Target",),
+    "predictors.adapter": ("Adapter", "Predictor"),
+    "storage.protocol": ("Storage",),
+    "validation.judging": ("Judgement", "NightEvidence"),
 }
-"""The module of each public name. It is imported on first use, so that importing one module does not load the
-others."""
+"""The public names of each module, which is imported on first use: importing one module does not load the others."""
 
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
 __getattr__ = public(__name__, _MODULES)
 

@@ -349,7 +349,7 @@ class Noticed:
     name: str
     by: str
     worker: str
-    more: int = 0
+    more: bool = False
 
 
 Event = Started | Preparing | Prepared | Crumb | Receipt | Failed | Noticed

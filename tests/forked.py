@@ -152,7 +152,7 @@ def _serve() -> None:
     """Fork for each line of standard input; the child goes on as `nightjar` would, up to its natural end."""
     for module in sys.argv[1:]:
         import_module(module)
-    if packages := sys.modules.get("nightjar.inference.witness.packages"):
+    if packages := sys.modules.get("nightjar.inference.identity.packages"):
         # A command that scores asks for its packages; records that did not change are not read again.
         packages.loaded_packages()
     gc.freeze()

@@ -26,7 +26,7 @@ def try_all(folder: str) -> None:
     import nightjar.inference.run.scoring
     import nightjar.inference.run.steps
     import nightjar.inference.scoring.worker  # noqa: F401
-    from nightjar.inference.witness.packages import loaded_packages
+    from nightjar.inference.identity.packages import loaded_packages
 
     loaded_packages()
 
@@ -49,9 +49,9 @@ def try_all(folder: str) -> None:
 
 def become(root: Path, way: Way) -> str:
     """What becomes of one way, with what was said."""
+    from nightjar.inference.identity.packages import added
     from nightjar.inference.ledger.remarks import Remarks
     from nightjar.inference.run import steps as run
-    from nightjar.inference.witness.packages import added
 
     lay(root, way)
     # Whoever is scored again needs no preflight to be told of.

@@ -17,7 +17,7 @@ from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.history.run_status import told_late
-from nightjar.inference.identity.description import described
+from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
 from nightjar.inference.output import publications as publish

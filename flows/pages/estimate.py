@@ -10,7 +10,7 @@ import pyarrow as pa
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, money, rows_known
 from nightjar.flows.reports import Column, Estimate, PlanReport, TokenEstimate
-from nightjar.inference.identity.description import described
+from nightjar.inference.identity.identity import described
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of

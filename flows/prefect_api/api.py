@@ -28,7 +28,7 @@ from prefect.settings import (
 from prefect.utilities.urls import url_for
 
 from nightjar.inference.errors import ClusterError, JobError
-from nightjar.inference.storage.signatures import without_password
+from nightjar.inference.storage.locations import without_password
 
 _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
 _ASK_S = 10.0

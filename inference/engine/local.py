@@ -27,7 +27,7 @@ from nightjar.inference.identity.packages import is_imported
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.finding import modules_in
 from nightjar.inference.job.model import Job
-from nightjar.inference.logs.inprocess import InProcess
+from nightjar.inference.logs.capture import InProcess
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost

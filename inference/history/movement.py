@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.arrow_types import is_list, is_text, shown
 from nightjar.inference.history.joinkeys import values_of
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.keyhash import comparable
 from nightjar.inference.metrics.numbers import NumberState
-from nightjar.inference.values import shown
 
 NUMBER, VECTOR, VALUE = "number", "vector", "value"
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import row_values
 from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed, StorageError
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
@@ -43,7 +44,6 @@ from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
-from nightjar.inference.values import row_values
 
 _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", "loading the model", "scoring"
 """The steps of a replay. Only for a failure in the last step can a row be to blame."""

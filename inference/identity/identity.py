@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from nightjar.inference.identity.snapshots import (
 )
 from nightjar.inference.input.sources.bindings import binding
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.scoringkeys import scoring_keys
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.job.scoringkeys import counted_format, mapping, scoring_keys
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.storage.protocol import Storage
@@ -74,10 +74,7 @@ NO_CODE = ScoringSet()
 
 @dataclass(frozen=True)
 class Identity:
-    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256.
-
-    models: the digest of each of several models, by name; empty for one model, whose digest is `model_digest`.
-    """
+    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256."""
 
     job: dict[str, Any]
     columns: list[Any]
@@ -85,14 +82,23 @@ class Identity:
     model: dict[str, str]
     code: dict[str, str]
     packages: dict[str, str]
-    model_digest: str
+    models: dict[str, str]
+    """The digest of each model, by name; one that is alone has the name ''."""
+
     code_digest: str
-    models: dict[str, str] = field(default_factory=dict, metadata=SELDOM)
 
     @property
     def model_digests(self) -> tuple[str, ...]:
         """The digest of each model, in the job's order."""
-        return tuple(self.models.values()) or (self.model_digest,)
+        return tuple(self.models.values())
+
+    @property
+    def model_digest(self) -> str:
+        """The digest of the model's files; of several models, that of their names and digests."""
+        if len(self.models) < 2:
+            return "".join(self.models.values())
+        lines = (f"{name}\0{digest}\0" for name, digest in self.models.items())
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:
@@ -221,50 +227,117 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         to = binding(column)
         types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
+    models = {each.model.called: taken for each, taken in zip(job.each, scoring.models, strict=False)}
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
         job={**scoring_keys(job), "carry": carried},
-        columns=_columns(job, schema, types),
+        columns=[
+            [each.model.called, [[name, types[name]] for name in input_columns(each, schema)]] for each in job.each
+        ],
         kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
-        model=_model_files(job, scoring),
+        model={
+            "/".join(filter(None, (name, file))): content
+            for name, taken in models.items()
+            for file, content in names(taken.files).items()
+        },
         code=names(scoring.code.files),
         packages=dict(scoring.packages),
-        model_digest=_model_digest(job, scoring),
+        models={name: taken.digest for name, taken in models.items()},
         code_digest=scoring.code.digest,
-        models=_by_name(job, scoring),
     )
-
-
-def _columns(job: Job, schema: pa.Schema, types: dict[str, list[str]]) -> list[Any]:
-    """The columns that each model sees, with their types and what they are bound to."""
-    if job.models:
-        return [[each.model.called, _columns(each, schema, types)] for each in job.each]
-    return [[name, types[name]] for name in input_columns(job, schema)]
-
-
-def _by_name(job: Job, scoring: ScoringSet) -> dict[str, str]:
-    return {model.name: taken.digest for model, taken in zip(job.models, scoring.models, strict=False)}
-
-
-def _model_files(job: Job, scoring: ScoringSet) -> dict[str, str]:
-    """The model's files; for several models each with the model's name before its own."""
-    if not job.models:
-        return {name: content for taken in scoring.models for name, content in names(taken.files).items()}
-    return {
-        f"{model.name}/{file}".rstrip("/"): content
-        for model, taken in zip(job.models, scoring.models, strict=False)
-        for file, content in names(taken.files).items()
-    }
-
-
-def _model_digest(job: Job, scoring: ScoringSet) -> str:
-    """The digest of the model's files; of several models, that of their names and digests."""
-    if not job.models:
-        return "".join(taken.digest for taken in scoring.models)
-    lines = (f"{name}\0{digest}\0" for name, digest in _by_name(job, scoring).items())
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_identity(content: bytes) -> Identity:
     """The inverse of `to_bytes`, for comparing."""
     return of_json(Identity, json.loads(content))
+
+
+# ---- descriptions -------------------------------------------------------------------------------------------
+
+_FILES = 20
+"""The most files of the code that have a line each."""
+
+_SHOWN = 5
+
+
+def described(job: Job, scoring: ScoringSet) -> list[str]:
+    """Lines for people that say what the identity is made of, and why each file is code."""
+    code = [f"{file.name} ({scoring.reasons.get(file.name, 'kept')})" for file in scoring.code.files]
+    lines = [f"code: {each}" for each in code[:_FILES]]
+    if len(code) > _FILES:
+        lines.append(f"code: {summed(code[_FILES:])}")
+    for each, taken in zip(job.each, scoring.models, strict=False):
+        if taken.files:
+            key = f"models.{each.model.called}.path" if each.model.called else "model.path"
+            lines.append(f"{key}: {_listed([file.name or str(each.model.path) for file in taken.files])}")
+    lines += map(_called, scoring.packages)
+    for each in job.each:
+        if each.model.version is not None:
+            key = f"models.{each.model.called}.version" if each.model.called else "model.version"
+            lines.append(f"{key}: {each.model.version}")
+    if given := counted_format(job):
+        lines.append(f"input.format: {given}")
+    for snapshot in scoring.snapshots:
+        lines += [
+            f"{file.source}: too large to copy; it is read where it lies, and watched for changes"
+            for file in snapshot.linked
+        ]
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    return f"{len(names)} {'file' if len(names) == 1 else 'files'} ({summed(names)})"
+
+
+def differences(before: Identity, now: Identity) -> list[str]:
+    """The differences in words, the most important first; empty if there are none."""
+    found = [
+        *_files("", before.code, now.code),
+        *_files("model.path", before.model, now.model),
+        *(
+            f"{_called(name)} changed" if name in before.packages else f"{_called(name)} counts now, and did not before"
+            for name, content in now.packages.items()
+            if before.packages.get(name) != content
+        ),
+        *(f"{_called(name)} does not count any more" for name in before.packages if name not in now.packages),
+        *_keys(_plain(before.job), _plain(now.job)),
+    ]
+    if _plain([before.columns, before.kept]) != _plain([now.columns, now.kept]) and not found:
+        found.append("the columns of the input changed")
+    return found
+
+
+def _called(name: str) -> str:
+    """A package, or a file or folder whose content counts like that of one."""
+    return name if "/" in name else f"package {name}"
+
+
+def _files(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    prefix = f"{key} " if key else ""
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            what = "changed" if name in before and name in now else "is new" if name in now else "is gone"
+            yield f"{prefix}{name}".strip() + f" {what}"
+
+
+def _keys(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        inner_old, inner_new = mapping(old), mapping(new)
+        if inner_old is not None and inner_new is not None:
+            inner = list(_keys(inner_old, inner_new, f"{prefix}{key}."))
+            yield from inner or ([f"{prefix}{key} has another order in the job"] if old != new else [])
+        elif old != new:
+            # The columns that a pattern names may have changed in the input.
+            yield "the carried columns changed" if prefix + key == "carry" else f"{prefix}{key} changed in the job"
+
+
+def summed(found: list[str]) -> str:
+    """The first few items, and the number of the others, for one line."""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more
+
+
+def _plain(value: Any) -> Any:
+    """The value as it comes back from storage, where tuples are lists."""
+    return json.loads(json.dumps(value))

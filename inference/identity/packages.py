@@ -1,4 +1,7 @@
-"""Installed packages as part of the identity: by version, and by content where they are worked on. None is imported."""
+"""Installed packages: the versions that are part of the identity, and those that are loaded where a model scores.
+
+A package that is worked on where it lies counts by content. None is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -236,3 +240,72 @@ def _installations() -> frozenset[str]:
     installed = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     places = {*installed, *site.getsitepackages(), site.getusersitepackages(), sys.prefix, sys.base_prefix}
     return frozenset(map(os.path.abspath, places))
+
+
+# ---- what is loaded where a model scores ---------------------------------------------------------------------
+
+Versions = Mapping[str, str]
+"""Distribution → its version; of an editable installation with a hash of its loaded files: "0.3 (editable 5f1c…)"."""
+
+States = dict[str, tuple[str, ...]]
+"""Distribution → the versions with which a run scored, in the order in which they came."""
+
+_EDITABLE = " (editable "
+
+
+def loaded_packages() -> dict[str, str]:
+    """The distributions of which this process has imported a module."""
+    loaded = {name.partition(".")[0] for name in sys.modules.copy()}
+    owners = metadata.packages_distributions()
+    names = {owner for top in loaded for owner in owners.get(top, ())}
+    found: dict[str, str] = {}
+    for each in metadata.distributions():  # a damaged installation must not stop the night
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            folder = editable_folder(each)
+            content = _content(folder) if folder else ""
+            if each.name in names or content:
+                found.setdefault(each.name, each.version + (f"{_EDITABLE}{content})" if folder else ""))
+    return dict(sorted(found.items()))
+
+
+def installed_packages(before: Versions) -> dict[str, str]:
+    """The same distributions as they are installed now, without loading them; without the editable ones, which are told
+    by what is loaded.
+    """
+    found: dict[str, str] = {}
+    for name, version in before.items():
+        with suppress(metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
+            if _EDITABLE not in version:
+                found[name] = metadata.version(name)
+    return found
+
+
+def added(states: States, now: Versions) -> States:
+    """Add the present versions to the states, where they are not known."""
+    found = dict(states)
+    for name, version in now.items():
+        if version not in (before := found.get(name, ())):
+            found[name] = (*before, version)
+    return found
+
+
+def changes(states: States) -> list[str]:
+    """One clause for each change: "numpy 2.4.6 → 2.5.0"."""
+    return [f"{name} {old} → {new}" for name, each in sorted(states.items()) for old, new in pairwise(each)]
+
+
+def _content(folder: str) -> str:
+    """A hash of the loaded modules that lie in a folder; '' for none."""
+    files = sorted(set(_loaded(folder)))
+    digest = hashlib.sha256()
+    for file in files:
+        with suppress(OSError):
+            digest.update(f"{file[len(folder) :]}\0".encode() + Path(file).read_bytes())
+    return digest.hexdigest()[:12] if files else ""
+
+
+def _loaded(folder: str) -> Iterator[str]:
+    for module in sys.modules.copy().values():
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.startswith(folder) and "/site-packages/" not in file:
+            yield file

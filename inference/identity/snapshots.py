@@ -29,8 +29,8 @@ from nightjar.inference.errors import (
     StorageError,
 )
 from nightjar.inference.storage.local import storage_error
+from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.protocol import ANYBODY, Storage, is_local, join
-from nightjar.inference.storage.reach import Reach
 
 COPIED_BYTES = 64 << 20
 """The most bytes of local files that are copied, the smallest files first; the other files are linked."""

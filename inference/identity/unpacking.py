@@ -24,8 +24,8 @@ from nightjar.inference.identity.snapshots import (
     hash_of,
     inside,
 )
+from nightjar.inference.storage.lake import is_registered
 from nightjar.inference.storage.protocol import Storage, is_local
-from nightjar.inference.storage.registries import is_registered
 
 Stamp = tuple[int, ...]
 """Size, modification time, status-change time, inode and device of a file. Every write changes at least one of them."""

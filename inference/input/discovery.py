@@ -20,8 +20,7 @@ from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import import_edited
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import UNKNOWN
-from nightjar.inference.storage.protocol import Entry, Storage
-from nightjar.inference.storage.versions import snapshot_of
+from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
 
 _LISTINGS = 3
 

@@ -21,8 +21,8 @@ from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.messages import listed
+from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
-from nightjar.inference.storage.reach import Reach
 
 _FEW, _LISTERS = 4, 32
 """Fewer places than these are listed one after the other; of more, so many are asked at the same time."""

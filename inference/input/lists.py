@@ -15,8 +15,8 @@ from nightjar.inference.input.sources import lines
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
 from nightjar.inference.job.model import Job
+from nightjar.inference.storage.locations import Reach, host_of
 from nightjar.inference.storage.protocol import Storage, is_local, is_web
-from nightjar.inference.storage.reach import Reach, host_of
 
 
 def with_list(storage: Storage, job: Job) -> Job:

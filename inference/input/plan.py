@@ -31,7 +31,7 @@ from nightjar.inference.records import (
     shard_of,
     split,
 )
-from nightjar.inference.storage.versions import same_version
+from nightjar.inference.storage.protocol import same_version
 
 DECODED_BYTES = 128 * 1024 * 1024
 SHARDS_PER_ACTOR = 8
@@ -160,8 +160,8 @@ def make_plan(
 ) -> Plan:
     """Make tonight's shards. Files that are unchanged since `previous` keep their shards' boundaries.
 
-    planned_by: the fingerprint of `previous`. If it equals `fingerprint`, shards keep their ids, too; an older release
-    may have made these ids from fewer facts about a file than are known today.
+    planned_by: the fingerprint of `previous`. If it equals `fingerprint`, shards keep their ids, too; the inodes of the
+    files, which are part of an id, may have changed.
     """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)

@@ -16,7 +16,7 @@ from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.sections import Section, as_tuple, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
-from nightjar.inference.storage.signatures import location
+from nightjar.inference.storage.locations import location
 
 
 class Wait(Section):

@@ -33,8 +33,7 @@ from nightjar.inference.ledger.lines import (
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.records import Failed, Receipt
-from nightjar.inference.storage.control import numbered, read_control
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, is_local, join, numbered, read_control
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import Ended, FailedGate, utc
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.records import Failed, Noticed, Receipt
-from nightjar.inference.witness.records import Seen
+from nightjar.inference.witness.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)

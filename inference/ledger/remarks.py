@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 
+from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
 from nightjar.inference.records import NO_BACKOFFS, Backoffs, Noticed, Receipt
 from nightjar.inference.witness import Collection, Seen, sentences
-from nightjar.inference.witness.packages import States, added, changes
 
 FEW_CUTS = 3
 """The most cut batches in a run that are not reported."""

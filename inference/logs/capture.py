@@ -1,43 +1,45 @@
 """Copies what a worker's process prints into the run's logs.
 
 Nothing is redirected: a worker's standard output and error are Ray's files already. A thread keeps in parts what is new
-in these files. A note on the same machine says how far the output is kept, and from where on which shard was scored.
-With it `keep_rest` keeps what a dead process had no time to keep.
+in these files. A note on the same machine says how far the output is kept. With it `keep_rest` keeps what a dead
+process had no time to keep.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import logging
 import os
 import socket
 import stat
+import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.logs.logbook import Book, Mark, keep
-from nightjar.inference.logs.masking import Masks
+from nightjar.inference.logs.keeping import Book, Masks, Position, keep, marker
 from nightjar.inference.logs.printed import NOTE, Line, write
 from nightjar.inference.privatefiles import is_own, private_folder
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 
-POLL_S = 0.25
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 """Seconds until the next part may follow a part: the first ones follow soon, later ones once a minute."""
 
+URGENT_S = 1.0
+"""Seconds after which the next part may follow the part of a failed shard."""
+
 _PATIENCE_S = 5.0
 """Seconds that a run waits at its end for storage that is away."""
-
-URGENT_S = 1.0
-"""Seconds after the last part until the output of a failed shard may follow; it does not wait longer."""
 
 
 class Capture:
@@ -48,25 +50,25 @@ class Capture:
         storage: Storage,
         revision: str,
         epoch: int,
-        ignored: Sequence[str] = (),
         fds: tuple[int, int] = (1, 2),
         secrets: Sequence[str] = (),
     ) -> None:
-        """ignored: beginnings of lines to leave out. fds: of standard output and error. secrets: values to mask."""
-        self._storage, self._revision = storage, revision
+        """fds: of standard output and error. secrets: values to mask."""
+        self._storage, self._revision, self._fds = storage, revision, fds
         self._masks = Masks(storage, secrets=secrets)
-        self._lock = threading.Lock()
-        self._due = threading.Event()
-        self._parts, self._last, self._failed, self._closed = 0, -URGENT_S, "", False
-        worker = f"{socket.gethostname()}:{os.getpid()}"
-        files = [_path(fd) for fd in fds]
+        self._due, self._closed = threading.Event(), threading.Event()
+        self._parts, self._failed = 0, ""
         self._book: Book | None = None
-        if revision and files[0] and files[1]:
-            self._book = Book(worker, epoch, (files[0], files[1]), (0, 0), ignored=tuple(ignored))
-            self._book.kept = self._book.sizes()
-            self._book.marks = [Mark(time.time(), self._book.kept)]
-            self._note = _Note(_beginning(revision))
-            self._note.save(self._book)
+        self._note: Path | None = None
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        files = _path(fds[0]), _path(fds[1])
+        if revision and all(files):
+            kept = (Position(os.fstat(fds[0]).st_size), Position(os.fstat(fds[1]).st_size))
+            self._book = Book(worker, epoch, files, kept)
+            # Without a note, only the last output of a killed process is missing.
+            with suppress(OSError):
+                self._note = _own_path(revision, "json")
+            self._save(self._book)
             self._thread = threading.Thread(target=self._watch, daemon=True, name="nightjar-logs")
             self._thread.start()
         elif revision:
@@ -77,15 +79,15 @@ class Capture:
             "… what this worker prints is not kept: its standard output and error are no files, or "
             f"{_folder()} is not a folder of this user. See Ray's own logs"
         )
-        with contextlib.suppress(NightjarError):
+        with suppress(NightjarError):
             write(self._storage, self._revision, epoch, worker, [Line(time.time(), NOTE, said)])
 
     def turn_to(self, started: Started) -> None:
-        """Note that what is printed from here on belongs to this attempt."""
+        """Mark that what is printed from here on belongs to this attempt."""
         if self._book is not None:
-            with self._lock:
-                if self._book.mark(Mark(time.time(), self._book.sizes(), started.shard, started.attempt)):
-                    self._note.save(self._book)
+            for fd in self._fds:
+                with suppress(OSError):  # a full disk loses the log
+                    os.write(fd, marker(started))
 
     def urge(self) -> None:
         """Ask for the next part soon, because a shard failed."""
@@ -93,84 +95,44 @@ class Capture:
 
     def close(self) -> bool:
         """Keep the rest and stop. Returns whether everything is kept; if not, the note stays for `keep_rest`."""
-        self._closed = True
         if self._book is None:
             return True
+        self._closed.set()
         self._due.set()  # the thread need not wait for its next look
         self._thread.join()
-        if self._book.sizes() != self._book.kept:
-            self._keep(final=True)
-        done = self._book.sizes() == self._book.kept
-        self._note.close(left=not done)
-        return done
+        self._keep(final=True)
+        if self._book.is_complete and self._note is not None:
+            with suppress(OSError):
+                self._note.unlink()
+        return self._book.is_complete
 
     def _watch(self) -> None:
-        assert self._book is not None
-        while True:
-            urgent = self._due.wait(POLL_S)
-            if self._closed:
-                return
-            with self._lock:
-                sizes = self._book.sizes()
-                if sizes == self._book.kept:
-                    self._due.clear()
-                    continue
-                last = self._book.marks[-1]
-                if sizes != last.sizes:
-                    # So that each line gets the time at which it was printed.
-                    self._book.mark(replace(last, at=time.time(), sizes=sizes))
-            since = time.monotonic() - self._last
-            if since >= (URGENT_S if urgent else EVERY_S[min(self._parts, len(EVERY_S) - 1)]):
-                self._due.clear()
+        while not self._closed.is_set():
+            urgent = self._due.wait(EVERY_S[min(self._parts, len(EVERY_S) - 1)])
+            self._due.clear()
+            if not self._closed.is_set():
                 self._keep(final=urgent)
-            elif urgent:
-                time.sleep(POLL_S)
+                self._closed.wait(URGENT_S if urgent else 0)
 
-    def _keep(self, final: bool) -> None:
+    def _keep(self, *, final: bool) -> None:
         assert self._book is not None
-        with self._lock:
-            book = replace(self._book, marks=list(self._book.marks))
-        sizes = book.sizes()
+        before = self._book.chars
         try:
-            sizes, chars = keep(self._storage, self._revision, book, sizes, self._masks, self._failed, final=final)
+            self._book = keep(self._storage, self._revision, self._book, self._masks, self._failed, final=final)
+            self._failed = ""
         except (NightjarError, OSError) as error:
             # The output stays in its file, and the next part will have it.
             self._failed = f"{type(error).__name__}: {error}"
-            sizes, chars = self._book.kept, 0
-        else:
-            self._failed = ""
-        self._last = time.monotonic()
-        self._parts += chars > 0
-        with self._lock:
-            self._book.total += chars
-            self._book.lost = "" if sizes != self._book.kept else self._book.lost
-            self._book.advance(sizes)
-            self._note.save(self._book)
+        self._parts += self._book.chars > before
+        self._save(self._book)
 
-
-class _Note:
-    """The file of a book. It is overwritten in place, and stays if the process is killed."""
-
-    def __init__(self, beginning: str) -> None:
-        self._fd = -1
-        self._path = Path(f"{beginning}{os.getpid()}-{uuid.uuid4().hex[:8]}.json")
-        # Without a note, only the last output of a killed process is missing.
-        with contextlib.suppress(OSError):
-            self._fd = _opened(self._path, os.O_CREAT | os.O_RDWR)
-
-    def close(self, *, left: bool) -> None:
-        """The process has ended its output. left: keep the note, because `keep_rest` must keep the rest."""
-        fd, self._fd = self._fd, -1  # its number may soon be that of another file
-        with contextlib.suppress(OSError):
-            if fd >= 0:
-                os.close(fd)
-            if not left:
-                self._path.unlink(missing_ok=True)
-
-    def save(self, book: Book) -> None:
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, os.pwrite(self._fd, book.to_bytes(), 0))
+    def _save(self, book: Book) -> None:
+        """Write the note. A process that is killed meanwhile leaves the note of before."""
+        if self._note is not None:
+            new = self._note.with_suffix(".new")
+            with suppress(OSError):
+                new.write_bytes(book.to_bytes())
+                new.replace(self._note)
 
 
 def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> int:
@@ -186,8 +148,7 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder may have been open to others, and another user's note could name any file
             book = Book.from_bytes(path.read_bytes())
-            if (sizes := book.sizes()) != book.kept:
-                found += keep(storage, revision, book, sizes, masks, "", final=True)[1] > 0
+            found += keep(storage, revision, book, masks, final=True).chars > book.chars
             path.unlink()
             for file in map(Path, book.files):
                 if file.parent == folder:
@@ -201,10 +162,12 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
 
 def copies(revision: str) -> tuple[int, int]:
     """Make two files for the output and error of a process that has none, beside the notes. -1: none could be made."""
-    name = f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}"
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
     try:
-        return _opened(Path(f"{name}.out"), flags), _opened(Path(f"{name}.err"), flags)
+        return (
+            os.open(_own_path(revision, "out"), flags, 0o600),
+            os.open(_own_path(revision, "err"), flags, 0o600),
+        )
     except OSError:
         return -1, -1
 
@@ -213,20 +176,21 @@ def close_copies(fds: tuple[int, int], *, left: bool) -> None:
     """Close the copies. left: keep the files, because not all of them is kept yet, and a note names them."""
     for fd in fds:
         path = Path(_path(fd))
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(fd)
             if not left:
                 path.unlink()
 
 
-def _opened(path: Path, flags: int) -> int:
-    private_folder(path.parent)
-    return os.open(path, flags, 0o600)
+def _own_path(revision: str, suffix: str) -> Path:
+    """A path in the folder of notes that no other process uses. Raises OSError if the folder cannot be used."""
+    private_folder(_folder())
+    return Path(f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
 
 
 def _path(fd: int) -> str:
     """The path of a descriptor's file; empty if it is not a file, but for example a terminal or a pipe."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return str(Path(f"/proc/self/fd/{fd}").readlink())
     return ""
@@ -240,3 +204,100 @@ def _folder() -> Path:
 def _beginning(revision: str) -> str:
     """The beginning of the paths of the notes of a revision's processes."""
     return f"{_folder()}/{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"
+
+
+# ---- in a process that is shared ----------------------------------------------------------------------------
+
+_STREAMS = ("stdout", "stderr")
+
+
+class InProcess:
+    """Keeps what this process prints until `close`; not older threads, as of the progress, a notebook or Prefect."""
+
+    def __init__(self, storage: Storage, revision: str, epoch: int, secrets: Sequence[str] = ()) -> None:
+        keep_rest(storage, revision, secrets)  # of a command that was killed
+        others = WeakSet(threading.enumerate())
+        others.discard(threading.current_thread())
+        self._fds = copies(revision)
+        self._logs = Capture(storage, revision, epoch, fds=self._fds, secrets=secrets)
+        self._copied = [_Copied(getattr(sys, name), fd, others) for name, fd in zip(_STREAMS, self._fds, strict=True)]
+        # Without any handler Python prints a record to `sys.stderr`, which copies it.
+        self._records = _Records(self._copied) if logging.getLogger().handlers else None
+        for name, stream in zip(_STREAMS, self._copied, strict=True):
+            setattr(sys, name, stream)
+        if self._records:
+            logging.getLogger().addHandler(self._records)
+
+    def turn_to(self, started: Started) -> None:
+        """What is printed from here on belongs to this attempt."""
+        self._logs.turn_to(started)
+
+    def urge(self) -> None:
+        """A shard failed: what it printed is wanted soon."""
+        self._logs.urge()
+
+    def close(self) -> None:
+        """Restore the streams, and keep what was copied."""
+        if self._records:
+            logging.getLogger().removeHandler(self._records)
+        for name, stream in zip(_STREAMS, self._copied, strict=True):
+            # The user's code may have replaced the stream; its own one must stay.
+            if getattr(sys, name) is stream:
+                setattr(sys, name, stream.stream)
+            stream.stop()
+        close_copies(self._fds, left=not self._logs.close())
+
+
+class _Copied:
+    """A stream whose text is copied to a file, and otherwise the wrapped one; a notebook's has no descriptor."""
+
+    def __init__(self, stream: Any, fd: int, others: WeakSet[threading.Thread]) -> None:
+        self.stream, self._fd, self._others = stream, fd, others
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def write(self, text: str) -> int:
+        written: int = self.stream.write(text)
+        self.copy(text)
+        return written
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def copy(self, text: str) -> None:
+        """Write to the file only."""
+        if threading.current_thread() in self._others:
+            return
+        # In a forked process the lock may be held for ever, by a thread that only the parent has.
+        lock = self._lock if os.getpid() == self._process else nullcontext()
+        # A full disk loses the log, but must not raise in the code that prints.
+        with lock, suppress(OSError):
+            if self._fd >= 0:
+                os.write(self._fd, text.encode(errors="backslashreplace"))
+
+    def stop(self) -> None:
+        """Stop copying. The object stays in use, because a new handler of `logging` may have kept it."""
+        with self._lock:
+            self._fd = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Records(logging.Handler):
+    """Copies records of `logging` that no handler prints to a copied stream."""
+
+    def __init__(self, copied: list[_Copied]) -> None:
+        super().__init__()
+        self._copied = copied
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(self._prints(handler, record) for handler in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        self._copied[1].copy(self.format(record) + "\n")
+
+    def _prints(self, handler: logging.Handler, record: logging.LogRecord) -> bool:
+        return record.levelno >= handler.level and getattr(handler, "stream", None) in self._copied

@@ -44,18 +44,22 @@ _APART_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One printed line. at: when it was seen, in seconds since 1970. offset: its position in its stream, in bytes.
-
-    shard: the shard that was being scored; empty before the first shard and in preflight. stream: `out`, `err`, or
-    `note`. worker, epoch: of its part.
-    """
+    """One printed line."""
 
     at: float
+    """When its shard had been scored, or when the line was kept if that was earlier; in seconds since 1970."""
+
     stream: str
+    """`out`, `err` or `note`."""
+
     text: str
     shard: str = ""
+    """The shard that was being scored; empty before the first shard and in preflight."""
+
     attempt: int = 0
     offset: int = 0
+    """Its position in its stream, in bytes."""
+
     worker: str = ""
     epoch: int = 0
 

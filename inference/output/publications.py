@@ -15,8 +15,7 @@ from nightjar.inference.errors import AlreadyExists, Damaged, Held, JobError, Mi
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
-from nightjar.inference.storage.control import numbered, read_control
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
 
 _MAX_TRIES = 100
 

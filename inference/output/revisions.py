@@ -35,8 +35,7 @@ from nightjar.inference.output.parts import (
 )
 from nightjar.inference.output.publications import published_run
 from nightjar.inference.records import Part, Receipt
-from nightjar.inference.storage.control import read_control
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, is_local, join, read_control
 
 _COPIES = 16
 

@@ -13,8 +13,7 @@ from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
-from nightjar.inference.storage.control import read_control
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, join, read_control
 
 ACTORS, SCORE, AGAIN = "actors", "score", "again"
 """The parts in which workers start, and score. `Account.scoring` divides the second."""

@@ -58,7 +58,7 @@ from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt, GivenUp, next_attempt
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.records import UNSURE
+from nightjar.inference.witness.seen import UNSURE
 
 ALIKE = 8
 """If this many shards fail first, all for one cause, and none succeeds, the run ends: the others would fail, too."""

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NoSuchShard, TakenBack
-from nightjar.inference.identity.description import differences, summed
-from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.identity.identity import Identity, differences, read_identity, summed
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
@@ -26,10 +25,8 @@ from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output, naming_output
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
-from nightjar.inference.storage.control import read_control
 from nightjar.inference.storage.lake import probe_conditional_writes
-from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.storage.versions import same_version
+from nightjar.inference.storage.protocol import Storage, join, read_control, same_version
 
 _TO_SECONDS = len("2026-11-19T02:00:00")
 """The part of a time that all records have: some have milliseconds behind it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import shown
 from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
@@ -36,7 +37,6 @@ from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import answers_gates_of, column_gates_of
-from nightjar.inference.values import shown
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""

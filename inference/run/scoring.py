@@ -49,7 +49,7 @@ from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
 from nightjar.inference.witness import Seen, sentences
-from nightjar.inference.witness.records import UNSURE
+from nightjar.inference.witness.seen import UNSURE
 
 
 def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:

@@ -173,7 +173,7 @@ def _opened(
             # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
             known = [*paths.values(), *(each.source for each in linked)]
             chooses = any(not each.startswith("!") for each in job.code)
-            notes = witness.watch(job.folder, known, spec.job.folder, whole=chooses)
+            notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
     chosen = [each for each in job.each if only in {None, each.model.called}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)

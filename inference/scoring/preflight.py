@@ -26,6 +26,7 @@ from nightjar.inference.errors import (
     StorageError,
     traced,
 )
+from nightjar.inference.identity.packages import loaded_packages
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.input.sources.reading import read_sample, source_of
 from nightjar.inference.input.sources.rows import RowsRead, selected
@@ -46,7 +47,6 @@ from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
 from nightjar.inference.scoring.staged import Timed, timed
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.witness.packages import loaded_packages
 
 SAMPLE_ROWS = 32
 _DEAR_ROWS = 3

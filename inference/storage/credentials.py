@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -152,41 +151,32 @@ class Keys:
         self._root = root
         self.config: S3Config = {}
         self.trouble: NightjarError | None = None
-        self._keep: S3Credential | None = None
-        self._keep_until = 0.0
         with _signing_in(root):
             self._found = _session(settings).get_credentials()
         if self._found is None:
             raise Denied(f"{root}: no AWS credentials found; {_HOW_TO_SIGN_IN}")
 
     def __call__(self) -> S3Credential:
-        if self._keep is None or time.monotonic() > self._keep_until:
-            try:
-                with _signing_in(self._root):
-                    self._keep, self.trouble = self._ask(), None
-            except NightjarError as error:
-                self.trouble = error
-                raise
-        return self._keep
-
-    def _ask(self) -> S3Credential:
         from botocore.credentials import RefreshableCredentials
 
         assert self._found is not None
-        keys = self._found.get_frozen_credentials()
+        self.trouble = None
+        try:
+            with _signing_in(self._root):
+                keys = self._found.get_frozen_credentials()
+        except NightjarError as error:
+            self.trouble = error
+            raise
         assert keys.access_key is not None
         assert keys.secret_key is not None
-        # Asking is free until the last 15 minutes before the keys expire: then botocore fetches new keys each time.
-        # Keys valid for 15 minutes or less are always in that last time, so the found keys are kept for a
-        # while.
-        if isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed():
-            self._keep_until = time.monotonic() + (1 if self._found.refresh_needed(60) else 30)
+        expiring = isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed(60)
         return {
             "access_key_id": keys.access_key,
             "secret_access_key": keys.secret_key,
             "token": keys.token,
-            # obstore asks again, at most ten times a second, for keys that expire within five minutes.
-            "expires_at": datetime.now(UTC) + timedelta(minutes=5),
+            # obstore asks again five minutes before this time. Asking is cheap until 15 minutes before the keys
+            # expire: then botocore fetches new ones each time. Keys valid for 15 minutes or less are always in them.
+            "expires_at": datetime.now(UTC) + timedelta(minutes=5, seconds=1 if expiring else 30),
         }
 
 

@@ -14,10 +14,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.errors import Transient
-from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, Storage
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Forwarding, Storage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import Buffer
 
 T = TypeVar("T")
@@ -61,8 +60,11 @@ def tear(operation: str = "write", pattern: str = "*", nth: int | None = 1, *, s
     return Fault(operation, pattern, nth, stored=stored)
 
 
-class FaultyStorage:
-    """`inner` with these faults. A pickled copy continues from the current counts, independently."""
+class FaultyStorage(Forwarding):
+    """`inner` with these faults. A pickled copy continues from the current counts, independently.
+
+    Of a deletion the first of the URIs is matched, of a copy the target.
+    """
 
     def __init__(self, inner: Storage, faults: Iterable[Fault]) -> None:
         self.inner, self.faults = inner, tuple(faults)
@@ -75,12 +77,6 @@ class FaultyStorage:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-    def subfolders(self, folder: str) -> Names:
-        return self._call("subfolders", folder, lambda _: self.inner.subfolders(folder))
-
-    def read(self, uri: str) -> bytes:
-        return self._call("read", uri, lambda _: self.inner.read(uri))
 
     def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         self._call("create", uri, lambda share: self.inner.create(uri, data[: int(len(data) * share)], mode))
@@ -99,26 +95,8 @@ class FaultyStorage:
         if fault.error:
             raise fault.error
 
-    def stat(self, uri: str) -> Entry:
-        return self._call("stat", uri, lambda _: self.inner.stat(uri))
-
-    def open(self, uri: str) -> pa.NativeFile:
-        return self._call("open", uri, lambda _: self.inner.open(uri))
-
-    def delete(self, uris: Iterable[str]) -> None:
-        """The first of the URIs is matched."""
-        all_uris = tuple(uris)
-        self._call("delete", all_uris[0] if all_uris else "", lambda _: self.inner.delete(all_uris))
-
-    def copy(self, source: str, target: str) -> None:
-        """The target is matched."""
-        self._call("copy", target, lambda _: self.inner.copy(source, target))
-
-    def options(self, uri: str) -> dict[str, str]:
-        return self._call("options", uri, lambda _: self.inner.options(uri))
-
-    def leftovers(self, folder: str) -> dict[str, str]:
-        return self._call("leftovers", folder, lambda _: self.inner.leftovers(folder))
+    def _forward(self, operation: str, uri: str, call: Callable[[Storage], T]) -> T:
+        return self._call(operation, uri, lambda _: call(self.inner))
 
     def _call(self, operation: str, uri: str, do: Callable[[float], T]) -> T:
         """Run `do`, whose argument is the share of its data to store, with the fault that is due."""

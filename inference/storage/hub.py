@@ -16,8 +16,7 @@ import httpx
 import pyarrow as pa
 
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
-from nightjar.inference.storage.protocol import Entry
-from nightjar.inference.storage.readonly import ReadOnly
+from nightjar.inference.storage.protocol import Entry, ReadOnly
 
 Entries = list[Entry]  # inside the class `list` is the method
 

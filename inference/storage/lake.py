@@ -1,34 +1,31 @@
-"""The storage that chooses by a URI's scheme: local files (`local`); S3, GCS and Azure (`bucket`); web servers (`web`).
+"""The storage that chooses by a URI's scheme: local files (`local`); S3, GCS and Azure (`bucket`); web servers (`web`);
+the Hugging Face Hub (`hub`) and MLflow (`mlflow`), which hold models alone and are only read.
 
 An SDK is imported when it is first needed, so a run over local files never loads one.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nightjar.inference.errors import AlreadyExists, StorageError
-from nightjar.inference.storage import signatures
+from nightjar.inference.errors import AlreadyExists, JobError, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings, check_credentials
-from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, Storage, is_local, is_web, join
-from nightjar.inference.storage.registries import connect, is_registered, root_of
+from nightjar.inference.storage.locations import queries, remember
+from nightjar.inference.storage.protocol import Forwarding, Names, Storage, T, is_local, is_web, join
 from nightjar.inference.storage.retrying import answered
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from typing_extensions import Buffer
 
 _BULK = 1000
 """Objects deleted by one request: the limit of S3's bulk delete."""
 
 
 @dataclass(frozen=True)
-class LakeStorage:
+class LakeStorage(Forwarding):
     """Local files, S3, GCS and Azure, by each URI's scheme; by default as boto3 would. Cheap to make, pickle, share."""
 
     settings: StorageSettings = field(default_factory=StorageSettings)
@@ -47,28 +44,7 @@ class LakeStorage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
-        return _restored, (self.settings, signatures.queries(), frozenset(answered))
-
-    def subfolders(self, folder: str) -> Names:
-        return self._backend(folder).subfolders(folder)
-
-    def read(self, uri: str) -> bytes:
-        return self._backend(uri).read(uri)
-
-    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
-        self._backend(uri).create(uri, data, mode)
-
-    def write(self, uri: str, data: Buffer) -> None:
-        self._backend(uri).write(uri, data)
-
-    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
-        return self._backend(folder).list(folder, after)
-
-    def stat(self, uri: str) -> Entry:
-        return self._backend(uri).stat(uri)
-
-    def open(self, uri: str) -> pa.NativeFile:
-        return self._backend(uri).open(uri)
+        return _restored, (self.settings, queries(), frozenset(answered))
 
     def delete(self, uris: Iterable[str]) -> None:
         rest = iter(uris)
@@ -84,11 +60,8 @@ class LakeStorage:
             raise StorageError(f"{source} cannot be copied to {target}: they are in different places")
         self._backend(source).copy(source, target)
 
-    def options(self, uri: str) -> dict[str, str]:
-        return self._backend(uri).options(uri)
-
-    def leftovers(self, folder: str) -> dict[str, str]:
-        return self._backend(folder).leftovers(folder)
+    def _forward(self, operation: str, uri: str, call: Callable[[Storage], T]) -> T:
+        return call(self._backend(uri))
 
     def _backend(self, uri: str) -> Storage:
         root = _root(uri)
@@ -107,8 +80,14 @@ class LakeStorage:
             from nightjar.inference.storage.web import WebStorage
 
             return WebStorage(root, self.settings)
+        if root.startswith("hf://"):
+            from nightjar.inference.storage.hub import HubStorage
+
+            return HubStorage(root)
         if is_registered(root):
-            return connect(root)
+            from nightjar.inference.storage.mlflow import ArtifactStorage
+
+            return ArtifactStorage(root)
         from nightjar.inference.storage.bucket import BucketStorage
 
         settings = self.settings
@@ -125,7 +104,7 @@ class LakeStorage:
 
 
 def _restored(settings: StorageSettings, queries: Mapping[str, str], stores: frozenset[str]) -> LakeStorage:
-    signatures.remember(queries)
+    remember(queries)
     answered.update(stores)
     return LakeStorage(settings)
 
@@ -156,3 +135,58 @@ def _root(uri: str) -> str:
     if not separator or scheme not in {"s3", "gs", "az", "http", "https"} or not bucket:
         raise StorageError(f"{uri!r} is neither an absolute path nor s3://, gs:// or az:// with a bucket")
     return f"{scheme}://{bucket}"
+
+
+# ---- registries of models -----------------------------------------------------------------------------------
+
+_HUB = re.compile(r"hf://(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[^/\s]+))?(?P<rest>/[^\s@]*)?")
+_MODELS = re.compile(r"models:/(?P<id>[^/@\s]+)(?:/(?P<version>\d+)|@(?P<alias>[^/\s]+))(?P<rest>/[^\s]*)?")
+_RUNS = re.compile(r"runs:/(?P<id>[0-9a-f]+)(?P<rest>/[^\s]+)")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+FORMS = "hf://org/name@revision, models:/name/7, models:/name@alias or runs:/id/path"
+
+
+def is_registered(path: str) -> bool:
+    """Whether a path names a model in a registry."""
+    return path.startswith(("hf://", "models:/", "runs:/"))
+
+
+def check_registered(path: str, where: str) -> None:
+    """Check the form of a path in a registry. where: the file and key that name it.
+
+    Raises:
+        JobError: It names no model.
+    """
+    if not any(form.fullmatch(path) for form in (_HUB, _MODELS, _RUNS)):
+        raise JobError(f"{where}: {path!r} names no model; write {FORMS}, and a path in it if it holds several")
+
+
+def pinned(path: str) -> str:
+    """The path with what it means now: a commit of the Hub, a version of MLflow's registry.
+
+    `hf://org/name@main` and `models:/name@champion` mean something else from day to day; a run resolves them once.
+
+    Raises:
+        JobError: There is no such model, revision or alias; or the registry's client is not installed.
+        StorageError: The registry could not be asked.
+    """
+    if found := _HUB.fullmatch(path):
+        if _COMMIT.fullmatch(found["revision"] or ""):
+            return path
+        from nightjar.inference.storage.hub import commit_of
+
+        return f"hf://{found['id']}@{commit_of(found['id'], found['revision'])}{found['rest'] or ''}"
+    if (found := _MODELS.fullmatch(path)) and found["alias"]:
+        from nightjar.inference.storage.mlflow import version_of
+
+        return f"models:/{found['id']}/{version_of(found['id'], found['alias'])}{found['rest'] or ''}"
+    return path
+
+
+def root_of(uri: str) -> str:
+    """The part of a pinned path that names the model: what one connection serves."""
+    found = _HUB.fullmatch(uri) or _MODELS.fullmatch(uri) or _RUNS.fullmatch(uri)
+    if found is None:
+        raise StorageError(f"{uri!r} names no model; write {FORMS}")
+    return uri.removesuffix(found["rest"] or "")

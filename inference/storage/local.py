@@ -26,8 +26,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, join
-from nightjar.inference.storage.versions import local_version
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, join, local_version
 
 if TYPE_CHECKING:
     import pyarrow as pa

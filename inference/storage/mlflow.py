@@ -15,9 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, Missing, StorageError, Transient
-from nightjar.inference.storage.protocol import Entry
-from nightjar.inference.storage.readonly import ReadOnly
-from nightjar.inference.storage.signatures import without_password
+from nightjar.inference.storage.locations import without_password
+from nightjar.inference.storage.protocol import Entry, ReadOnly
 
 _GONE = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
 

@@ -11,20 +11,17 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.environ import held
 from nightjar.inference.errors import AlreadyExists, NoAnswer, StorageError, Transient
-from nightjar.inference.storage.protocol import ANYBODY
+from nightjar.inference.storage.protocol import ANYBODY, Forwarding
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from typing_extensions import Buffer
-
-    from nightjar.inference.storage.protocol import Entry, Names, Storage
+    from nightjar.inference.storage.protocol import Entry, Storage
 
 T = TypeVar("T")
 OnRetry = Callable[[Transient], None]
@@ -135,7 +132,7 @@ def settling(create: Callable[[], None], read: Callable[[], bytes], data: bytes)
     return attempt
 
 
-class RetryingStorage:
+class RetryingStorage(Forwarding):
     """Retries calls that raise `Transient`: up to `attempts` tries in all, with a longer wait each time.
 
     No try begins later than `within_s` after the first, so a call takes at most this time and one try. For a bucket
@@ -154,18 +151,10 @@ class RetryingStorage:
     def __reduce__(self) -> tuple[Any, ...]:
         return RetryingStorage, (self.inner, self.attempts, self.backoff_s, self.within_s)
 
-    def subfolders(self, folder: str) -> Names:
-        return self._retried(lambda: self.inner.subfolders(folder))
-
-    def read(self, uri: str) -> bytes:
-        return self._retried(lambda: self.inner.read(uri))
-
     def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         """As `Storage.create`. After a lost answer, an object with our bytes counts as created by this call."""
-        self._retried(settling(lambda: self.inner.create(uri, data, mode), lambda: self.inner.read(uri), data))
-
-    def write(self, uri: str, data: Buffer) -> None:
-        self._retried(lambda: self.inner.write(uri, data))
+        creating = settling(lambda: self.inner.create(uri, data, mode), lambda: self.inner.read(uri), data)
+        self._forward("create", uri, lambda _: creating())
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         def begin(last: str) -> Iterator[Entry]:
@@ -174,28 +163,9 @@ class RetryingStorage:
 
         return self._policy.listing(begin, after, self._count)
 
-    def stat(self, uri: str) -> Entry:
-        return self._retried(lambda: self.inner.stat(uri))
-
-    def open(self, uri: str) -> pa.NativeFile:
-        return self._retried(lambda: self.inner.open(uri))
-
-    def delete(self, uris: Iterable[str]) -> None:
-        all_uris = tuple(uris)
-        self._retried(lambda: self.inner.delete(all_uris))
-
-    def copy(self, source: str, target: str) -> None:
-        self._retried(lambda: self.inner.copy(source, target))
-
-    def options(self, uri: str) -> dict[str, str]:
-        return self._retried(lambda: self.inner.options(uri))
-
-    def leftovers(self, folder: str) -> dict[str, str]:
-        return self._retried(lambda: self.inner.leftovers(folder))
-
-    def _retried(self, call: Callable[[], T]) -> T:
+    def _forward(self, operation: str, uri: str, call: Callable[[Storage], T]) -> T:
         with held(_on_retry, self._count):
-            return self._policy.call(call, self._count)
+            return self._policy.call(lambda: call(self.inner), self._count)
 
     def _count(self, error: Transient) -> None:
         with self._lock:

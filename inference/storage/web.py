@@ -22,12 +22,10 @@ import pyarrow as pa
 from nightjar.inference.errors import Denied, Missing, NoAnswer, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.locations import Reach, host_of, signed
 from nightjar.inference.storage.objectfile import PART, ObjectFile
-from nightjar.inference.storage.protocol import Entry
-from nightjar.inference.storage.reach import Reach, host_of
-from nightjar.inference.storage.readonly import ReadOnly
+from nightjar.inference.storage.protocol import Entry, ReadOnly
 from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
-from nightjar.inference.storage.signatures import signed
 
 T = TypeVar("T")
 
@@ -38,9 +36,6 @@ _PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)
 """The ends of names for which such an encoding is the file's own, and not one that a server puts around it."""
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
-_NO_HEAD = {400, 403, 404, 405, 501}
-"""How servers refuse HEAD that would answer GET, as one does whose URLs are signed for GET alone."""
-
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # its other lines have the URL of each request
 
@@ -61,14 +56,14 @@ class WebStorage(ReadOnly):
         self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN, event_hooks=hooks)
 
     def stat(self, uri: str) -> Entry:
-        return self._retried(uri, lambda: self._stat(uri))
+        return self._retried(uri, lambda: self._begun(uri))[0]
 
     def read(self, uri: str) -> bytes:
         return self._retried(uri, lambda: self._get(uri))
 
     def open(self, uri: str) -> pa.NativeFile:
-        size = self._retried(uri, lambda: self._ranged(uri))
-        if size is None:
+        entry, takes_ranges = self._retried(uri, lambda: self._begun(uri))
+        if not takes_ranges:
             return self._retried(uri, lambda: self._fetched(uri))
         # Arrow reads in threads of its own, where the context variable is not set.
         on_retry = current_on_retry()
@@ -76,35 +71,27 @@ class WebStorage(ReadOnly):
         def fetch(start: int, end: int) -> bytes:
             return self._policy.call(lambda: self._range(uri, start, end), on_retry)
 
-        return pa.PythonFile(ObjectFile(fetch, size), mode="r")
+        return pa.PythonFile(ObjectFile(fetch, entry.size), mode="r")
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         return iter(())
 
-    def _stat(self, uri: str) -> Entry:
-        with self._answer("HEAD", uri) as head:
-            if head.status_code not in _NO_HEAD:
-                self._check(uri, head)
-                size = head.headers.get("Content-Length")
-                if size is not None:
-                    return Entry(uri, int(size), _version(head.headers))
+    def _begun(self, uri: str) -> tuple[Entry, bool]:
+        """The entry of a file, and whether its server takes ranges.
+
+        HEAD is not used: some servers refuse it, as those whose URLs are signed for GET alone.
+        """
         with self._answer("GET", uri, {"Range": "bytes=0-0"}) as answer:
+            version = _version(answer.headers)
             if answer.status_code == 416:
-                return Entry(uri, 0, _version(answer.headers))  # of an empty file no byte can be asked for
+                return Entry(uri, 0, version), True  # of an empty file no byte can be asked for
             self._check(uri, answer)
-            if (whole := _whole(answer)) is not None:
-                return Entry(uri, whole, _version(answer.headers))
+            whole = answer.headers.get("Content-Range", "").rpartition("/")[2]
+            if answer.status_code == 206 and whole.isdecimal():
+                return Entry(uri, int(whole), version), True
             size = answer.headers.get("Content-Length")
             count = int(size) if size is not None else sum(map(len, answer.iter_raw()))
-            return Entry(uri, count, _version(answer.headers))
-
-    def _ranged(self, uri: str) -> int | None:
-        """The size of a file that can be read in ranges; None if its server sends it only whole."""
-        with self._answer("GET", uri, {"Range": "bytes=0-0"}) as answer:
-            if answer.status_code == 416:
-                return 0
-            self._check(uri, answer)
-            return _whole(answer)
+            return Entry(uri, count, version), False
 
     def _range(self, uri: str, start: int, end: int) -> bytes:
         with self._answer("GET", uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
@@ -208,12 +195,6 @@ def _is_inner(address: str) -> bool:
     found = ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     return found.is_loopback or found.is_link_local or found.is_unspecified
-
-
-def _whole(answer: httpx.Response) -> int | None:
-    """The size of the whole file, of which an answer has a range; None for an answer that has all of it."""
-    size = answer.headers.get("Content-Range", "").rpartition("/")[2]
-    return int(size) if answer.status_code == 206 and size.isdecimal() else None
 
 
 def _version(headers: httpx.Headers) -> str:

@@ -13,8 +13,7 @@ from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.metrics.figures import Evaluation, Figures, SliceFigures
 from nightjar.inference.output.revisions import revision_in
-from nightjar.inference.storage.control import numbered, read_control
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
 
 FOLDER = "evaluations"
 _MAX_TRIES = 100

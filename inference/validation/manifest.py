@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
+from nightjar.inference.identity.packages import installed_packages
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import VALIDATED, utc
@@ -34,7 +35,6 @@ from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness import Collection, Seen
-from nightjar.inference.witness.packages import installed_packages
 
 _MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 

@@ -4,23 +4,11 @@ These are files, libraries, environment variables, network addresses, databases 
 
 from __future__ import annotations
 
-from nightjar.inference.witness.collection import Collection
-from nightjar.inference.witness.notes import Notes
-from nightjar.inference.witness.records import Seen, sentences
-from nightjar.inference.witness.watch import (
-    lacking,
-    news,
-    note_names,
-    refuse,
-    seen,
-    unwatch,
-    watch,
-    watching,
-)
+from nightjar.inference.witness.audit import lacking, news, note_names, refuse, seen, unwatch, watch
+from nightjar.inference.witness.seen import Collection, Seen, sentences
 
 __all__ = [
     "Collection",
-    "Notes",
     "Seen",
     "lacking",
     "news",
@@ -30,5 +18,4 @@ __all__ = [
     "sentences",
     "unwatch",
     "watch",
-    "watching",
 ]

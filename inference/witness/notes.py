@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
-import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from nightjar.inference.witness.collection import Collection
 from nightjar.inference.witness.places import Places, source_of
-from nightjar.inference.witness.records import LACKING, Seen
-
-MAPPED_S = 10.0
-"""The shortest time in seconds between two looks at a worker's mapped files."""
+from nightjar.inference.witness.seen import LACKING, Collection, Seen
 
 _LONGEST = 400
 
@@ -32,32 +26,26 @@ _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
 
 class Notes:
-    """Takes notes for one predictor. It is thread-safe.
+    """Takes notes for one predictor. It is thread-safe."""
 
-    home: the folder of the user's code. covered: files and folders of the identity. live: the job's own folder.
-    whole: whether the job itself says which further files of its folder are code, and may list what is there.
-    """
+    def __init__(self, home: str, covered: Iterable[str], live: str, *, may_list: bool = False) -> None:
+        """home: the folder of the user's code. covered: files and folders of the identity. live: the job's own folder.
 
-    def __init__(self, home: str, covered: Iterable[str], live: str, whole: bool = False) -> None:
+        may_list: the job itself says which further files of its folder are code, so its code may list folders there.
+        """
         self.places = Places(home, covered)
         self._homes = (self.places.home, os.path.abspath(home) + "/")  # noqa: PTH100 (links are not resolved)
         self._live = os.path.realpath(live) + "/" if live else ""
-        self._whole = whole
+        self._may_list = may_list
         self._seen = Collection()
-        self._untold: deque[Seen] = deque()
-        self._mapped = mapped_files()
-        self._looked_at = 0.0
+        self._unreported: deque[Seen] = deque()
         self.failures = 0
 
     def all(self) -> tuple[Seen, ...]:
-        """Everything noticed so far, with the files that are mapped at this moment."""
-        mapped = mapped_files()
-        for path in sorted(mapped - self._mapped):
-            self.path("library" if ".so" in Path(path).name else "mapped", path, "")
-        self._mapped |= mapped
+        """Everything noticed so far."""
         found = self._seen.all()
         written = set(self.places.written)
-        # A named folder tells nothing more after a file in it was seen, or was written there.
+        # A named folder says nothing more after a file in it was seen, or was written there.
         names = [*(seen.name for seen in found), *written]
         return tuple(
             seen
@@ -67,26 +55,22 @@ class Notes:
         )
 
     def lacking(self) -> list[Seen]:
-        """What the copy of the job's folder lacks. Asked for each shard, so it does not look at the mapped files."""
+        """What the copy of the job's folder lacks."""
         return [seen for seen in self._seen.all() if seen.kind in LACKING]
 
     def news(self) -> list[Seen]:
-        """What was not reported before. Mapped files are inspected only now and then: a large library maps hundreds."""
-        if (now := time.monotonic()) - self._looked_at > MAPPED_S:
-            self._looked_at = now
-            self.all()
-        # Other threads may add notes meanwhile.
-        return [self._untold.popleft() for _ in range(len(self._untold))]
+        """What was not reported before. Other threads may add notes meanwhile."""
+        return [self._unreported.popleft() for _ in range(len(self._unreported))]
 
     def add(self, kind: str, name: str, by: str) -> None:
         """Keep a thing, if it is new."""
         name = name.encode(errors="backslashreplace").decode()[:_LONGEST]
         if (news := self._seen.add(Seen(kind, name, by))) is not None:
-            self._untold.append(news)
+            self._unreported.append(news)
 
-    def path(self, kind: str, path: str | bytes | os.PathLike[str], by: str, folders: bool = False) -> None:
-        """Keep a file that nothing covers; with `folders` also a folder."""
-        name = self.places.uncovered(path, folders)
+    def path(self, kind: str, path: str | bytes | os.PathLike[str], by: str) -> None:
+        """Keep a file that nothing covers; a folder only if it is named."""
+        name = self.places.uncovered(path, folders=kind == "named")
         if name is None:
             return
         name = source_of(name)
@@ -126,7 +110,7 @@ class Notes:
     def lists(self, path: str | bytes | os.PathLike[str], by: str) -> None:
         """Keep a folder that the code lists, if more lies there beside the job than in the copy."""
         name = self._in_copy(path)
-        if name is None or self._whole or not self._live:
+        if name is None or self._may_list or not self._live:
             return
         live, copy = (_entries(Path(top, name)) for top in (self._live, self.places.home))
         if live - copy - {"__pycache__"}:
@@ -169,16 +153,3 @@ def _entries(folder: Path) -> set[str]:
     with suppress(OSError):
         return {each.name for each in folder.iterdir()}
     return set()
-
-
-_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
-"""A line of `/proc/self/maps` with a file: five fields before it."""
-
-
-def mapped_files() -> set[str]:
-    """The files that are mapped into this process; empty if the system does not tell."""
-    try:
-        text = Path("/proc/self/maps").read_text(errors="surrogateescape")
-    except OSError:
-        return set()
-    return {file.removesuffix(" (deleted)") for file in set(_MAPPED.findall(text))}

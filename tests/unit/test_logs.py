@@ -27,14 +27,15 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.capture import Capture, keep_rest
-from nightjar.inference.logs.logbook import (
+from nightjar.inference.logs.keeping import (
     PART_CHARS,
-    SPAN_BYTES,
+    SPAN_CHARS,
     Book,
-    Mark,
+    Masks,
+    Position,
     keep,
+    marker,
 )
-from nightjar.inference.logs.masking import Masks
 from nightjar.inference.logs.printed import (
     NOTE,
     Line,
@@ -57,7 +58,7 @@ from nightjar.inference.logs.capture import Capture
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage
 
-logs = Capture(LakeStorage(), sys.argv[1], 7, (":job_id:",))
+logs = Capture(LakeStorage(), sys.argv[1], 7)
 print(":job_id:01", flush=True)
 print("loading", flush=True)
 logs.turn_to(Started("aaaa", 1, "w"))
@@ -67,6 +68,9 @@ print("scoring b", flush=True)
 os.write(2, b"said by C")
 """
 """A worker's process that prints for two shards, and then ends as a test wants."""
+
+
+BEGIN = Position(0), Position(0)
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +230,7 @@ def test_a_shard_that_prints_much_keeps_its_first_and_last_lines(tmp_path: Path,
         logs.close()
     loud = [line for line in kept(revision) if line.shard == "loud"]
     assert (loud[0].text, loud[-1].text) == ("line 000000", "line 099999")
-    assert sum(len(line.text) for line in loud) <= SPAN_BYTES
+    assert sum(len(line.text) for line in loud) <= SPAN_CHARS
     left = next(line for line in loud if line.stream == NOTE)
     assert left.text == f"… {100_000 - (len(loud) - 1):,} lines left out"
     assert [line.text for line in kept(revision) if line.shard != "loud"] == ["loading", "last words"]
@@ -235,16 +239,15 @@ def test_a_shard_that_prints_much_keeps_its_first_and_last_lines(tmp_path: Path,
 def test_a_part_is_bounded_however_many_shards_print(tmp_path: Path, revision: str) -> None:
     """Its first and its last lines stay; a worker that has printed much already keeps less."""
     path = tmp_path / "out"
-    path.write_bytes(b"".join(b"shard %04d: %s\n" % (number, b"x" * 100) for number in range(1000)))
-    size = path.stat().st_size
-    marks = [Mark(1.0, (size * number // 1000, 0), f"{number:04d}", 1) for number in range(1000)]
+    lines = (marker(Started(f"{number:04d}", 1, "w")) + b"x" * 100 + b"\n" for number in range(1000))
+    path.write_bytes(b"".join(lines))
     sizes = []
-    for total in (0, 1 << 21):
-        book = Book("host:1", 1, (str(path), str(path)), (0, size), marks, total=total)
-        sizes.append(keep(LakeStorage(), revision, book, (size, size), Masks(LakeStorage()), "", final=True)[1])
-        lines = list(Reading(LakeStorage(), revision).new())
-        assert any("lines left out" in line.text for line in lines)
-        assert any(line.shard == "0999" for line in lines)
+    for chars in (0, 1 << 21):
+        book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN, chars)
+        sizes.append(keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True).chars - chars)
+        kept_lines = list(Reading(LakeStorage(), revision).new())
+        assert any("lines left out" in line.text for line in kept_lines)
+        assert any(line.shard == "0999" for line in kept_lines)
     assert sizes[1] < 5000 < sizes[0] <= PART_CHARS + 100
 
 
@@ -268,10 +271,9 @@ def test_of_a_line_that_is_cut_no_half_of_a_secret_stays(tmp_path: Path, revisio
     """Whole lines are kept or left out."""
     path, secret = tmp_path / "out", "0123456789abcdef" * 4
     path.write_bytes(b"before\n" + (secret + " ").encode() * 1000 + b"\nafter\n")
-    size = path.stat().st_size
-    book = Book("host:1", 1, (str(path), str(path)), (0, size), [Mark(1.0, (0, 0))])
+    book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
     masks = Masks(LakeStorage(), {"MY_TOKEN": secret})
-    keep(LakeStorage(), revision, book, (size, size), masks, "", final=True)
+    assert keep(LakeStorage(), revision, book, masks, final=True).is_complete
     assert [line.text for line in kept(revision)] == ["before", "… 1 line left out", "after"]
 
 
@@ -355,7 +357,7 @@ def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes:
     capture._folder().mkdir()
     Path(f"{capture._beginning(revision)}1-damaged.json").write_text('{"worker"')
     (tmp_path / "secret").write_text("theirs\n")
-    book = Book("host:1", 1, (str(tmp_path / "secret"), str(tmp_path / "secret")), (0, 0), [Mark(1.0, (0, 0))])
+    book = Book("host:1", 1, (str(tmp_path / "secret"), str(tmp_path / "secret")), BEGIN)
     note = Path(f"{capture._beginning(revision)}2-foreign.json")
     note.write_bytes(book.to_bytes())
     if os.getuid() != 0:

@@ -146,7 +146,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
             seen,
         ]
     )
-    identity = Identity({}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, "dd", "ee")
+    identity = Identity({}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, {"": "dd"}, "ee")
     figures = Metrics.for_job(job).results()
     night = (job, "2026-11-19", "2026-11-19", 3, identity, writer, uri)
     name, _, _ = write_manifest(*night, OUTCOMES.empty_table(), Audited(), figures, (), None)
@@ -177,7 +177,7 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     parts = [pa.array([[{"name": f"{index}.parquet"}]], FILES) for index in range(3)]
     audited = Audited(rows_in=9, rows_out=8, rows_quarantined=1, size=77, rows_left_out=4, rows_partial=2, files=parts)
     figures = Metrics.for_job(job).results()
-    night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, "", ""), writer, uri)
+    night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), writer, uri)
     name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5, {"name": "string"})
     writer.stop(release=True)
     manifest = manifest_of((lake.out / name).read_bytes())
@@ -246,7 +246,9 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         profile=described.results(),
     )
     rescored = Rescored(1, 50, 2, 0.25, "row 3", 1)
-    identity = Identity({"carry": ["id"]}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, "dd", "ee")
+    identity = Identity(
+        {"carry": ["id"]}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, {"": "dd"}, "ee"
+    )
     night = (job, "nightly", "2026-11-18", 2, identity, writer, uri)
     before = utc()
     name, said, listed = write_manifest(

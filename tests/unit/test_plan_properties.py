@@ -34,7 +34,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.lake import LakeStorage
 
-IDENTITY = Identity({}, [], [], {}, {}, {}, model_digest="model", code_digest="")
+IDENTITY = Identity({}, [], [], {}, {}, {}, models={"": "model"}, code_digest="")
 FINGERPRINT = IDENTITY.fingerprint
 Files = dict[str, dict[str, Any]]
 
@@ -225,10 +225,10 @@ def test_in_hundreds_of_nights_after_nights_each_row_is_in_one_shard(
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_what_an_older_release_planned_keeps_its_results_and_is_known_better_from_then_on(split: bool) -> None:
-    """It knew of a local file less than is known today: the names of its shards stay, what is looked at does not."""
+def test_what_lies_on_a_new_mount_keeps_its_results_and_is_known_by_its_new_inode(split: bool) -> None:
+    """The names of its shards stay; the version that is looked at before and after a read is the new one."""
     with a_run() as run:
-        run.files = {name: line(name, [5], version="17") for name in THREE}
+        run.files = {name: line(name, [5], version="17+20+2+1.100644.0.0") for name in THREE}
         run.come_again(60, 1)
         if split:
             run.split(0)

@@ -27,7 +27,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.run.request import storage_of
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.reach import Reach
+from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.web import _is_inner
 
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import Damaged, JobError
-from nightjar.inference.identity.description import described, differences
-from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
+from nightjar.inference.identity.identity import ScoringSet, described, differences, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -78,13 +77,6 @@ def test_nothing_of_the_users_is_executed_or_imported(make_job: MakeJob, tmp_pat
     fix(STORAGE, make_job(files={"mine.py": hostile, "prep.py": hostile, "pkg/__init__.py": hostile}))
     assert not proof.exists()
     assert not {"mine", "pkg", "prep"} & (set(sys.modules) - before)
-
-
-def test_without_code_the_identity_is_that_of_ledgers_of_before(make_job: MakeJob, tmp_path: Path) -> None:
-    """It was exact for them, so their results are kept."""
-    write(tmp_path / "code", {"m.pt2": "abc"})
-    job = make_job(uses="torch", preprocess=None, model={"path": "m.pt2", "features": ["x"]}, carry=["id"])
-    assert of(job) == "4cb85af7d3e430f8610afda7eb7183c65c6f7bff4fe7ed8806d6cec8dac91965"
 
 
 def test_a_package_on_the_path_that_is_named_counts_by_content(

@@ -12,9 +12,8 @@ import pytest
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.registries import pinned
-from nightjar.inference.storage.signatures import location, queries, signed
+from nightjar.inference.storage.lake import LakeStorage, pinned
+from nightjar.inference.storage.locations import location, queries, signed
 
 PLACE = "https://lake.example/a.parquet"
 SECRET, AGAIN = "0123456789abcdef", "fedcba9876543210"
@@ -63,7 +62,7 @@ def test_another_process_of_the_run_has_the_queries() -> None:
     location(f"{PLACE}?X-Amz-Signature={SECRET}")
     code = (
         "import pickle, sys; pickle.load(sys.stdin.buffer); "
-        "from nightjar.inference.storage.signatures import queries; print(dict(queries()))"
+        "from nightjar.inference.storage.locations import queries; print(dict(queries()))"
     )
     ended = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(LakeStorage()), capture_output=True)
     assert ended.stdout.decode().strip() == str(dict(queries()))

@@ -33,9 +33,11 @@ from nightjar.inference.storage.protocol import (
     Storage,
     is_local,
     join,
+    local_version,
+    same_version,
+    untouched,
 )
 from nightjar.inference.storage.retrying import RetryingStorage
-from nightjar.inference.storage.versions import local_version, same_version, untouched
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
 
@@ -166,7 +168,6 @@ def test_a_file_written_over_with_its_times_kept_is_another(storage: LakeStorage
     now = storage.stat(uri)
     assert now.size == before.size
     assert not same_version(now.version, before.version)
-    assert same_version(now.version, str(times.st_mtime_ns)), "as a ledger of before has it"
     assert not same_version(now.version, str(times.st_mtime_ns + 1))
     assert same_version(now.version, "+".join(now.version.split("+")[:2])), "as a later one has it"
 

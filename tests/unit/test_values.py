@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.values import row_values, shown
+from nightjar.inference.arrow_types import row_values, shown
 
 MOST = 40
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import RunFailed
-from nightjar.inference.identity.description import described, differences
-from nightjar.inference.identity.identity import fix, identify, package_files, verify_packages
+from nightjar.inference.identity.identity import described, differences, fix, identify, package_files, verify_packages
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.language import vllm

@@ -23,10 +23,10 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.records import Piece
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.waiting import await_input
-from nightjar.inference.storage import signatures
+from nightjar.inference.storage import locations
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.signatures import location
+from nightjar.inference.storage.locations import location
 from support import Lake
 
 BODY = bytes(range(256)) * 12_000
@@ -319,7 +319,7 @@ def test_a_run_goes_on_with_urls_that_were_signed_anew(
     assert lake.run(run_id="whole").scored.progress.reused_rows == 200
     shard, _ = Plan.from_bytes((lake.revision(run_id="whole") / "plan-000001.parquet").read_bytes()).ids()
     request = lake.request(run_id="whole", scores=False)
-    monkeypatch.setattr(signatures, "_queries", {})  # as in a process that has read no list yet
+    monkeypatch.setattr(locations, "_queries", {})  # as in a process that has read no list yet
     assert replay_row(request, shard, 7, None, pdb=False).scored
     for path in lake.out.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference.witness.packages import added, changes, installed_packages, loaded_packages
+from nightjar.inference.identity.packages import added, changes, installed_packages, loaded_packages
 
 
 def install(site: Path, version: str, **notes: str) -> None:

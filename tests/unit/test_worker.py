@@ -55,7 +55,7 @@ from nightjar.inference.storage.faults import (
 )
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
-from nightjar.inference.witness.collection import PER_FOLDER
+from nightjar.inference.witness.seen import PER_FOLDER
 from support import Lake, OneStep, wait_until
 
 SUSPECT = Attempt(2, crumbs=True)

@@ -32,13 +32,10 @@ from nightjar.inference.scoring.worker import ShardWorker
 _PATIENCE_S = 10.0
 """Seconds that a pass waits at its end for other nodes; later output of theirs is kept after the next pass."""
 
-_RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")
-"""Beginnings of the lines that Ray writes to a worker's files for its own log monitor."""
-
 
 def capture(spec: WorkerSpec) -> Capture:
     """Keep what this worker's process prints; nothing if there is no revision, as in `check`."""
-    return Capture(spec.storage, spec.revision, spec.epoch, _RAYS_OWN, secrets=spec.secrets)
+    return Capture(spec.storage, spec.revision, spec.epoch, secrets=spec.secrets)
 
 
 def gather(spec: WorkerSpec) -> None:

@@ -32,8 +32,7 @@ from nightjar.inference.job.options import text
 from nightjar.inference.job.options import whole as number
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage, join
-from nightjar.inference.storage.versions import snapshot_of
+from nightjar.inference.storage.protocol import Entry, Storage, join, snapshot_of
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment

@@ -18,8 +18,7 @@ from nightjar.inference.input.sources.rows import RowsRead, as_rows
 from nightjar.inference.job.options import Option, check
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import UNKNOWN, Piece
-from nightjar.inference.storage.protocol import Entry, Storage, is_local
-from nightjar.inference.storage.versions import untouched
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, untouched
 
 Bound = Callable[[pa.Schema], Condition | None]
 """Makes of `input.where` the part that concerns only columns of a schema; None if no part does."""

@@ -27,8 +27,7 @@ from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.options import Option, text
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage, is_local
-from nightjar.inference.storage.versions import of_table, same_version
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, of_table, same_version
 
 PARTITIONS = 16
 """The number of ranges without `partitions`."""

@@ -34,8 +34,7 @@ from nightjar.inference.input.sources.protocol import Bound, Description, FileSo
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage
-from nightjar.inference.storage.versions import of_table, snapshot_of
+from nightjar.inference.storage.protocol import Entry, Storage, of_table, snapshot_of
 
 _SNAPSHOTS = 4
 """The number of snapshots that a process keeps."""

@@ -1,8 +1,8 @@
 """Notes the files that the user's modules and the job's options name, because reads by C code cannot be seen, and the
-environment variables that the modules name, because Python tells nobody of a read.
+environment variables that the modules name, because Python raises no event for a read.
 
-The look is static: it runs no code and costs nothing while the model scores. It finds literal paths, and files below a
-literal folder whose remaining parts are literals of the same module. It does not find a path with a computed part.
+The search is static: it runs no code and costs nothing while the model scores. It finds literal paths, and files whose
+literal name is that of a file directly in a folder that is named, too. It does not find a path with a computed part.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,20 +30,14 @@ _JOINS = 5000
 _STORES = re.compile(
     r"(s3a?|gs|gcs|az|abfss?|wasbs?|hf|hdfs|mongodb(\+srv)?|redis|postgres(ql)?(\+\w+)?|mysql(\+\w+)?)://"
 )
-
-
 _PLUMBING = {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "LANG", "TERM", "PWD", "HOSTNAME"}
 _READERS = {"environ", "environb", "getenv", "getenvb"}
 
 
 def note_names(notes: Notes, options: Iterable[Mapping[str, Any]]) -> None:
     """Note the existing files and the object stores that the options and the modules of the home folder name."""
-    folders = [
-        path
-        for each in options
-        for text in texts_of(each)
-        if _may_be_path(text) and (path := _noted(notes, text, "model.options"))
-    ]
+    texts = filter(_may_be_path, (text for each in options for text in texts_of(each)))
+    folders = [path for text in texts if (path := _noted(notes, text, "model.options"))]
     for module in sorted(Path(notes.places.home).rglob("*.py"))[:_MODULES]:
         _note_module(notes, module, folders)
 
@@ -62,19 +57,12 @@ def _note_module(notes: Notes, module: Path, folders: list[str]) -> None:
         for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and _may_be_path(node.value)
     }
-    todo = [*folders, *filter(None, (_noted(notes, text, by) for text, by in literals.items()))]
-    left = _JOINS
-    for folder in todo:  # it grows by the folders that are found
-        for text, by in literals.items():
-            left -= 1
-            if left < 0:
-                return
-            path = os.path.normpath(f"{folder}/{text}")
-            if len(path) > len(folder) and path.startswith(folder):
-                if os.path.isdir(path):  # noqa: PTH112 (a Path for each would cost more)
-                    todo += [path] if path not in todo else []
-                elif not notes.is_live(path):  # a relative literal names the file of the copy
-                    notes.path("named", path, by)
+    named = {path for text, by in literals.items() if (path := _noted(notes, text, by))}
+    for folder, (text, by) in islice(product([*folders, *named], literals.items()), _JOINS):
+        path = os.path.normpath(f"{folder}/{text}")
+        # A relative literal names the file of the copy.
+        if path.startswith(f"{folder}/") and not notes.is_live(path) and os.path.isfile(path):  # noqa: PTH113 (text)
+            notes.path("named", path, by)
 
 
 def _variables(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
@@ -100,7 +88,7 @@ def _variables(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
 
 
 def _noted(notes: Notes, text: str, by: str) -> str:
-    """Note what one text names. Returns the folder that it names, if files below it may be named in parts; else ''."""
+    """Note what one text names. Returns the folder that it names, if files in it may be named in parts; else ''."""
     if not ("/" in text or "." in text):
         return ""
     if _STORES.match(text):
@@ -109,7 +97,7 @@ def _noted(notes: Notes, text: str, by: str) -> str:
         notes.add("named", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", by)
         return ""
     path = os.path.normpath(os.path.join(notes.places.home, os.path.expanduser(text)))  # noqa: PTH111, PTH118 (text)
-    notes.path("named", path, by, folders=True)
+    notes.path("named", path, by)
     return path if path not in WIDE and os.path.isdir(path) else ""  # noqa: PTH112
 
 
