@@ -6,19 +6,16 @@ unless it is very large: then it decodes what stands before the part each time.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_list, row_bytes
+from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
@@ -26,67 +23,6 @@ from nightjar.inference.input.sources.protocol import Description, FileSource
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
-
-# Their numbers mean other days than in the proleptic Gregorian calendar of Arrow: 1001-01-01 would be read as
-# 1001-01-07. So a file with such a mark is refused where a column that is read holds old values. Times are old before
-# 1900 already: Spark computed their time zones in another way, too.
-_SPARK = b"org.apache.spark."
-
-
-def legacy(metadata: pq.FileMetaData) -> tuple[bool, bool]:
-    """Whether plain dates and times, and whether INT96 times, may be in the old calendar.
-
-    As Spark decides it, in `DataSourceUtils.datetimeRebaseSpec` and `int96RebaseSpec`.
-    """
-    marks = metadata.metadata or {}
-    # A file of Spark before 2.4.6 has no version.
-    by_spark = any(name.startswith(_SPARK) for name in marks)
-    version = marks.get(_SPARK + b"version", b"")
-    hive = marks.get(b"writer.date.proleptic") == b"false"
-    return (
-        hive or _SPARK + b"legacyDateTime" in marks or (by_spark and version < b"3.0.0"),
-        hive or _SPARK + b"legacyINT96" in marks or (by_spark and version < b"3.1.0"),
-    )
-
-
-def checked(uri: str, file: pq.ParquetFile, table: pa.Table) -> pa.Table:
-    """The table that was read of a file.
-
-    Raises:
-        InputCorrupt: A column holds a date before 1582-10-15, or a time before 1900, in the old calendar.
-    """
-    plain, int96 = legacy(file.metadata)
-    if not (plain or int96):
-        return table
-    columns = (file.schema.column(index) for index in range(len(file.schema)))
-    stored = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
-    for name in table.column_names:
-        chunks = table[name].chunks if (int96 if name in stored else plain) else ()
-        for moments in (each for chunk in chunks for each in _moments(chunk)):
-            old = dt.date(1582, 10, 15) if is_.is_date(moments.type) else dt.datetime(1900, 1, 1)
-            if pc.less(pc.min(moments), pa.scalar(old, moments.type)).as_py():
-                raise InputCorrupt(
-                    f"{uri}: column {name!r} holds values before {old:%Y-%m-%d} in the calendar of Spark before 3.0, "
-                    "in which they are other days: write the file again with Spark 3 or newer and "
-                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (int96RebaseModeInWrite for INT96), or "
-                    "leave the column out of the job"
-                )
-    return table
-
-
-def _moments(array: pa.Array) -> Iterator[pa.Array]:
-    """The dates and times in an array, those inside lists and structs, too."""
-    kind = array.type
-    if is_.is_date(kind) or is_.is_timestamp(kind):
-        yield array
-    elif is_.is_dictionary(kind):
-        yield from _moments(array.dictionary)
-    elif is_list(kind):
-        yield from _moments(array.flatten())
-    elif is_.is_map(kind) or is_.is_struct(kind):
-        for inner in (array.keys, array.items) if is_.is_map(kind) else array.flatten():
-            yield from _moments(inner)
-
 
 _KEPT_BYTES = 512 * 1024 * 1024
 """The largest decoded size of a row group that a process keeps in memory for its next part."""
@@ -129,7 +65,7 @@ class Parquet(FileSource):
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
-            return checked(piece.uri, file, self._read(file, piece, schema.names))
+            return self._read(file, piece, schema.names)
 
     def _read(self, file: pq.ParquetFile, piece: Piece, columns: list[str]) -> pa.Table:
         low, high = piece.row_groups
@@ -147,9 +83,7 @@ class Parquet(FileSource):
             whole = ds.ParquetFileFormat().make_fragment(source)
             # The condition may also be on columns of the path, which the file has not.
             wanted = condition.expression(whole.physical_schema.names)
-            # The statistics of dates in an old calendar are in it, too.
-            dated = any(is_.is_temporal(kind) for kind in condition.columns.types)
-            if wanted is None or (dated and any(legacy(whole.metadata))):
+            if wanted is None:
                 yield piece
                 return
             groups = {group.id: group.num_rows for group in whole.row_groups}
@@ -157,10 +91,8 @@ class Parquet(FileSource):
                 found = {group.id for group in whole.subset(wanted, schema=whole.physical_schema).row_groups}
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
                 found = set(groups)  # this file has other types; reading it will say so
-        end, first = (
-            piece.first_row + piece.rows,
-            sum(rows for group, rows in groups.items() if group < piece.row_groups[0]),
-        )
+        end = piece.first_row + piece.rows
+        first = sum(rows for group, rows in groups.items() if group < piece.row_groups[0])
         for group in range(*piece.row_groups):
             low, high = max(first, piece.first_row), min(first + groups[group], end)
             first += groups[group]
@@ -189,8 +121,7 @@ class Parquet(FileSource):
             before = _rows_of(file, 0, low)
             first = max(begin, before, end - rows) if last else begin
             count = min(rows, end - first)
-            table = _read_rows(file, list(range(low, high)), schema.names, first - before, count)
-            return checked(piece.uri, file, table), first - begin
+            return _read_rows(file, list(range(low, high)), schema.names, first - before, count), first - begin
 
 
 SOURCE = Parquet()
