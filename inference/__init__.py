@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         StorageError,
         TablesBehind,
     )
-    from nightjar.inference.input.sources.protocol import Description, FileSource, Source
+    from nightjar.inference.input.sources.protocol import Description, Source
     from nightjar.inference.input.sources.rows import RowsRead
     from nightjar.inference.job.file import load_job
     from nightjar.inference.job.model import Job
@@ -41,7 +41,6 @@ __all__ = [
     "ClusterError",
     "Description",
     "Engine",
-    "FileSource",
     "GateFailed",
     "Held",
     "Interrupted",
@@ -80,7 +79,6 @@ _MODULES = {
     "Adapter": "nightjar.inference.predictors.adapter",
     "Description": "nightjar.inference.input.sources.protocol",
     "Engine": "nightjar.inference.engine.protocol",
-    "FileSource": "nightjar.inference.input.sources.protocol",
     "Job": "nightjar.inference.job.model",
     "Judgement": "nightjar.inference.validation.judging",
     "NightEvidence": "nightjar.inference.validation.judging",

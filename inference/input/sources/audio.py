@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.job.options import flag, whole
 from nightjar.inference.records import Piece
@@ -39,7 +39,7 @@ _LOSSY = 25
 
 
 @dataclass(frozen=True)
-class Audio(FileSource):
+class Audio(Source):
     """The source of audio. sample_rate: to which all sound is resampled. mono: whether channels are averaged."""
 
     sample_rate: int | None = None

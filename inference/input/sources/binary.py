@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
 _SCHEMA = pa.schema([("bytes", pa.binary()), ("path", pa.string())])
 
 
-class Binary(FileSource):
+class Binary(Source):
     """The source of files of any kind. No name tells it, so the job has to."""
 
     name = "binary"
@@ -24,7 +24,6 @@ class Binary(FileSource):
         return Description(_SCHEMA, (1,), (max(1, entry.size),))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`."""
         return _SCHEMA
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:

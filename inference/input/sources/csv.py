@@ -66,7 +66,6 @@ class Csv(lines.TextSource):
     )
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         delimiter = options.get("delimiter")
         if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
             raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")

@@ -62,12 +62,11 @@ class Delta(TableSource):
     )
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """As `Source.with_options`. YAML reads a time without quotes as a time."""
+        """YAML reads a time without quotes as a time."""
         written = {name: each.isoformat() if isinstance(each, dt.date) else each for name, each in options.items()}
         return super().with_options(written)
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         if len(options) > 1:
             raise JobError("input.options: version and timestamp both choose a snapshot; leave one of them out")
         if "timestamp" in options:
@@ -75,17 +74,15 @@ class Delta(TableSource):
         return super().chosen(options)
 
     def at(self, uri: str) -> Self:
-        """As `Source.at`."""
         return replace(self, uri=uri.rstrip("/"))
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
-        """As `TableSource.opened`."""
         with self._as_ours():
             table = self._table(storage, int(number) if number else None)
             return None if table is None else self._snapshot(table)
 
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
-        """As `TableSource.stored`. Delta Lake finds columns by their names."""
+        """Delta Lake finds columns by their names."""
         return {name: name for name in own.names}
 
     def _table(self, storage: Storage, number: int | None) -> DeltaTable | None:

@@ -122,13 +122,11 @@ class Iceberg(TableSource):
     )
 
     def at(self, uri: str) -> Self:
-        """As `Source.at`."""
         if not self.table:
             raise JobError("input.options.table: write the table's name in the catalog, as shop.sales")
         return replace(self, uri=uri.rstrip("/"))
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
-        """As `TableSource.opened`."""
         with self._as_ours():
             table = self._table(storage, number)
             wanted = self.snapshot
@@ -139,7 +137,7 @@ class Iceberg(TableSource):
             return None if table is None or found is None else self._snapshot(storage, table, found.snapshot_id)
 
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
-        """As `TableSource.stored`. A column keeps its number when it is renamed. Files that were added to a table
+        """A column keeps its number when it is renamed. Files that were added to a table
         without being written for it have no numbers; of these the table says which names its columns have there.
         """
         assert isinstance(snapshot, IcebergSnapshot)
@@ -149,7 +147,6 @@ class Iceberg(TableSource):
     def as_named(
         self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
     ) -> pa.ChunkedArray:
-        """As `TableSource.as_named`."""
         column = _column(snapshot, name)
         whole = renamed(kind, column, whole=True)
         if whole == kind:
@@ -158,7 +155,6 @@ class Iceberg(TableSource):
         return same.cast(renamed(kind, column, whole=False))
 
     def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
-        """As `TableSource.before`."""
         default = _column(snapshot, name).default
         return super().before(snapshot, name, kind) if default is None else _scalar(default, kind)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.job.options import Option, choice, flag, whole
 from nightjar.inference.records import Piece
@@ -43,7 +43,7 @@ _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
 
 @dataclass(frozen=True)
-class Image(FileSource):
+class Image(Source):
     """The source of images, which beside other formats are more often pictures of the data than data.
 
     size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
@@ -81,7 +81,6 @@ class Image(FileSource):
     stands_back = True
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         given: dict[str, Any] = dict(options)
         if size := given.pop("size", None):
             given["size"] = (size[0], size[1])

@@ -37,19 +37,17 @@ class JsonLines(lines.TextSource):
             return inferred(uri, b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES)))
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """As `TextSource.units`."""
         return lines.counted_units(file, size, records_in)
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """As `TextSource.tables`."""
         schema = normalisation.admitting(schema, set())
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `TextSource.read`. A column is missing if no record has it, of a large file none in its beginning."""
+        """A column is missing if no record has it, of a large file none in its beginning."""
         schema = normalisation.admitting(schema, set())
         lost, absent = Unreadable(piece, most), set(schema.names)
 

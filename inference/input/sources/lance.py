@@ -84,17 +84,14 @@ class Lance(SnapshotSource[Fragment]):
     )
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         if len(options) > 1:
             raise JobError("input.options: version and tag both choose a version; leave one of them out")
         return super().chosen(options)
 
     def at(self, uri: str) -> Self:
-        """As `Source.at`."""
         return replace(self, uri=uri.rstrip("/"))
 
     def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
-        """As `SnapshotSource.opened`."""
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
             return None
         if number is None:
@@ -117,7 +114,7 @@ class Lance(SnapshotSource[Fragment]):
         return Description(snapshot.schema, (fragment.rows,), (size,))
 
     def check_unchanged(self, storage: Storage, piece: Piece) -> None:
-        """As `Source.check_unchanged`. Of the fragment's other files it is checked that they exist."""
+        """Of the fragment's other files it is checked that they exist."""
         super().check_unchanged(storage, piece)
         _, fragment = self.listed(storage, piece.uri, piece.version)
         self._check_there(storage, piece, fragment.others)

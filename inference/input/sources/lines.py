@@ -12,7 +12,7 @@ from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable
 from nightjar.inference.job.options import choice
 from nightjar.inference.records import UNKNOWN, Piece
@@ -50,7 +50,7 @@ ENCODING = choice(
 )
 
 
-class TextSource(FileSource, ABC):
+class TextSource(Source, ABC):
     """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
 
     unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
@@ -106,7 +106,7 @@ class TextSource(FileSource, ABC):
         return without_unseen(self.beginning(storage, entry.uri)[0], self.unseen)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `Source.read`. A file of which no row can be read is at fault itself."""
+        """A file of which no row can be read is at fault itself."""
         lost = Unreadable(piece, most)
         tables = list(lost.following(self.tables(storage, piece, schema, BLOCK_BYTES, lost)))
         return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not self.in_units(piece))

@@ -19,7 +19,7 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
@@ -31,7 +31,7 @@ _BATCHES = 64
 """The number of batches in which the rows before a part are decoded, whatever few rows are wanted behind them."""
 
 
-class Parquet(FileSource):
+class Parquet(Source):
     """As `protocol.Source`."""
 
     name = "Parquet"
@@ -58,7 +58,7 @@ class Parquet(FileSource):
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`. Only the footer is read."""
+        """Only the footer is read."""
         with _opened(storage, entry.uri) as file:
             return normalisation.normalised(file.schema_arrow)
 

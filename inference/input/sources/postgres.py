@@ -36,12 +36,11 @@ class Postgres:
     typed = True
 
     def quoted(self, table: str) -> str:
-        """As `Database.quoted`. Of `shop.flights` each part is a name."""
+        """Of `shop.flights` each part is a name."""
         return ".".join(map(_name, table.split(".")))
 
     @contextmanager
     def session(self) -> Iterator[PostgresSession]:
-        """As `Database.session`."""
         try:
             import adbc_driver_postgresql.dbapi as adbc
         except ImportError as error:
@@ -70,7 +69,6 @@ class PostgresSession:
     opened: Connection
 
     def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
-        """As `Session.key_counts`."""
         if key not in (names := self._columns(source).names):
             raise JobError(f"input.options.key: there is no column {key!r}; known: {', '.join(names)}")
         name = _name(key)
@@ -79,7 +77,7 @@ class PostgresSession:
         return rows, keys, different
 
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        """As `Session.bounds`. A key that is no whole number is a text here; Postgres takes it for what it is."""
+        """A key that is no whole number is a text here; Postgres takes it for what it is."""
         whole = pa.types.is_integer(self._columns(source).field(key).type)
         name = _name(key)
         numbered = f"SELECT {name} AS k, row_number() OVER (ORDER BY {name}) - 1 AS n FROM {source}"
@@ -101,7 +99,6 @@ class PostgresSession:
         return count, content
 
     def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        """As `Session.described`."""
         return self.names(source), None
 
     def names(self, source: str) -> pa.Schema:
@@ -113,7 +110,6 @@ class PostgresSession:
         return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), numbers[each.name]) for each in own]))
 
     def read(self, uri: str, source: str, key: str, rows: Range, schema: pa.Schema, part: range) -> RowsRead:
-        """As `Session.read`."""
         own = self._columns(source)
         columns = ", ".join(_selected(own.field(name)) for name in schema.names)
         ordered = f"WHERE {_within(key, rows)} ORDER BY {_name(key)} LIMIT {len(part)} OFFSET {part.start}"

@@ -23,7 +23,7 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
 from nightjar.inference.input.sources.bindings import rebound
 from nightjar.inference.input.sources.databases import Database, Key, Range, Session
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.options import Option, text
 from nightjar.inference.records import Piece
@@ -37,7 +37,7 @@ _SOME = (r"[\s\S]*\S[\s\S]*", "a text that is not empty")
 
 
 @dataclass(frozen=True)
-class Sql(FileSource):
+class Sql(Source):
     """The source of databases. uri: of the database, see `Source.at`. The others are the options."""
 
     uri: str = ""
@@ -65,7 +65,6 @@ class Sql(FileSource):
 
     @property
     def typed(self) -> bool:  # type: ignore[override]
-        """As `Source.typed`."""
         return self._database.typed
 
     def at(self, uri: str) -> Self:
@@ -123,7 +122,6 @@ class Sql(FileSource):
         return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,), unseen)
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`."""
         with self._database.session() as session:
             return session.names(self._source)
 

@@ -44,12 +44,12 @@ class Sqlite:
     typed = False
 
     def quoted(self, table: str) -> str:
-        """As `Database.quoted`. Of `main.flights` each part is a name."""
+        """Of `main.flights` each part is a name."""
         return ".".join(map(_name, table.split(".")))
 
     @contextmanager
     def session(self) -> Iterator[SqliteSession]:
-        """As `Database.session`. The file must be there: opened to be read alone, it is not made."""
+        """The file must be there: opened to be read alone, it is not made."""
         try:
             with closing(sqlite3.connect(f"file:{quote(self.path)}?mode=ro", uri=True, isolation_level=None)) as opened:
                 opened.text_factory = _text
@@ -92,7 +92,6 @@ class SqliteSession:
     opened: sqlite3.Connection
 
     def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
-        """As `Session.key_counts`."""
         name = self._column(source, key)
         kinds = [
             kind for (kind,) in self._ask(f"SELECT DISTINCT typeof({name}) FROM {source} WHERE {name} IS NOT NULL")
@@ -106,7 +105,6 @@ class SqliteSession:
         return rows, keys, different
 
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        """As `Session.bounds`."""
         name = _name(key)
         numbered = f"SELECT {name} AS k, row_number() OVER (ORDER BY {name}) - 1 AS n FROM {source}"
         found = [bound for (bound,) in self._ask(f"SELECT k FROM ({numbered}) WHERE n % {every} = 0 ORDER BY k")]
@@ -122,7 +120,7 @@ class SqliteSession:
         return count, "-"
 
     def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        """As `Session.described`. All values are counted by their types, and most of them decide."""
+        """All values are counted by their types, and most of them decide."""
         names, fields = self.names(source).names, list[pa.Field]()
         for low in range(0, len(names), _COUNTED):
             some = names[low : low + _COUNTED]
@@ -134,12 +132,11 @@ class SqliteSession:
         return pa.schema(fields), pa.string()
 
     def names(self, source: str) -> pa.Schema:
-        """As `Session.names`. Any column can be read as any type, as far as its values go."""
+        """Any column can be read as any type, as far as its values go."""
         found = self.opened.execute(f"SELECT * FROM {source} LIMIT 0").description
         return pa.schema([pa.field(name, pa.string()) for name, *_ in found])
 
     def read(self, uri: str, source: str, key: str, rows: Range, schema: pa.Schema, part: range) -> RowsRead:
-        """As `Session.read`."""
         names = ", ".join(map(_name, schema.names)) or "NULL"
         ordered = f"WHERE {_within(key, rows)} ORDER BY {_name(key)} LIMIT {len(part)} OFFSET {part.start}"
         lines = self._ask(f"SELECT {names} FROM {source} {ordered}", _bounds(rows))

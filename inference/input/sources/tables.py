@@ -30,7 +30,7 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, Schem
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
-from nightjar.inference.input.sources.protocol import Bound, Description, FileSource
+from nightjar.inference.input.sources.protocol import Bound, Description, Source
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
@@ -68,7 +68,7 @@ class Snapshot(Generic[File]):
     files: Mapping[str, File]
 
 
-class SnapshotSource(FileSource, Generic[File]):
+class SnapshotSource(Source, Generic[File]):
     """Base of the table formats. uri: of the table, see `Source.at`. cleaning: what removes old files, for messages."""
 
     suffixes: tuple[str, ...] = ()
@@ -160,7 +160,6 @@ class TableFile:
         return "-" if self.kept is None else sha256(np.packbits(self.kept).tobytes()).hexdigest()[:20]
 
     def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        """As `SnapshotFile.excluded`."""
         if self.values and condition.excludes(dict(self.values)):
             return True
         wanted = condition.expression(schema.names)

@@ -22,7 +22,7 @@ from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.linefaults import not_utf8
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable
 from nightjar.inference.job.options import flag
 from nightjar.inference.records import UNKNOWN, Piece
@@ -54,7 +54,7 @@ _Content = bytes | InputCorrupt
 
 
 @dataclass(frozen=True)
-class Tar(FileSource):
+class Tar(Source):
     """As `protocol.Source`. decode: whether text and numbers are read as such."""
 
     decode: bool = True
@@ -81,7 +81,7 @@ class Tar(FileSource):
         return self._schema([*names])
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `Source.read`. A column is missing if no sample has it."""
+        """A column is missing if no sample has it."""
         lost = Unreadable(piece, most)
         found = list(lost.following(self._tables(storage, piece, schema, lost)))
         return lost.read(pa.concat_tables(found) if found else schema.empty_table(), whole=True)

@@ -46,13 +46,11 @@ class Text(lines.TextSource):
         return _SCHEMA, found.table.num_rows
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """As `TextSource.units`."""
         return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """As `TextSource.tables`."""
         check_columns(piece.uri, _SCHEMA, schema)
         for where, line, block in self.of_piece(storage, piece, size):
             is_first = line == 1 and where == piece.uri
