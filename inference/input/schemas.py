@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.inside import filled, holds_empty
+from nightjar.inference.input.sources.normalisation import filled, holds_empty
 
 _KINDS = 100
 """The most different schemas that are counted, to bound the memory; a lake has few."""

@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
-from nightjar.inference.input.sources.bindings import bound
-from nightjar.inference.input.sources.digits import is_rounded
-from nightjar.inference.input.sources.fitting import cast_exactly, is_declared, told
+from nightjar.inference.input.sources.fitting import cast_exactly, is_declared, is_rounded, told
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.protocol import bound, lacking
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.records import RowFailure

@@ -22,9 +22,8 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.input.sources.bindings import bound, path
 from nightjar.inference.input.sources.normalisation import normalised, values
-from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.protocol import bound, lacking, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
 from nightjar.inference.storage.protocol import Storage

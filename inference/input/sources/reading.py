@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.garbage import users_code_begins
-from nightjar.inference.input.sources.declared import asked, with_declared
-from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.fitting import asked, check_columns, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
 from nightjar.inference.job.finding import find, folder_of

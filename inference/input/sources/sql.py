@@ -21,10 +21,9 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
-from nightjar.inference.input.sources.bindings import rebound
 from nightjar.inference.input.sources.databases import Key, Session, quoted, session_of
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, Source
+from nightjar.inference.input.sources.protocol import Description, Source, rebound
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.options import Option, text
 from nightjar.inference.records import Piece

@@ -20,7 +20,7 @@ import pyarrow as pa
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.linefaults import not_utf8
+from nightjar.inference.input.sources.lines import not_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable
