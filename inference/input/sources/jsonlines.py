@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +18,7 @@ import pyarrow.json as pj
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
+from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
 from nightjar.inference.input.sources.fitting import has_large, is_declared, is_rounded, told
 from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
@@ -59,9 +60,6 @@ def unknown_key(value: object, kind: pa.DataType, name: str) -> str:
     return ""
 
 
-_KINDS = 20
-"""The most types of one column that are compared with each other; no real column has so many."""
-
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
 
@@ -96,8 +94,11 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
             first = _unreadable(f"{uri}: line {numbers[low]}", records[low], part)
     if first is not None and not found:
         raise first
-    names = dict.fromkeys(name for _, schema in found for name in schema.names)
-    kinds = {name: _usual_type(name, found) for name in names}
+    counts = defaultdict[str, Counter[pa.DataType]](Counter)
+    for count, schema in found:
+        for column in schema:
+            counts[column.name][column.type] += count
+    kinds = {name: usual_type(counted, share=None) for name, counted in counts.items()}
     if large:
         objects = [each for each in map(_object, records) if each]
         kinds |= {name: _exact(kinds[name], [each.get(name) for each in objects]) for name in large}
@@ -250,27 +251,6 @@ def _loses(value: object, kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return isinstance(value, dict) and any(_loses(value.get(each.name), each.type) for each in kind)
     return False
-
-
-def _usual_type(name: str, found: list[tuple[int, pa.Schema]]) -> pa.DataType:
-    """The type as which most records can be read. Given: the number of records and the columns of each part."""
-    counts = Counter[pa.DataType]()
-    for records, schema in found:
-        if name in schema.names:
-            counts[schema.field(name).type] += records
-    kinds = counts.most_common(_KINDS)
-    usual = max((kind for kind, _ in kinds), key=lambda kind: sum(n for each, n in kinds if _united(kind, each)))
-    for kind, _ in kinds:
-        usual = _united(usual, kind) or usual
-    return usual
-
-
-def _united(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both; None if there is none."""
-    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
-        both = [pa.schema([("", kind)]) for kind in (one, other)]
-        return pa.unify_schemas(both, promote_options="permissive").field(0).type
-    return None
 
 
 def _unreadable(at: str, record: bytes, error: pa.ArrowInvalid | UnicodeDecodeError) -> InputCorrupt:
