@@ -114,7 +114,8 @@ class _Told:
     """Decides by name which files are input. first: the first one. all: take files that stand back, too."""
 
     def __init__(self, job: Job) -> None:
-        self._job, self._exact = job, listing.Places(job.input.uris).exact
+        self._job = job
+        self._exact = {place for uri in job.input.uris for place in (uri, listing.input_folder(uri))}
         self.first: Entry | None = None
         self.all = self.stood_back = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import islice, takewhile
 
@@ -140,31 +140,6 @@ def takes_in(uri: str, file: str) -> bool:
 def input_folder(uri: str) -> str:
     """The folder (or file) that an input uri names, without its pattern."""
     return _split_glob(uri)[0]
-
-
-class Places:
-    """Many input uris at once. exact: the files, folders and patterns themselves, with and without their brackets."""
-
-    def __init__(self, uris: Iterable[str]) -> None:
-        self.exact: set[str] = set()
-        self._folders: set[str] = set()
-        self._patterns: list[str] = []
-        for uri in uris:
-            base, pattern = _split_glob(uri)
-            self.exact |= {uri, base}
-            if pattern is _ANY:
-                self._folders.add(base.rstrip("/"))
-            else:
-                self._patterns.append(uri)
-
-    def takes(self, file: str) -> bool:
-        """Whether one of them would match a file at this location."""
-        above = (file[:at] for at, letter in enumerate(file) if letter == "/")
-        return (
-            file in self.exact
-            or any(each in self._folders for each in above)
-            or any(takes_in(uri, file) for uri in self._patterns)
-        )
 
 
 def _stat(storage: Storage, uri: str) -> Entry | None:

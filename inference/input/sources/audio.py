@@ -15,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nightjar.inference.errors import InputCorrupt, JobError
-from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.sources.binary import OneRowSource
+from nightjar.inference.input.sources.protocol import Description, lacking
 from nightjar.inference.job.options import flag, whole
-from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
@@ -39,7 +37,7 @@ _LOSSY = 25
 
 
 @dataclass(frozen=True)
-class Audio(Source):
+class Audio(OneRowSource):
     """The source of audio. sample_rate: to which all sound is resampled. mono: whether channels are averaged."""
 
     sample_rate: int | None = None
@@ -48,7 +46,6 @@ class Audio(Source):
     name = "audio"
     suffixes = (".wav", ".flac", ".ogg", ".mp3")
     stands_back = True
-    columns_apart = True
     extra = "audio"
     options = (
         whole("sample_rate", "all sound is resampled to so many samples a second", "the file's", least=1),
@@ -65,34 +62,17 @@ class Audio(Source):
         if self.sample_rate is not None:
             _soxr()
         end = entry.uri.lower()[entry.uri.rfind(".") :]
-        return Description(self._schema(), (1,), (max(1, entry.size * _EXPANDED.get(end, _LOSSY)),))
+        return Description(self.schema(), (1,), (max(1, entry.size * _EXPANDED.get(end, _LOSSY)),))
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`; they depend on the options alone."""
-        return self._schema()
+    def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
+        samples, rate = self._samples(uri, data)
+        return {"samples": self._array(samples), "sampling_rate": pa.array([rate], pa.int32())}
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """The file's row. It is decoded only if more than its path is asked for."""
-        check_columns(piece.uri, self._schema(), schema)
-        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
-        lost = Unreadable(piece, most)
-        if {"samples", "sampling_rate"} & set(schema.names):
-            with storage.open(piece.uri) as file:
-                data = bytes(file.read())
-            try:
-                samples, rate = self._decoded(piece.uri, data)
-            except InputCorrupt as error:
-                lost.fail(0, error)
-                return lost.read(nulls(schema, 1))
-            columns["samples"] = self._array(samples)
-            columns["sampling_rate"] = pa.array([rate], pa.int32())
-        return lost.read(pa.table({name: columns[name] for name in schema.names}))
-
-    def _schema(self) -> pa.Schema:
+    def schema(self) -> pa.Schema:
         kind = pa.list_(pa.float32()) if self.mono else VariableShapedTensor(pa.float32())
         return pa.schema([("samples", kind), ("sampling_rate", pa.int32()), ("path", pa.string())])
 
-    def _decoded(self, uri: str, data: bytes) -> tuple[npt.NDArray[np.float32], int]:
+    def _samples(self, uri: str, data: bytes) -> tuple[npt.NDArray[np.float32], int]:
         """Samples of shape (frames,) or (frames, channels), and how many there are in a second.
 
         Raises:
@@ -156,18 +136,14 @@ def _wrong(data: bytes) -> str:
 def _soundfile() -> Any:
     try:
         import soundfile
-    except (ModuleNotFoundError, OSError):
-        raise _lacking("soundfile") from None
+    except (ImportError, OSError) as error:
+        raise lacking("input.format", "the audio format", "audio", error) from error
     return soundfile
 
 
 def _soxr() -> Any:
     try:
         import soxr
-    except ModuleNotFoundError:
-        raise _lacking("soxr") from None
+    except ImportError as error:
+        raise lacking("input.format", "the audio format", "audio", error) from error
     return soxr
-
-
-def _lacking(package: str) -> JobError:
-    return JobError(f"input.format: the audio format needs {package}; install it: pip install 'nightjar-batch[audio]'")

@@ -217,12 +217,9 @@ def _broken(records: Sequence[bytes], header: Header) -> dict[int, LineError]:
     whole = [row for row in range(len(records)) if row not in found]
     text = b"".join(records[row] for row in whole)
 
-    def note(row: pv.InvalidRow) -> str:
-        found[whole[row.number - 1]] = pa.ArrowInvalid(f"{row.actual_columns} fields")
-        return "skip"
-
-    if b"\r" not in text.replace(b"\r\n", b"") and text:  # else Arrow counts other records
-        _skipping(text, header, note)
+    if b"\r" not in text.replace(b"\r\n", b""):  # else Arrow counts other records
+        for row, fields in _field_counts(text, header).items():
+            found[whole[row]] = pa.ArrowInvalid(f"{fields} fields")
     return found
 
 
@@ -243,8 +240,7 @@ def _fault(
         return not_utf8(at, error, encodings=True)
     if wrong := Records(record, header.delimiter).wrong[1]:
         return InputCorrupt(f"{at} {wrong}")
-    fields = _fields(record, header)
-    if fields != len(header.names):
+    if fields := _field_counts(record, header).get(0, 0):
         said = clip(record.decode().rstrip("\r\n"))
         how = f"; quote a text that holds {header.delimiter.decode()!r}, or use `format: text`, where a line is a row"
         return InputCorrupt(
@@ -269,25 +265,20 @@ def _fault(
     )
 
 
-def _fields(record: bytes, header: Header) -> int:
-    """The number of a record's fields."""
-    found = [len(header.names)]
+def _field_counts(text: bytes, header: Header) -> dict[int, int]:
+    """The number of fields of each record that has not as many as the header, by the record's index."""
+    found, first = dict[int, int](), header.names[:1]
 
     def note(row: pv.InvalidRow) -> str:
-        found.append(row.actual_columns)
+        found[row.number - 1] = row.actual_columns
         return "skip"
 
-    _skipping(record, header, note)
-    return found[-1]
-
-
-def _skipping(text: bytes, header: Header, note: Callable[[pv.InvalidRow], str]) -> None:
-    """Parse records, and note those that have another number of fields than the header."""
-    first = header.names[:1]
-    pv.read_csv(
-        pa.BufferReader(text),
-        # In one thread, because only then the records are numbered.
-        pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
-        pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
-        pv.ConvertOptions(check_utf8=False, include_columns=first, column_types=dict.fromkeys(first, pa.string())),
-    )
+    if text:
+        pv.read_csv(
+            pa.BufferReader(text),
+            # In one thread, because only then the records are numbered.
+            pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
+            pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
+            pv.ConvertOptions(check_utf8=False, include_columns=first, column_types=dict.fromkeys(first, pa.string())),
+        )
+    return found

@@ -100,7 +100,6 @@ class Delta(TableSource):
         except TableNotFoundError:
             return None
         newest = table.version()
-        made = {} if self.timestamp is None else {line["version"]: line["timestamp"] for line in table.history()}
         wanted = self.version if number is None else number
         if wanted is None and self.timestamp is None:
             return table
@@ -111,25 +110,7 @@ class Delta(TableSource):
                 f"input.options: the Delta table {self.uri} has no version {wanted or self.timestamp} (any more); its "
                 f"newest is {newest}"
             ) from error
-        if wanted is None and self.timestamp is not None:
-            self._check_not_before(made, table.version())
         return table
-
-    def _check_not_before(self, made_ms: Mapping[int, int], chosen: int) -> None:
-        """Check when the oldest version was made, if it is the chosen one: delta-rs chooses it for earlier times, too.
-
-        made_ms: when each version was made, by what is written in the log. delta-rs goes by the times of the log's
-        files, which may differ a little, so that of a later version it knows better.
-        """
-        if chosen > min(made_ms, default=chosen):
-            return
-        made = dt.datetime.fromtimestamp(made_ms.get(chosen, 0) / 1000, dt.UTC)
-        assert self.timestamp is not None
-        if made > self.timestamp:
-            raise JobError(
-                f"input.options.timestamp: the oldest version of the Delta table {self.uri} is of "
-                f"{made.isoformat(timespec='seconds')}"
-            )
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)

@@ -16,11 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
-from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
+from nightjar.inference.input.sources.binary import OneRowSource
+from nightjar.inference.input.sources.protocol import Description, lacking
 from nightjar.inference.job.options import Option, choice, flag, whole
-from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
@@ -43,7 +41,7 @@ _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
 
 @dataclass(frozen=True)
-class Image(Source):
+class Image(OneRowSource):
     """The source of images, which beside other formats are more often pictures of the data than data.
 
     size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
@@ -58,7 +56,6 @@ class Image(Source):
 
     name = "image"
     suffixes = (".jpg", ".jpeg", ".png", ".webp")
-    columns_apart = True
     extra = "images"
     options = (
         Option(
@@ -104,37 +101,23 @@ class Image(Source):
             found = _dimensions(head) or (_dimensions(head + bytes(file.read())) if _kind_of(head) else None)
         height, width = self.size or found or (0, 0)
         pixels = height * width if self.size or height * width <= self.max_pixels else 0
-        return Description(self._schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
+        return Description(self.schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`; they depend on the options alone."""
-        return self._schema()
+    def named(self, uri: str) -> dict[str, pa.Array]:
+        label = {"label": pa.array([uri.split("/")[-2]], pa.string())} if self.label else {}
+        return super().named(uri) | label
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """The file's row. It is decoded only if the image is asked for."""
-        check_columns(piece.uri, self._schema(), schema)
-        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
-        if self.label:
-            columns["label"] = pa.array([piece.uri.split("/")[-2]], pa.string())
-        lost = Unreadable(piece, most)
-        if "image" in schema.names:
-            with storage.open(piece.uri) as file:
-                data = bytes(file.read())
-            try:
-                columns["image"] = self._tensor(self._decoded(piece.uri, data))
-            except InputCorrupt as error:
-                lost.fail(0, error)
-                return lost.read(nulls(schema, 1))
-        return lost.read(pa.table({name: columns[name] for name in schema.names}))
+    def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
+        return {"image": self._tensor(self._pixels(uri, data))}
 
-    def _schema(self) -> pa.Schema:
+    def schema(self) -> pa.Schema:
         kind = VariableShapedTensor(pa.uint8())
         if self.size is not None:
             kind = pa.fixed_shape_tensor(pa.uint8(), (*self.size, _CHANNELS[self.mode]))
         label = [("label", pa.string())] if self.label else []
         return pa.schema([("image", kind), ("path", pa.string()), *label])
 
-    def _decoded(self, uri: str, data: bytes) -> npt.NDArray[np.uint8]:
+    def _pixels(self, uri: str, data: bytes) -> npt.NDArray[np.uint8]:
         """Height × width × channels.
 
         Raises:
@@ -171,7 +154,7 @@ class Image(Source):
     def _tensor(self, values: npt.NDArray[np.uint8]) -> pa.Array:
         if self.size is None:
             return of_variable_shape(values)
-        flat, kind = pa.array(values.reshape(-1)), self._schema().field("image").type
+        flat, kind = pa.array(values.reshape(-1)), self.schema().field("image").type
         return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(flat, len(flat)))
 
 
@@ -181,10 +164,8 @@ SOURCE = Image()
 def _pillow() -> Any:
     try:
         from PIL import Image as Pillow
-    except ModuleNotFoundError:
-        raise JobError(
-            "input.format: the image format needs pillow; install it: pip install 'nightjar-batch[images]'"
-        ) from None
+    except ImportError as error:
+        raise lacking("input.format", "the image format", "images", error) from error
     return Pillow
 
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -94,7 +93,7 @@ class Lance(SnapshotSource[Fragment]):
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
             return None
         if number is None:
-            _OPENED.forget(self.uri)  # a dataset that was made again may have a version of the same number
+            _dataset.cache_clear()  # a dataset that was made again may have a version of the same number
         with self._as_ours():
             table = self._table(storage, number)
             return Snapshot(str(table.version), _columns(table), dict(map(self._listed, table.get_fragments())))
@@ -194,13 +193,14 @@ class Lance(SnapshotSource[Fragment]):
             InputChanged: It has no version of this number any more.
         """
         wanted = int(number) if number else self.version or self.tag or None
-        options = storage.options(self.uri)
+        options = tuple(sorted(storage.options(self.uri).items()))
+        opened = _dataset.__wrapped__  # only a version is kept; a tag may be given to another one
         try:
-            return _OPENED.table(self.uri, wanted, options)
+            return (_dataset if isinstance(wanted, int) else opened)(self.uri, wanted, options)
         except _FAULTS:
             if wanted is None:
                 raise
-            newest = _OPENED.table(self.uri, None, options)
+            newest = opened(self.uri, None, options)
             tags, numbers = newest.tags.list(), {each["version"] for each in newest.versions()}
             if wanted in tags or wanted in numbers:
                 raise
@@ -240,37 +240,12 @@ class Lance(SnapshotSource[Fragment]):
 SOURCE = Lance()
 
 
-class _Opened:
-    """The versions that this process opened last, each with the credentials of its storage."""
+@lru_cache(maxsize=_OPEN)
+def _dataset(uri: str, wanted: int | str | None, options: tuple[tuple[str, str], ...]) -> LanceDataset:
+    """The dataset at a version or a tag, by default at the newest version. options: with the storage's credentials."""
+    import lance
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._kept: OrderedDict[tuple[object, ...], LanceDataset] = OrderedDict()
-
-    def forget(self, uri: str) -> None:
-        """Open each version of this dataset again."""
-        with self._lock:
-            for key in [key for key in self._kept if key[0] == uri]:
-                del self._kept[key]
-
-    def table(self, uri: str, wanted: int | str | None, options: Mapping[str, str]) -> LanceDataset:
-        """The dataset at a version or a tag, by default at the newest version. Only a version by its number is kept."""
-        import lance
-
-        key = uri, wanted, *sorted(options.items())
-        with self._lock:
-            if (found := self._kept.get(key)) is not None:
-                return found
-        found = lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)
-        with self._lock:
-            if isinstance(wanted, int):
-                self._kept[key] = found
-            while len(self._kept) > _OPEN:
-                self._kept.popitem(last=False)
-        return found
-
-
-_OPENED = _Opened()
+    return lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)
 
 
 def _columns(table: LanceDataset) -> pa.Schema:

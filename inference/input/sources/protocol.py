@@ -238,6 +238,6 @@ class Source(ABC):
         return found.slice(first, rows), first
 
 
-def lacking(key: str, what: str, extra: str, error: ImportError) -> JobError:
+def lacking(key: str, what: str, extra: str, error: Exception) -> JobError:
     """The error for a source whose package is not installed. what: it reads. extra: of pip, that brings the package."""
-    return JobError(f"{key}: {what} needs another package ({error}); `pip install 'nightjar-batch[{extra}]'`")
+    return JobError(f"{key}: {what} needs another package ({error}); pip install 'nightjar-batch[{extra}]'")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -90,9 +89,7 @@ def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
     return RowsRead(pa.concat_tables(tables), failures, pa.array(np.concatenate(kept), pa.int64()), rows - at)
 
 
-_Stamp = tuple[int, ...]
-
-_imported: dict[tuple[str, str], dict[str, _Stamp]] = {}
+_imported: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
 """By the user's own source and its folder: the folder's modules when the source had been imported, see `_modules_of`.
 """
 
@@ -147,8 +144,8 @@ def _own(spec: str, folder: str) -> Source:
 
 
 def import_edited(job: Job) -> None:
-    """Import the user's own source again if a module of the job's folder may have been edited since: a process may run
-    many nights, and each describes its input with the code that reads it then.
+    """Import the user's own source again if a module of the job's folder was edited since: a process may run many
+    nights, and each describes its input with the code that reads it then.
 
     Raises:
         JobError: As `source_of`.
@@ -161,25 +158,19 @@ def import_edited(job: Job) -> None:
     _own.cache_clear()
     for name in modules:
         sys.modules.pop(name, None)
-    began = time.time_ns()
     _own(spec, folder)
-    modules = _modules_of(folder)
-    # A file that changed meanwhile may have been imported as it was before.
-    if all(not stamp or stamp[-1] < began for stamp in modules.values()):
-        _imported[spec, folder] = modules
+    _imported[spec, folder] = _modules_of(folder)
 
 
-def _modules_of(folder: str) -> dict[str, _Stamp]:
+def _modules_of(folder: str) -> dict[str, tuple[int, ...]]:
     """The modules that were imported from a folder: by name what tells whether their files have changed."""
-    found = {name: getattr(module, "__file__", None) for name, module in modules_in(folder).items()}
-    return {name: _stamp(file) if file else () for name, file in found.items()}
-
-
-def _stamp(file: str) -> _Stamp:
-    with suppress(OSError):  # it is gone
-        about = os.stat(file)  # noqa: PTH116 (for each file)
-        return about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
-    return ()
+    found = dict[str, tuple[int, ...]]()
+    for name, module in modules_in(folder).items():
+        found[name] = ()
+        with suppress(OSError, TypeError):  # the file is gone, or it is a folder without `__init__.py`
+            about = os.stat(module.__file__)  # type: ignore[arg-type]  # noqa: PTH116 (for each file)
+            found[name] = about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
+    return found
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
