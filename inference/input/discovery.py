@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -37,8 +38,10 @@ from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.storage.versions import snapshot_of
 
 
-class Possible:
-    """The input's files without those that cannot match. left_out: the number of those, so far."""
+class PossibleFiles:
+    """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
+    says of each: these are not even opened.
+    """
 
     def __init__(self, storage: Storage, job: Job, entries: Iterator[Entry]) -> None:
         """
@@ -46,21 +49,19 @@ class Possible:
             JobError: The condition does not fit the types of the columns from the path. Names `input.where`.
         """
         self.left_out = 0
+        """The number of files left out so far."""
         self._storage, self._job, self._entries = storage, job, entries
         self._bound = cache(self._of_table)
         self._kinds = job.input.partition_types()
         kinds = pa.schema(list(self._kinds.items()))
-        self._condition: Condition | None = on_some(job.input.where, kinds) if job.input.where else None
+        self._on_paths: Condition | None = on_some(job.input.where, kinds) if job.input.where else None
 
     def __iter__(self) -> Iterator[Entry]:
-        return self
-
-    def __next__(self) -> Entry:
         for entry in self._entries:
-            if self._may_match(entry.uri) and self._may_have(entry):
-                return entry
-            self.left_out += 1
-        raise StopIteration
+            if not self._job.input.where or self._may_match(entry):
+                yield entry
+            else:
+                self.left_out += 1
 
     def error(self) -> JobError | None:
         """The error for an input of which no file is left."""
@@ -71,22 +72,14 @@ class Possible:
             f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
         )
 
-    def _may_match(self, uri: str) -> bool:
-        if self._condition is None:
-            return True
-        try:
-            values = values_of(uri, self._kinds)
-        except SchemaMismatch:
-            return True  # what is wrong with this path is told when the file is described
-        return not self._condition.excludes(values)
-
-    def _may_have(self, entry: Entry) -> bool:
-        if not self._job.input.where:
-            return True
-        try:
+    def _may_match(self, entry: Entry) -> bool:
+        # A wrong path, and a table that is another one now, are told when the file is described.
+        with suppress(SchemaMismatch):
+            if self._on_paths and self._on_paths.excludes(values_of(entry.uri, self._kinds)):
+                return False
+        with suppress(InputChanged):
             return source_of(self._job, entry.uri).may_match(self._storage, entry, self._bound)
-        except InputChanged:
-            return True  # this, too
+        return True
 
     def _of_table(self, schema: pa.Schema) -> Condition | None:
         """The condition on columns that are compared as the table has them: in no other type, and not of the path."""
@@ -253,8 +246,8 @@ def discover(storage: Storage, job: Job) -> Discovery:
 
 def _look(storage: Storage, job: Job) -> Discovery | str:
     """The result of one listing; or the name of a file that was listed and does not exist any more."""
-    entries = Possible(storage, job, input_files(storage, job))
-    looked = described(storage, job, entries)
+    entries = PossibleFiles(storage, job, input_files(storage, job))
+    looked = described(storage, job, iter(entries))
     usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
     batches: list[pa.RecordBatch] = []
     while window := list(islice(looked, WINDOW)):
@@ -289,8 +282,8 @@ class Beginning:
 
     def __init__(self, storage: Storage, job: Job) -> None:
         self._job = job
-        self._entries = Possible(storage, job, input_files(storage, job))
-        self._unseen = described(storage, job, self._entries, ahead=1)
+        self._entries = PossibleFiles(storage, job, input_files(storage, job))
+        self._unseen = described(storage, job, iter(self._entries), ahead=1)
         self._seen: list[tuple[Entry, Description | Unread | None]] = []
 
     def schema(self) -> pa.Schema:

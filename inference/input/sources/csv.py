@@ -146,9 +146,6 @@ class Csv(lines.TextSource):
                 if left is not None and not (left := left - len(table)):
                     return
 
-    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
-        """`tables` itself does it."""
-
     def _header(self, file: Reading) -> Header | None:
         """Read the header; None if the file has nothing but blank lines. The file then stands behind the header.
 

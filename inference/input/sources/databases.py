@@ -364,7 +364,7 @@ class Sqlite(Session):
         return found
 
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        found = super().bounds(source, key, every)
+        found: list[Any] = super().bounds(source, key, every)
         if odd := next((bound for bound in found if isinstance(bound, _NotUtf8)), None):
             raise JobError(
                 f"input.options.key: {key!r} has {bytes(odd)!r:.100}, which is not UTF-8; name another column"
@@ -400,25 +400,29 @@ def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tup
     Raises:
         SchemaMismatch: Values of SQLite cannot be read as this type at all.
     """
-    kind, exact = column.type, not is_declared(column)
+    kept, failures, exact = list(values), dict[int, RowFailure](), not is_declared(column)
     try:
-        return _array(values, kind, exact), {}
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-        pass
+        try:
+            return _array(values, column.type, exact), {}
+        except _OTHER_TYPE:
+            pass
+        for row, value in enumerate(values):
+            try:
+                _array([value], column.type, exact)
+            except _OTHER_TYPE:
+                kept[row] = None
+                fault = SchemaMismatch(
+                    f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(value)]} ({value!r:.100}), "
+                    f"{told(column)}"
+                )
+                failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(value)[:2048])
+        return _array(kept, column.type, exact), failures
     except pa.ArrowNotImplementedError:
         raise SchemaMismatch(f"{uri}: column {column.name!r} is of SQLite, {told(column)}") from None
-    kept, failures = list(values), dict[int, RowFailure]()
-    for row, value in enumerate(values):
-        try:
-            _array([value], kind, exact)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-            kept[row] = None
-            fault = SchemaMismatch(
-                f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(value)]} ({value!r:.100}), "
-                f"{told(column)}"
-            )
-            failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(value)[:2048])
-    return _array(kept, kind, exact), failures
+
+
+_OTHER_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError)
+"""What `_array` raises of a value of another type."""
 
 
 def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
@@ -426,16 +430,14 @@ def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
     is_ = pa.types
     if is_.is_nested(kind):
         raise pa.ArrowNotImplementedError("no type of SQLite")
-    if is_text(kind) or is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_integer(kind):
-        wanted = int if is_.is_integer(kind) else str if is_text(kind) else bytes
-        if any(value is not None and type(value) is not wanted for value in values):
-            raise TypeError("another type")
-        return pa.array(values, kind)
-    if any(isinstance(value, bytes) for value in values):
+    known: tuple[type, ...] = (int, float, str)
+    if is_text(kind) or is_.is_binary(kind) or is_.is_large_binary(kind):
+        known = (str,) if is_text(kind) else (bytes,)
+    elif is_.is_integer(kind) or is_.is_floating(kind):
+        known = (int,) if is_.is_integer(kind) else (int, float)
+    if any(value is not None and type(value) not in known for value in values):
         raise TypeError("another type")
     if is_.is_floating(kind):
-        if any(isinstance(value, str) for value in values):
-            raise TypeError("another type")
         if exact and any(type(value) is int and is_rounded(value) for value in values):
             raise TypeError("a float would lose digits")
         values = [None if value is None else float(value) for value in values]

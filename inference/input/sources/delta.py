@@ -47,7 +47,6 @@ class Delta(TableSource):
     timestamp: dt.datetime | None = None
 
     name = "Delta"
-    of_files = False
     mark = "_delta_log/*.json"
     extra = "delta"
     options = (
@@ -72,9 +71,6 @@ class Delta(TableSource):
         if "timestamp" in options:
             return replace(self, timestamp=_timestamp(options["timestamp"]))
         return super().chosen(options)
-
-    def at(self, uri: str) -> Self:
-        return replace(self, uri=uri.rstrip("/"))
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
         with self._as_ours():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -111,7 +111,6 @@ class Iceberg(TableSource):
     snapshot: int | None = None
 
     name = "Iceberg"
-    of_files = False
     mark = "metadata/*.metadata.json"
     extra = "iceberg"
     options = (
@@ -123,7 +122,7 @@ class Iceberg(TableSource):
     def at(self, uri: str) -> Self:
         if not self.table:
             raise JobError("input.options.table: write the table's name in the catalog, as shop.sales")
-        return replace(self, uri=uri.rstrip("/"))
+        return super().at(uri)
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
         with self._as_ours():

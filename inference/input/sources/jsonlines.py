@@ -85,13 +85,13 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     numbers, records = _numbered(1, block)
     found: list[tuple[int, pa.Schema]] = []
     large = set[str]()
-    first: InputCorrupt | None = None
+    first: RowFault | None = None
     for low, high, part in in_parts(records, partial(_parsed_together, schema=None)):
         if isinstance(part, pa.Table):
             found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
             large.update(name for name in part.column_names if has_large(part[name]))
         elif first is None:
-            first = _unreadable(f"{uri}: line {numbers[low]}", records[low], part)
+            first = _fault(f"{uri}: line {numbers[low]}", records[low], pa.schema([]), part)
     if first is not None and not found:
         raise first
     counts = defaultdict[str, Counter[pa.DataType]](Counter)
@@ -116,8 +116,7 @@ def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreada
             tables.append(part)
             continue
         at = f"{where}: line {numbers[low]}"
-        fault = _mismatch(at, records[low], schema) or _unreadable(at, records[low], part)
-        lost.add(low, fault, records[low])
+        lost.add(low, _fault(at, records[low], schema, part), records[low])
         tables.append(nulls(schema, 1))
     return pa.concat_tables(tables).combine_chunks()
 
@@ -253,8 +252,8 @@ def _loses(value: object, kind: pa.DataType) -> bool:
     return False
 
 
-def _unreadable(at: str, record: bytes, error: pa.ArrowInvalid | UnicodeDecodeError) -> InputCorrupt:
-    """Say why a line is not a record. at: its file and line. error: of the whole line."""
+def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFault:
+    """Say what is wrong with a record. at: its file and line. error: of the whole line."""
     if isinstance(error, UnicodeDecodeError):
         return not_utf8(at, error)
     try:
@@ -265,27 +264,17 @@ def _unreadable(at: str, record: bytes, error: pa.ArrowInvalid | UnicodeDecodeEr
         return InputCorrupt(f"{at} is not a JSON object: {wrong}")
     if not isinstance(value, dict):
         return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")
-    return InputCorrupt(f"{at}: not readable: {error}")
-
-
-def _mismatch(at: str, record: bytes, schema: pa.Schema) -> RowFault | None:
-    """Say which value of a record is of another type than its column, if one is."""
-    if (value := _object(record)) is None:
-        return None
     bad = first_bad(len(schema), lambda count: _read(record, pa.schema(list(schema)[:count])))
-    if bad is None:
-        return None
-    field = schema.field(bad)
-    held = json.dumps({field.name: value.get(field.name)}).encode()
-    try:
-        _read(held, pa.schema([field]))
-        return None
-    except (DigitsLost, KeyUnknown) as error:
-        lost = f"; {error}"
-    except pa.ArrowInvalid:
-        lost = ""
-    said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
-    return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}{lost}")
+    if bad is not None:
+        field = schema.field(bad)
+        held = json.dumps({field.name: value.get(field.name)}).encode()
+        try:
+            _read(held, pa.schema([field]))
+        except pa.ArrowInvalid as wrong:
+            lost = f"; {wrong}" if isinstance(wrong, DigitsLost | KeyUnknown) else ""
+            said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
+            return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}{lost}")
+    return InputCorrupt(f"{at}: not readable: {error}")
 
 
 def _kind(record: bytes, value: object) -> str:

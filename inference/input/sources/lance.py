@@ -86,9 +86,6 @@ class Lance(SnapshotSource[Fragment]):
             raise JobError("input.options: version and tag both choose a version; leave one of them out")
         return super().chosen(options)
 
-    def at(self, uri: str) -> Self:
-        return replace(self, uri=uri.rstrip("/"))
-
     def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
             return None
@@ -129,14 +126,6 @@ class Lance(SnapshotSource[Fragment]):
         except _FAULTS as error:
             # The storage gives these files, and they cannot be read twice: so it is their content.
             raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
-
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """As `Source.sample`; only these rows are read."""
-        count = min(rows, piece.rows)
-        before = piece.rows - count if last else 0
-        return self.read(storage, replace(piece, first_row=piece.first_row + before, rows=count), schema), before
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
         """As `Source.parts`: stretches. Where no row of one matches, its other columns are not read."""

@@ -81,9 +81,8 @@ class TextSource(Source, ABC):
     ) -> Iterator[pa.Table]:
         """Parse a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
 
-    @abstractmethod
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
-        """Check, before a sample is read, that the file has the columns, as far as this is known from its beginning.
+        """Check, before a sample is read, that the file has the columns, if `tables` does not check it.
 
         Raises:
             SchemaMismatch: A column is missing.
@@ -277,7 +276,7 @@ def first_bad(count: int, parse: Callable[[int], object]) -> int | None:
             return True
         return False
 
-    if not fails(count):
+    if not count or not fails(count):
         return None
     good, bad = 0, count
     while bad - good > 1:

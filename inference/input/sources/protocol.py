@@ -226,13 +226,18 @@ class Source(ABC):
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
     ) -> tuple[pa.Table | RowsRead, int]:
         """Read the first rows of a piece, or with `last` its last rows: at most `rows`, those among them that cannot be
-        read. Here it costs reading the whole piece.
+        read. Here it costs reading the whole piece, if the source is not divisible.
 
         Returns the rows, and the number of the piece's rows before them.
 
         Raises:
             InputCorrupt, SchemaMismatch, OverBudget: As in `read`.
         """
+        if self.divisible:
+            count = min(rows, piece.rows)
+            before = piece.rows - count if last else 0
+            part = replace(piece, first_row=piece.first_row + before, rows=count)
+            return self.read(storage, part, schema), before
         found = as_rows(self.read(storage, piece, schema))
         first = max(0, found.table.num_rows - rows) if last else 0
         return found.slice(first, rows), first
@@ -240,4 +245,4 @@ class Source(ABC):
 
 def lacking(key: str, what: str, extra: str, error: Exception) -> JobError:
     """The error for a source whose package is not installed. what: it reads. extra: of pip, that brings the package."""
-    return JobError(f"{key}: {what} needs another package ({error}); pip install 'nightjar-batch[{extra}]'")
+    return JobError(f"{key}: {what} needs another package ({error}); install it: pip install 'nightjar-batch[{extra}]'")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,10 @@ class SnapshotSource(Source, Generic[File]):
     columns_apart = True
     cleaning = "vacuum"
     uri: str = ""
+
+    def at(self, uri: str) -> Self:
+        placed: Self = replace(cast(Any, self), uri=uri.rstrip("/"))
+        return placed
 
     @abstractmethod
     def opened(self, storage: Storage, number: str | None) -> Snapshot[File] | None:

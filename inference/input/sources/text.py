@@ -55,9 +55,6 @@ class Text(lines.TextSource):
             is_first = line == 1 and where == piece.uri
             yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block, lost).select(schema.names)
 
-    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
-        """`tables` itself does it."""
-
 
 SOURCE = Text()
 
