@@ -52,34 +52,14 @@ ENCODING = choice(
 )
 
 
-class TextSource(Source, ABC):
-    """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
-
-    unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
-    """
-
-    encoding: str = UTF8
-
-    plain = packing.suffixes(".txt")
-    unseen: pa.DataType | None = None
-
-    @abstractmethod
-    def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-        """The columns and the number of the rows that begin in a file's first `SAMPLE_BYTES`.
-
-        Raises:
-            InputCorrupt: The beginning is not of this format.
-        """
-
-    @abstractmethod
-    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
+class BlockSource(Source, ABC):
+    """Base of the formats whose rows are read one block after the other, from a place on."""
 
     @abstractmethod
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """Parse a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
+        """Read a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
 
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
         """Check, before a sample is read, that the file has the columns, if `tables` does not check it.
@@ -87,24 +67,6 @@ class TextSource(Source, ABC):
         Raises:
             SchemaMismatch: A column is missing.
         """
-
-    def describe(self, storage: Storage, entry: Entry) -> Description:
-        """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
-        beginning. Of a compressed file it is known only whether it has none.
-        """
-        schema, read = self.beginning(storage, entry.uri)
-        if self._is_one_unit(entry.uri):
-            rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
-            packed = packing.EXPANDED if packing.compression(entry.uri) else 1
-            return Description(schema, (rows,), (entry.size * packed,), self.unseen)
-        if entry.size <= UNIT_BYTES:
-            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
-        with packing.opened(storage, entry.uri) as file:
-            return Description(schema, *self.units(file, entry.size), self.unseen)
-
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`, from the beginning of the file."""
-        return without_unseen(self.beginning(storage, entry.uri)[0], self.unseen)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """A file of which no row can be read is at fault itself."""
@@ -127,6 +89,52 @@ class TextSource(Source, ABC):
             if sum(map(len, tables)) >= rows:
                 break
         return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
+
+    def in_units(self, piece: Piece) -> bool:
+        """Whether the piece's file has several units. If not, a file without a row that can be read is at fault."""
+        return False
+
+
+class TextSource(BlockSource):
+    """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
+
+    unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
+    """
+
+    encoding: str = UTF8
+
+    plain = packing.suffixes(".txt")
+    unseen: pa.DataType | None = None
+
+    @abstractmethod
+    def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
+        """The columns and the number of the rows that begin in a file's first `SAMPLE_BYTES`.
+
+        Raises:
+            InputCorrupt: The beginning is not of this format.
+        """
+
+    @abstractmethod
+    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
+
+    def describe(self, storage: Storage, entry: Entry) -> Description:
+        """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
+        beginning. Of a compressed file it is known only whether it has none.
+        """
+        schema, read = self.beginning(storage, entry.uri)
+        if self._is_one_unit(entry.uri):
+            rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
+            packed = packing.EXPANDED if packing.compression(entry.uri) else 1
+            return Description(schema, (rows,), (entry.size * packed,), self.unseen)
+        if entry.size <= UNIT_BYTES:
+            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
+        with packing.opened(storage, entry.uri) as file:
+            return Description(schema, *self.units(file, entry.size), self.unseen)
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        """As `Source.columns`, from the beginning of the file."""
+        return without_unseen(self.beginning(storage, entry.uri)[0], self.unseen)
 
     def opened(self, storage: Storage, uri: str) -> AbstractContextManager[Reading]:
         """Open a file, to read UTF-8 from its beginning on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from threading import Lock
 
 import pyarrow as pa
@@ -28,7 +29,8 @@ _KEPT_BYTES = 512 * 1024 * 1024
 """The largest decoded size of a row group that a process keeps in memory for its next part."""
 
 _BATCHES = 64
-"""The number of batches in which the rows before a part are decoded, whatever few rows are wanted behind them."""
+"""The number of batches in which the rows before a part are decoded, whatever few rows are wanted behind them. The rows
+within the first of so many parts of a row group are read without the others."""
 
 
 class Parquet(Source):
@@ -68,14 +70,21 @@ class Parquet(Source):
             return self._read(file, piece, schema.names)
 
     def _read(self, file: pq.ParquetFile, piece: Piece, columns: list[str]) -> pa.Table:
+        begin, end = piece.first_row, piece.first_row + piece.rows
         low, high = piece.row_groups
-        skip = piece.first_row - _rows_of(file, 0, low)
-        if (skip, piece.rows) == (0, _rows_of(file, low, high)):
-            return _read_groups(file, list(range(low, high)), columns)
-        group = file.metadata.row_group(low)
-        if high - low == 1 and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
-            return self._read_group(file, piece, low, columns).slice(skip, piece.rows)
-        return _read_rows(file, list(range(low, high)), columns, skip, piece.rows)
+        edges = list(accumulate((file.metadata.row_group(index).num_rows for index in range(high)), initial=0))
+        groups = [index for index in range(low, high) if edges[index] < end and begin < edges[index + 1]]
+        if not groups:
+            return pa.schema([file.schema_arrow.field(name) for name in columns]).empty_table()
+        skip, held = begin - edges[groups[0]], edges[groups[-1] + 1] - edges[groups[0]]
+        if (skip, piece.rows) == (0, held):
+            return _read_groups(file, groups, columns)
+        group = file.metadata.row_group(groups[0])
+        # The first rows, as of a sample, are decoded alone.
+        is_kept = len(groups) == 1 and (skip + piece.rows) * _BATCHES > held
+        if is_kept and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
+            return self._read_group(file, piece, groups[0], columns).slice(skip, piece.rows)
+        return _read_rows(file, groups, columns, skip, piece.rows)
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
         """As `Source.parts`: each row group that the statistics in the footer do not rule out."""
@@ -109,20 +118,6 @@ class Parquet(Source):
                 self._kept = kept = key, _read_groups(file, [group], columns)
             return kept[1].select(columns)
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The last rows cost reading their row group from its beginning. Fewer are returned if it has fewer of them."""
-        with _opened(storage, piece.uri) as file:
-            check_columns(piece.uri, file.schema_arrow, schema)
-            low, high = piece.row_groups
-            low = max(low, high - 1) if last else low
-            begin, end = piece.first_row, piece.first_row + piece.rows
-            before = _rows_of(file, 0, low)
-            first = max(begin, before, end - rows) if last else begin
-            count = min(rows, end - first)
-            return _read_rows(file, list(range(low, high)), schema.names, first - before, count), first - begin
-
 
 SOURCE = Parquet()
 
@@ -134,18 +129,13 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
     except pa.ArrowNotImplementedError:
         # A dictionary inside lists or structs differs in each row group, and one array cannot hold several.
         return pa.concat_tables(
-            _read_rows(file, [group], columns, 0, _rows_of(file, group, group + 1)) for group in groups
+            _read_rows(file, [group], columns, 0, file.metadata.row_group(group).num_rows) for group in groups
         )
 
 
 def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
     """Estimate a row group's bytes in memory: its size in the file is without repeated values. width: of a row."""
     return max(int(group.total_byte_size), int(group.num_rows * width))
-
-
-def _rows_of(file: pq.ParquetFile, low: int, high: int) -> int:
-    """The number of rows of the row groups [low, high)."""
-    return sum(file.metadata.row_group(index).num_rows for index in range(low, high))
 
 
 def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip: int, rows: int) -> pa.Table:

@@ -235,18 +235,6 @@ class TableSource(SnapshotSource[TableFile]):
         yield piece
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
-        return self._read(storage, piece, schema, sampled=False)
-
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The last rows cost reading the piece from its beginning."""
-        count = min(rows, piece.rows)
-        before = piece.rows - count if last else 0
-        part = replace(piece, first_row=piece.first_row + before, rows=count)
-        return self._read(storage, part, schema, sampled=True), before
-
-    def _read(self, storage: Storage, piece: Piece, schema: pa.Schema, *, sampled: bool) -> pa.Table:
         snapshot, file = self.listed(storage, piece.uri, piece.version)
         check_columns(piece.uri, snapshot.schema, schema)
         own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
@@ -254,7 +242,7 @@ class TableSource(SnapshotSource[TableFile]):
         names = {name: there[name] for name in schema.names if name in there and name not in file.values}
         positions = file.positions(piece.first_row, piece.first_row + piece.rows)
         wanted = pa.schema([own.field(name) for name in names.values()])
-        table = _rows(storage, piece, wanted, positions, sampled=sampled) if names else None
+        table = _rows(storage, piece, wanted, positions) if names else None
         rows = piece.rows if table is None else table.num_rows
         columns = {}
         for name in schema.names:
@@ -312,18 +300,12 @@ def _stat(storage: Storage, uri: str) -> Entry | None:
         return None
 
 
-def _rows(
-    storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64], *, sampled: bool
-) -> pa.Table:
+def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64]) -> pa.Table:
     """The rows of a file that stand at these positions."""
     if not len(positions):
         return schema.empty_table()
     first, rows = int(positions[0]), int(positions[-1] - positions[0]) + 1
-    span = replace(piece, first_row=first, rows=rows)
-    if sampled:
-        table, _ = parquet.SOURCE.sample(storage, span, schema, rows, last=False)
-    else:
-        table = parquet.SOURCE.read(storage, span, schema)
+    table = parquet.SOURCE.read(storage, replace(piece, first_row=first, rows=rows), schema)
     if rows == len(positions):
         return table
     wanted = positions - first
