@@ -51,7 +51,7 @@ def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
         JobError: One of them must be changed.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.input.beginning import Beginning
+    from nightjar.inference.input.discovery import Beginning
     from nightjar.inference.run.inspection import Inspection
     from nightjar.inference.run.refusals import check_request, check_without_input
     from nightjar.inference.run.samples import check_labels

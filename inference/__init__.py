@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         StorageError,
         TablesBehind,
     )
-    from nightjar.inference.input.sources.protocol import Description, FileSource, Source
+    from nightjar.inference.input.sources.protocol import Description, Source
     from nightjar.inference.input.sources.rows import RowsRead
     from nightjar.inference.job.file import load_job
     from nightjar.inference.job.model import Job
@@ -41,7 +41,6 @@ __all__ = [
     "ClusterError",
     "Description",
     "Engine",
-    "FileSource",
     "GateFailed",
     "Held",
     "Interrupted",
@@ -67,7 +66,7 @@ _NAMES = {
         *("ClusterError", "GateFailed", "Held", "Interrupted", "JobError"),
         *("NightjarError", "RunFailed", "StorageError", "TablesBehind"),
     ),
-    "input.sources.protocol": ("Description", "FileSource", "Source"),
+    "input.sources.protocol": ("Description", "Source"),
     "input.sources.rows": ("RowsRead",),
     "job.file": ("load_job",),
     "job.model": ("Job",),

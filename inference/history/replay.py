@@ -21,8 +21,7 @@ from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
-from nightjar.inference.input.beginning import Beginning
-from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.discovery import Beginning, Discovery
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen

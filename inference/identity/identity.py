@@ -26,7 +26,7 @@ from nightjar.inference.identity.snapshots import (
     take,
     take_model,
 )
-from nightjar.inference.input.sources.bindings import binding
+from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import counted_format, mapping, scoring_keys
 from nightjar.inference.jsonform import of_json, to_json

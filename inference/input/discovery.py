@@ -5,22 +5,159 @@ A `Discovery` is the lake as it was found tonight. `plan` decides what a shard i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
-from nightjar.inference.input.described import WINDOW, AllUnread, Unread, described, no_rows
-from nightjar.inference.input.files import input_files
-from nightjar.inference.input.possible import Possible
-from nightjar.inference.input.schemas import UsualSchema
+from nightjar.inference.errors import (
+    Denied,
+    InputChanged,
+    InputCorrupt,
+    JobError,
+    Missing,
+    SchemaMismatch,
+    SourceFailed,
+)
+from nightjar.inference.input.files import format_advice, input_files
+from nightjar.inference.input.partitions import values_of
+from nightjar.inference.input.schemas import SharedSchemas, UsualSchema, without_unseen
+from nightjar.inference.input.sources.normalisation import holds_empty
 from nightjar.inference.input.sources.protocol import Description
-from nightjar.inference.input.sources.reading import import_edited
+from nightjar.inference.input.sources.reading import describe, import_edited, source_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.records import UNKNOWN
+from nightjar.inference.job.where import Condition, on_some
+from nightjar.inference.messages import counted
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
+
+
+class PossibleFiles:
+    """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
+    says of each: these are not even opened.
+    """
+
+    def __init__(self, storage: Storage, job: Job, entries: Iterator[Entry]) -> None:
+        """
+        Raises:
+            JobError: The condition does not fit the types of the columns from the path. Names `input.where`.
+        """
+        self.left_out = 0
+        """The number of files left out so far."""
+        self._storage, self._job, self._entries = storage, job, entries
+        self._bound = cache(self._of_table)
+        self._kinds = job.input.partition_types()
+        kinds = pa.schema(list(self._kinds.items()))
+        self._on_paths: Condition | None = on_some(job.input.where, kinds) if job.input.where else None
+
+    def __iter__(self) -> Iterator[Entry]:
+        for entry in self._entries:
+            if not self._job.input.where or self._may_match(entry):
+                yield entry
+            else:
+                self.left_out += 1
+
+    def error(self) -> JobError | None:
+        """The error for an input of which no file is left."""
+        if not self.left_out:
+            return None
+        return JobError(
+            f"input.where: none of {counted(self.left_out, 'file')} at {self._job.input.shown} can match "
+            f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
+        )
+
+    def _may_match(self, entry: Entry) -> bool:
+        # A wrong path, and a table that is another one now, are told when the file is described.
+        with suppress(SchemaMismatch):
+            if self._on_paths and self._on_paths.excludes(values_of(entry.uri, self._kinds)):
+                return False
+        with suppress(InputChanged):
+            return source_of(self._job, entry.uri).may_match(self._storage, entry, self._bound)
+        return True
+
+    def _of_table(self, schema: pa.Schema) -> Condition | None:
+        """The condition on columns that are compared as the table has them: in no other type, and not of the path."""
+        own = [each for each in schema if each.name not in {*self._job.input.declared, *self._kinds}]
+        return on_some(self._job.input.where, pa.schema(own)) if self._job.input.where and own else None
+
+
+_READERS = 32
+"""Files that are looked into at the same time: a look is a request or two, and mostly waiting."""
+
+WINDOW = 4096
+"""The most files whose descriptions are in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The reason why a file has no description. denied: reading it is not allowed."""
+
+    why: str
+    denied: bool
+
+
+@dataclass
+class AllUnread:
+    """Counts the files without a description, and makes the error for an input with no other files."""
+
+    job: Job
+    files: int = 0
+    denied: int = 0
+    first: str = ""
+
+    def add(self, unread: Unread) -> None:
+        """Count one file."""
+        self.files, self.denied, self.first = self.files + 1, self.denied + unread.denied, self.first or unread.why
+
+    def error(self) -> JobError | Denied:
+        if not self.files:
+            return JobError(
+                f"{self.job.input.key}: the files at {self.job.input.shown} were deleted after they had been listed"
+            )
+        if self.denied == self.files:
+            # If every file is denied, the credentials are wrong rather than the files.
+            return Denied(self.first)
+        advice = format_advice(self.job.input.uri)
+        return JobError(
+            f"{self.job.input.key}: no file can be read; the first: {self.first}" + (f". {advice}" if advice else "")
+        )
+
+
+def described(
+    storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
+) -> Iterator[tuple[Entry, Description | Unread | None]]:
+    """Yield each file with its description, None if the file is gone. Up to `ahead` files are described ahead."""
+    kinds = SharedSchemas()
+    with ThreadPoolExecutor(_READERS) as pool:
+        while window := list(islice(entries, ahead)):
+            found = pool.map(lambda entry: _describe(storage, job, entry, kinds), window)
+            yield from zip(window, found, strict=True)
+            ahead = min(2 * ahead, WINDOW)
+
+
+def _describe(storage: Storage, job: Job, entry: Entry, kinds: SharedSchemas) -> Description | Unread | None:
+    """Describe a file, or say why it cannot be described; None if the file does not exist any more."""
+    try:
+        found = describe(storage, job, entry)
+        return replace(found, schema=kinds.shared(found.schema))
+    except Missing:
+        return None
+    except (InputCorrupt, SchemaMismatch, SourceFailed, Denied) as error:
+        return Unread(str(error), isinstance(error, Denied))
+
+
+def no_rows(job: Job, files: int, first: str) -> JobError:
+    """The error for an input without rows. files: their number. first: the uri of the first one."""
+    # What a database is read by is no file that a person could look at.
+    named = first if source_of(job, first).of_files else job.input.uri
+    which = f"the file {named} holds" if files == 1 else f"the {files} files at {job.input.shown} hold"
+    return JobError(f"{job.input.key}: {which} no rows")
+
 
 _LISTINGS = 3
 
@@ -108,8 +245,8 @@ def discover(storage: Storage, job: Job) -> Discovery:
 
 def _look(storage: Storage, job: Job) -> Discovery | str:
     """The result of one listing; or the name of a file that was listed and does not exist any more."""
-    entries = Possible(storage, job, input_files(storage, job))
-    looked = described(storage, job, entries)
+    entries = PossibleFiles(storage, job, input_files(storage, job))
+    looked = described(storage, job, iter(entries))
     usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
     batches: list[pa.RecordBatch] = []
     while window := list(islice(looked, WINDOW)):
@@ -137,3 +274,66 @@ def _line(entry: Entry, found: Description | Unread) -> dict[str, Any]:
     if isinstance(found, Unread):
         return line | {"rows": [], "sizes": [], "error": found.why}
     return line | {"rows": found.rows, "sizes": found.sizes, "error": None}
+
+
+class Beginning:
+    """The input, listed once and read as far as asked. Unreadable and deleted files are left to discovery."""
+
+    def __init__(self, storage: Storage, job: Job) -> None:
+        self._job = job
+        self._entries = PossibleFiles(storage, job, input_files(storage, job))
+        self._unseen = described(storage, job, iter(self._entries), ahead=1)
+        self._seen: list[tuple[Entry, Description | Unread | None]] = []
+
+    def schema(self) -> pa.Schema:
+        """The columns of the first file with rows; where none has any, of the first file that can be read. If the first
+        file with rows has no value in a column, these are the columns of `usual_schema`.
+
+        Raises:
+            JobError: There is nothing to score. Names `input.uri`.
+            Denied, StorageError: As in `discover`.
+        """
+        unread, empty, first, schema = AllUnread(self._job), 0, "", None
+        for entry, found in self._files():
+            if isinstance(found, Unread):
+                unread.add(found)
+            elif found is not None and found.has_say:
+                partial = found.unseen is None and any(map(holds_empty, found.schema.types))
+                usual = self.usual_schema() if partial else None
+                return usual or without_unseen(found.schema, found.unseen)
+            elif found is not None:
+                empty, first = empty + 1, first or entry.uri
+                schema = without_unseen(found.schema, found.unseen) if schema is None else schema
+        if schema is None:
+            raise self._entries.error() or unread.error()
+        if not unread.files:
+            raise no_rows(self._job, empty, first)
+        return schema
+
+    def usual_schema(self) -> pa.Schema | None:
+        """The columns that most of the first few thousand files with rows have; None if none of them can be read."""
+        usual = UsualSchema()
+        for _, found in islice(self._files(), WINDOW):
+            if isinstance(found, Description) and found.has_say:
+                usual.add(found.schema, found.unseen)
+        return usual.schema()
+
+    @property
+    def uris(self) -> list[str]:
+        """The uris of the files that were looked into so far."""
+        return [entry.uri for entry, _ in self._seen]
+
+    def pieces(self, count: int) -> Iterator[Piece]:
+        """The first unit with rows of each of the first `count` files; a file is read when its turn comes."""
+        for entry, found in islice(self._files(), min(count, WINDOW)):
+            if isinstance(found, Description) and found.has_say:
+                unit = next(index for index, rows in enumerate(found.rows) if rows)
+                yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
+
+    def _files(self) -> Iterator[tuple[Entry, Description | Unread | None]]:
+        """From the first file on. Only so many as are asked for again are kept."""
+        yield from self._seen
+        for found in self._unseen:
+            if len(self._seen) < WINDOW:
+                self._seen.append(found)
+            yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,6 @@ from pathlib import Path
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.input import listing
 from nightjar.inference.input.lists import check_within, own_places, with_list
-from nightjar.inference.input.sources import unsupported
 from nightjar.inference.input.sources.protocol import Source
 from nightjar.inference.input.sources.reading import format_of, source_named, source_of
 from nightjar.inference.job.input import Input
@@ -46,11 +46,11 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if found or job.input.lines:
         for at, uri in enumerate(job.input.uris):
             if not tally.taken[uri]:
-                there = unsupported.found_there(tally.left[uri]) or _hidden(storage, job, [uri])
+                there = _found_there(tally.left[uri]) or _hidden(storage, job, [uri])
                 raise JobError(_nothing_at(uri, at, job.input, there))
     if not found:
         others = sum(tally.left.values(), Counter[str]())
-        hint = unsupported.found_there if job.input.format else unsupported.found_instead
+        hint = _found_there if job.input.format else _found_instead
         there = (hint(others) if others else "") or _hidden(storage, job, job.input.uris)
         if not there and "[" in job.input.uri:
             there = "; in a pattern, write [[] for the bracket ["
@@ -67,7 +67,7 @@ class Tally:
 
     def leave(self, place: str, entry: Entry) -> None:
         """Count a file that is no input."""
-        self.left[place][unsupported.suffix(entry.uri.rpartition("/")[2])] += 1
+        self.left[place][_suffix(entry.uri.rpartition("/")[2])] += 1
 
 
 def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
@@ -114,7 +114,8 @@ class _Told:
     """Decides by name which files are input. first: the first one. all: take files that stand back, too."""
 
     def __init__(self, job: Job) -> None:
-        self._job, self._exact = job, listing.Places(job.input.uris).exact
+        self._job = job
+        self._exact = {place for uri in job.input.uris for place in (uri, listing.input_folder(uri))}
         self.first: Entry | None = None
         self.all = self.stood_back = False
 
@@ -254,3 +255,56 @@ def _vacant(uri: str) -> str:
     if is_local(uri) and not place.exists():
         return f": {place} does not exist"
     return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""
+
+
+_FORMATS = {".avro": "Avro", ".json": "JSON", ".orc": "ORC", ".xls": "Excel", ".xlsx": "Excel"}
+_SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,7})(\.(?:gz|bz2|zst|zstd|xz|lz4|snappy))?$")
+_SHOWN = 3
+
+
+def _suffix(name: str) -> str:
+    """The end of a file's name that tells its format; possibly empty. A compression belongs to it only if it is the
+    reason why the file is not read: `.csv.bz2`, but `.orc` for `A.ORC.gz`.
+    """
+    found = _SUFFIX.search(name.lower())
+    return "" if found is None else found[0 if format_of(found[1]) else 1]
+
+
+def format_advice(name: str) -> str:
+    """What to do about a file of this name; empty if its name does not tell a format."""
+    kind = _suffix(name)
+    if format_of(kind):
+        return ""
+    if known := _FORMATS.get(kind, ""):
+        readable = listed((source_named(name).name for name in SOURCES), "and")
+        return f"{known} is not supported yet: Nightjar reads {readable}, so convert the files first"
+    inner, _, packed = kind.rpartition(".")
+    return (
+        f"{source_named(told).name} files are not read from .{packed}: unpack them"
+        if (told := format_of(inner))
+        else ""
+    )
+
+
+def _found_there(kinds: Counter[str]) -> str:
+    """Name the files at a place without input, and advise about their format. kinds: the number of files by suffix."""
+    if not kinds:
+        return ""
+    shown = (_counted_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
+    said = next(filter(None, (format_advice(kind) for kind, _ in kinds.most_common())), "")
+    return f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}{f'. {said}' if said else ''}"
+
+
+def _found_instead(kinds: Counter[str]) -> str:
+    """The same for an input without any file of a known format, with a hint about `input.format`."""
+    found = _found_there(kinds)
+    if any(map(format_advice, kinds)):
+        return found
+    formats = [name for name in SOURCES if source_named(name).of_files]
+    held = listed((source_named(name).name for name in formats), "or")
+    return f"{found}; if they hold {held}, set input.format to {listed(formats, 'or')}"
+
+
+def _counted_files(kind: str, count: int) -> str:
+    named = f"{kind} file" if kind else "file"
+    return f"{count:,} {named}{'' if count == 1 else 's'}{'' if kind else ' of other names'}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from itertools import islice, takewhile
 
 from nightjar.inference.errors import JobError, Missing
@@ -27,8 +28,8 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
     """The files that an input uri names, sorted by uri, whatever their format.
 
     look: called with the name below the uri's folder of everything that is listed, also of what is left out. Hidden
-    files, as of `hidden`, are left out. A linked folder is followed, but for the files there
-    that also match under their own names, or under those of an earlier link, so that each row counts once.
+    files, as of `hidden`, are left out. A linked folder is followed, but a file that also matches under its own name,
+    or under that of an earlier link, is input once.
 
     Raises:
         JobError: A file's name is not text. Names `input.uri`.
@@ -44,12 +45,18 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
     def takes(name: str) -> bool:
         return not hidden(name) and pattern.fullmatch(name) is not None
 
-    links = _Links(base)
+    linked, real_folder = set[str](), lru_cache(maxsize=16)(partial(_real_folder, base))
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
         look(name)
-        if takes(name) and not any(map(takes, links.other_names(name))):
-            yield _named(entry)
+        if not takes(name):
+            continue
+        folder, _, file = name.rpartition("/")
+        if folder and is_local(base) and (own := join(real_folder(folder), file)) != name:
+            if own in linked or takes(own.removeprefix("./")):
+                continue
+            linked.add(own)
+        yield _named(entry)
 
 
 def hidden(name: str) -> bool:
@@ -67,34 +74,9 @@ def leaves_hidden(storage: Storage, uri: str) -> bool:
     return any(hidden(name) and pattern.fullmatch(name) for name in names)
 
 
-class _Links:
-    """The several names of files in folders that links lead to. Only such folders are kept."""
-
-    def __init__(self, base: str) -> None:
-        self._base = base
-        self._real = os.path.realpath(base) if is_local(base) else ""
-        self._folder, self._others = "", list[str]()
-        self._met: dict[str, list[str]] = {}
-
-    def other_names(self, name: str) -> list[str]:
-        """The file's other names below the base: its own, and those by links met before. Names must come sorted."""
-        folder, _, file = name.rpartition("/")
-        if not self._real or not folder:
-            return []
-        if folder != self._folder:
-            self._folder, self._others = folder, self._other_folders(folder)
-        return [file if other == "." else join(other, file) for other in self._others]
-
-    def _other_folders(self, folder: str) -> list[str]:
-        real = os.path.realpath(join(self._base, folder))
-        own = os.path.relpath(real, self._real)
-        if own == folder:
-            return []
-        met = self._met.setdefault(real, [])
-        if folder not in met:
-            met.append(folder)
-        others = [each for each in met if each != folder]
-        return others if own.startswith("..") else [own, *others]
+def _real_folder(base: str, folder: str) -> str:
+    """Where a folder below `base` really lies, from there; it may begin with `..`."""
+    return os.path.relpath(os.path.realpath(join(base, folder)), os.path.realpath(base))
 
 
 def _listed(storage: Storage, uri: str, base: str) -> Iterator[Entry]:
@@ -158,31 +140,6 @@ def takes_in(uri: str, file: str) -> bool:
 def input_folder(uri: str) -> str:
     """The folder (or file) that an input uri names, without its pattern."""
     return _split_glob(uri)[0]
-
-
-class Places:
-    """Many input uris at once. exact: the files, folders and patterns themselves, with and without their brackets."""
-
-    def __init__(self, uris: Iterable[str]) -> None:
-        self.exact: set[str] = set()
-        self._folders: set[str] = set()
-        self._patterns: list[str] = []
-        for uri in uris:
-            base, pattern = _split_glob(uri)
-            self.exact |= {uri, base}
-            if pattern is _ANY:
-                self._folders.add(base.rstrip("/"))
-            else:
-                self._patterns.append(uri)
-
-    def takes(self, file: str) -> bool:
-        """Whether one of them would match a file at this location."""
-        above = (file[:at] for at, letter in enumerate(file) if letter == "/")
-        return (
-            file in self.exact
-            or any(each in self._folders for each in above)
-            or any(takes_in(uri, file) for uri in self._patterns)
-        )
 
 
 def _stat(storage: Storage, uri: str) -> Entry | None:

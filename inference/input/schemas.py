@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from functools import reduce
 
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.inside import filled, holds_empty
+from nightjar.inference.input.sources.normalisation import filled, fits, holds_empty
 
 _KINDS = 100
 """The most different schemas that are counted, to bound the memory; a lake has few."""
@@ -24,40 +23,37 @@ class UsualSchema:
     """Finds the columns that most files have, so that one odd file, even the first, does not decide for the others."""
 
     def __init__(self) -> None:
-        self._seen: list[_Alike | _Inferred] = []
+        self._groups: dict[tuple[str, ...], _SameNames] = {}
 
     def add(self, schema: pa.Schema, unseen: pa.DataType | None = None) -> None:
         """Count one file. unseen: as in `Description`."""
-        if any(known.add_equal(schema) for known in self._seen):
+        # Most of a million files are written alike.
+        if any(group.add_equal(schema) for group in self._groups.values()):
             return
-        if unseen is not None:
-            if not any(known.add_named(schema) for known in self._seen) and len(self._seen) < _KINDS:
-                self._seen.append(_Inferred(schema, unseen))
-            return
-        columns = pa.schema(sorted(normalisation.columns(schema), key=lambda each: each.name))
-        if any(known.add_alike(schema, columns) for known in self._seen):
-            return
-        if len(self._seen) < _KINDS:
-            self._seen.append(_Alike(schema, columns))
+        names = tuple(sorted(schema.names))
+        if names in self._groups or len(self._groups) < _KINDS:
+            self._groups.setdefault(names, _SameNames(unseen)).add(schema)
 
     def schema(self) -> pa.Schema | None:
-        """The schema of most files, as the first of them stores it. A column excludes nulls if it does in each file."""
-        if not self._seen:
-            return None
-        files = [each.files + sum(other.files for other in self._seen if each.takes_in(other)) for each in self._seen]
-        usual = self._seen[files.index(max(files))]
-        return usual.schema([other for other in self._seen if usual.takes_in(other)])
+        """The columns of most files, each with its usual type. A column excludes nulls if it does in each file."""
+        groups = self._groups.values()
+        return max(groups, key=lambda group: group.readable()).schema() if groups else None
 
 
-class _Counted:
-    """Files that count together. Each way to write them is a schema, with the number of its files."""
+class _SameNames:
+    """Files with columns of the same names, in any order. unseen: as in `Description`."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.files = 1
-        self._ways: list[tuple[pa.Schema, int]] = [(schema, 1)]
+    def __init__(self, unseen: pa.DataType | None) -> None:
+        self.files = 0
+        self._unseen = unseen
+        self._ways: list[tuple[pa.Schema, int]] = []
+        """The schemas, with the number of files of each."""
+        self._others = defaultdict[str, Counter[pa.DataType]](Counter)
+        """The types of each column in files beyond the first `_KINDS` ways."""
+        self._required: set[str] | None = None
 
     def add_equal(self, schema: pa.Schema) -> bool:
-        """Count a file if its schema equals one seen before. This is the fast path, for most of a million files."""
+        """Count a file if its schema equals one seen before."""
         for index, (way, files) in enumerate(self._ways):
             if way.equals(schema):
                 self._ways[index] = (way, files + 1)
@@ -65,107 +61,67 @@ class _Counted:
                 return True
         return False
 
-    def _add(self, schema: pa.Schema) -> None:
+    def add(self, schema: pa.Schema) -> None:
+        """Count a file with another schema."""
         self.files += 1
+        required = normalisation.without_nulls(schema)
+        self._required = required if self._required is None else self._required & required
         if len(self._ways) < _KINDS:
             self._ways.append((schema, 1))
+            return
+        for column in schema:
+            self._others[column.name][column.type] += 1
 
+    def readable(self) -> int:
+        """The number of these files without a column of another type than the usual one."""
+        if self._unseen is not None:
+            return self.files
+        kinds = {column.name: column.type for column in self.schema()}
+        odd = (files for way, files in self._ways if not all(fits(each.type, kinds[each.name]) for each in way))
+        return self.files - sum(odd)
 
-class _Alike(_Counted):
-    """Files with the same columns, in whatever order, and however each writer stored and declared them.
-
-    Files with a column of the type null are apart. They count for files whose columns have all types.
-    """
-
-    def __init__(self, schema: pa.Schema, columns: pa.Schema) -> None:
-        super().__init__(schema)
-        self._columns = columns
-        self._partial = any(map(holds_empty, columns.types))
-        self._required = normalisation.without_nulls(schema)
-
-    def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
-        """Count a file if its columns are the same. columns: sorted by their names."""
-        if self._partial != any(map(holds_empty, columns.types)) or not self._agrees(columns):
-            return False
-        self._columns = _filled(self._columns, columns)
-        self._required &= normalisation.without_nulls(schema)
-        self._add(schema)
-        return True
-
-    def add_named(self, schema: pa.Schema) -> bool:
-        """Types that are declared are never reconciled with types that are inferred."""
-        return False
-
-    def takes_in(self, other: _Alike | _Inferred) -> bool:
-        """Whether the other files count for these, whose columns have all types."""
-        return isinstance(other, _Alike) and other._partial and not self._partial and self._agrees(other._columns)
-
-    def _agrees(self, columns: pa.Schema) -> bool:
-        """Whether the columns are the same, but for those of the type null."""
-        mine = self._columns
-        if mine.equals(columns):
-            return True
-        return bool(mine.names == columns.names and _filled(mine, columns).equals(_filled(columns, mine)))
-
-    def schema(self, taken_in: Sequence[_Alike | _Inferred]) -> pa.Schema:
-        """The schema of the first file with the usual order. taken_in: other files that count for these."""
-        ways, orders = [way for way, _ in self._ways], Counter[tuple[str, ...]]()
+    def schema(self) -> pa.Schema:
+        """The columns in the usual order, as the first file with that order has them, each with its usual type."""
+        orders, kinds = Counter[tuple[str, ...]](), defaultdict[str, Counter[pa.DataType]](Counter)
         for way, files in self._ways:
             orders[tuple(way.names)] += files
-        usual, _ = orders.most_common(1)[0]
-        first = next(way for way in ways if tuple(way.names) == usual)
-        for way in (*ways, self._columns) if self._partial else ():
-            first = _filled(first, way)
-        required = self._required.intersection(*(each._required for each in taken_in if isinstance(each, _Alike)))
-        return normalisation.admitting(first, required)
+            for column in way:
+                kinds[column.name][column.type] += files
+        ((usual, _),) = orders.most_common(1)
+        first = next(way for way, _ in self._ways if tuple(way.names) == usual)
+        fields = []
+        for column in first:
+            counts = kinds[column.name] + self._others[column.name]
+            inferred = self._unseen is not None
+            fields.append(column.with_type(usual_type(counts) if inferred else _declared_type(column.type, counts)))
+        schema = normalisation.admitting(pa.schema(fields, first.metadata), self._required or set())
+        return without_unseen(schema, self._unseen)
 
 
-def _filled(columns: pa.Schema, like: pa.Schema) -> pa.Schema:
-    """The columns with the types that they have in `like` in place of null."""
-    theirs = dict(zip(like.names, like.types, strict=True))
-    return pa.schema([each.with_type(filled(each.type, theirs[each.name])) for each in columns], columns.metadata)
+def _declared_type(own: pa.DataType, counts: Counter[pa.DataType]) -> pa.DataType:
+    """The type of a column that most files declare, as the first of these stores it. own: the type in the first file.
+
+    A type with nulls alone, or with such a type inside, counts for the types that have values in its place.
+    """
+    votes = Counter[pa.DataType]()
+    for kind, files in counts.items():
+        votes[normalisation.values(kind)] += files
+    whole = [kind for kind in votes if not holds_empty(kind)]
+    if not whole:
+        return reduce(filled, counts, own)
+
+    def files_for(kind: pa.DataType) -> int:
+        return sum(files for each, files in votes.items() if each == kind or filled(each, kind) == kind)
+
+    usual = max(whole, key=files_for)
+    return next(kind for kind in (own, *counts) if normalisation.values(kind) == usual)
 
 
-class _Inferred(_Counted):
-    """Files with columns of the same names, whose types were inferred from values. Each column is decided by itself."""
+def usual_type(counts: Counter[pa.DataType], share: int | None = _SHARE) -> pa.DataType:
+    """The type of a column, from the types inferred in several files (or records), and the number of each.
 
-    def __init__(self, schema: pa.Schema, unseen: pa.DataType) -> None:
-        super().__init__(schema)
-        self._unseen = unseen
-        self._names = frozenset(schema.names)
-
-    def add_alike(self, schema: pa.Schema, columns: pa.Schema) -> bool:
-        """As `_Alike.add_named`."""
-        return False
-
-    def add_named(self, schema: pa.Schema) -> bool:
-        """Count a file if its columns have the same names, in any order."""
-        if self._names != frozenset(schema.names):
-            return False
-        self._add(schema)
-        return True
-
-    def takes_in(self, other: _Alike | _Inferred) -> bool:
-        """As `_Alike.takes_in`."""
-        return False
-
-    def schema(self, taken_in: Sequence[_Alike | _Inferred]) -> pa.Schema:
-        """As `_Alike.schema`."""
-        first, _ = self._ways[0]
-        usual = pa.schema([field.with_type(self._usual_type(field.name)) for field in first])
-        return without_unseen(usual, self._unseen)
-
-    def _usual_type(self, name: str) -> pa.DataType:
-        counts = Counter[pa.DataType]()
-        for way, files in self._ways:
-            counts[way.field(name).type] += files
-        return usual_type(counts)
-
-
-def usual_type(counts: Counter[pa.DataType]) -> pa.DataType:
-    """The type of a column, from the types inferred in several files, and the number of files of each.
-
-    Types that can be widened to each other count together; the widest that enough files have is taken.
+    Types that can be widened to each other count together. The widest is taken that one in `share` files has; None for
+    any.
     """
     families: list[Counter[pa.DataType]] = []
     for kind, files in counts.items():
@@ -177,7 +133,7 @@ def usual_type(counts: Counter[pa.DataType]) -> pa.DataType:
     if not families:
         return pa.null()
     most = max(families, key=Counter.total)
-    enough = (kind for kind, files in most.items() if files * _SHARE >= most.total())
+    enough = (kind for kind, files in most.items() if share is None or files * share >= most.total())
     return reduce(lambda one, other: wider(one, other) or one, enough)
 
 

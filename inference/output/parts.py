@@ -30,7 +30,7 @@ import xxhash
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import AuditFailed, StorageError
-from nightjar.inference.input.sources.bindings import unbound
+from nightjar.inference.input.sources.protocol import unbound
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json, to_json

@@ -14,7 +14,7 @@ from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.beginning import Beginning
+from nightjar.inference.input.discovery import Beginning
 from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.partitions import folders

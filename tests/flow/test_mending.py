@@ -137,10 +137,10 @@ import threading
 
 import pyarrow as pa
 
-from nightjar.inference import Description, FileSource
+from nightjar.inference import Description, Source
 
 
-class Hanging(FileSource):
+class Hanging(Source):
     name, suffixes = "hanging", (".rec",)
 
     def describe(self, storage, entry):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from nightjar.inference.errors import (
     JobError,
 )
-from nightjar.inference.input.beginning import Beginning
 from nightjar.inference.input.discovery import (
+    Beginning,
     discover,
 )
 from nightjar.inference.input.files import input_files

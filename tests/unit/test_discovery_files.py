@@ -25,9 +25,9 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.input.described import described
 from nightjar.inference.input.discovery import (
     Discovery,
+    described,
     discover,
 )
 from nightjar.inference.input.files import input_files

@@ -146,7 +146,7 @@ def test_another_process_reads_the_version_that_was_found(table: Path, monkeypat
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process: nothing is open."""
     monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
-    monkeypatch.setattr(source, "_OPENED", source._Opened())
+    source._dataset.cache_clear()
 
 
 def test_a_continued_run_keeps_the_shards_of_the_fragments_that_are_the_same(table: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_program_that_is_started_beside_a_dataset_brings_no_warning(
 
 def test_without_the_package_the_command_that_installs_it_is_told(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(JobError, match=r"input\.format: Lance needs .*`pip install 'nightjar-batch\[lance\]'`"):
+    with pytest.raises(JobError, match=r"format: Lance needs .*; install it: pip install 'nightjar-batch\[lance\]'$"):
         discover(STORAGE, job_of(table))
 
 

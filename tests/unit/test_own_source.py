@@ -121,7 +121,7 @@ def test_a_file_that_it_refuses_costs_itself(lake: Lake) -> None:
     [
         ("readings:Reading", EXAMPLE, "module 'readings' (readings.py) has no 'Reading'; did you mean 'Readings'"),
         ("reading:Readings", EXAMPLE, "input.format: there is no module 'reading' in "),
-        ("readings:Readings", "class Readings:\n    name = 'x'\n", "input.format: readings:Readings has no 'suffixes'"),
+        ("readings:Readings", "class Readings:\n    name = 'x'\n", "input.format: derive readings:Readings from "),
         ("readings:Readings", EXAMPLE.replace("def read(", "def raed("), "making readings:Readings failed"),
         ("readings:Readings", "1 / 0\n", "input.format: importing module 'readings' failed with ZeroDivisionError"),
     ],

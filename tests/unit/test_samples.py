@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.beginning import Beginning
+from nightjar.inference.input.discovery import Beginning
 from nightjar.inference.records import Piece
 from nightjar.inference.run.samples import (
     Examined,

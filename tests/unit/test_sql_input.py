@@ -19,7 +19,6 @@ from nightjar.inference.errors import InputChanged, JobError, StorageError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources import sql
-from nightjar.inference.input.sources.databases import Range
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
@@ -101,8 +100,8 @@ def test_a_query_is_read_as_a_table_is(shop: Path) -> None:
 
 @pytest.mark.parametrize("text", ["..", "5..", "..-5", "1..22", "%27a%2E%2E%3D%2F%C3%A9%27..%2712%27"])
 def test_the_name_of_a_range_says_which_rows_it_has(text: str) -> None:
-    assert str(Range.of(text)) == text
-    assert Range.of("%27a%2E%2E%3D%2F%C3%A9%27..%2712%27") == Range("a..=/é", "12")
+    assert str(sql.Range.of(text)) == text
+    assert sql.Range.of("%27a%2E%2E%3D%2F%C3%A9%27..%2712%27") == sql.Range("a..=/é", "12")
 
 
 def test_another_process_reads_the_ranges_that_were_found(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

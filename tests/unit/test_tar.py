@@ -14,7 +14,7 @@ import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, ShardsFailed
-from nightjar.inference.input.sources import packing, tar
+from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
@@ -137,7 +137,7 @@ def test_a_key_that_comes_back_costs_all_of_its_rows(
     tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A straggler at the end, and samples that interleave; whichever chunks the rows are parsed in."""
-    monkeypatch.setattr(tar, "_TABLE_BYTES", chunk)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", chunk)
     path = archive(
         tmp_path / "a.tar", ("0.a", b"a0"), ("1.a", b"a1"), ("1.b", b"b1"), ("2.a", b"a2"), ("3.a", b"a3"),
         ("2.b", b"b2"), ("3.b", b"b3"), ("4.a", b"a4"), ("./0.b", b"b0"),

@@ -178,7 +178,7 @@ def test_a_file_whose_tensors_have_another_shape_fails_alone_and_names_the_colum
 PICKLED = """
 import sys
 from pathlib import Path
-from nightjar.inference.input.described import described
+from nightjar.inference.input.discovery import described
 from nightjar.inference.job.file import load_job
 from nightjar.inference.storage.lake import LakeStorage
 

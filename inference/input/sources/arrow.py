@@ -15,7 +15,7 @@ from nightjar.inference.arrow_types import row_bytes, value_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
@@ -25,7 +25,7 @@ _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _FEATHER_V1 = b"FEA1"
 
 
-class Arrow(FileSource):
+class Arrow(Source):
     """As `protocol.Source`."""
 
     name = "Arrow"
@@ -45,7 +45,6 @@ class Arrow(FileSource):
             return Description(normalisation.normalised(schema), rows, sizes)
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`."""
         with _opened(storage, entry.uri) as file:
             return normalisation.normalised(_schema(entry.uri, file))
 

@@ -8,7 +8,6 @@ format `binary`.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,86 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nightjar.inference.errors import InputCorrupt, JobError
-from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.sources.binary import OneRowSource
+from nightjar.inference.input.sources.protocol import Description, lacking
 from nightjar.inference.job.options import flag, whole
-from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
-
-# libsndfile takes the number from a first frame without sound that most files have: its mark is `Xing` or `Info`, of
-# some encoders `VBRI`. Without one it guesses the number from the first bit rate and the file's size, and decodes no
-# more. So where bit rates differ, sound would be lost, or a whole file be taken for one that was cut off.
-_RATES = {
-    3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-    2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
-}
-"""The bit rates of layer 3, in thousands a second, by their number in a frame's header: of MPEG 1, and of 2 and 2.5."""
-
-_SAMPLED = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
-"""Samples a second, by MPEG's version as the header has it."""
-
-
-def counted(data: bytes) -> bytes:
-    """The file with a first frame that says how many there are, if it has none and its bit rates differ."""
-    begin = _behind_tags(data)
-    if not (size := _size(data, begin)):
-        return data
-    if any(mark in data[begin : begin + size] for mark in (b"Xing", b"Info", b"VBRI")):
-        return data
-    rates = [data[at + 2] >> 4 for at in _frames(data, begin)]
-    if len({*rates}) < 2:
-        return data
-    return data[:begin] + _saying(data[begin : begin + 4], len(rates)) + data[begin:]
-
-
-def _behind_tags(data: bytes) -> int:
-    """Where the sound begins behind tags of ID3."""
-    at = 0
-    while data[at : at + 3] == b"ID3" and len(data) >= at + 10:
-        size = 0
-        for byte in data[at + 6 : at + 10]:
-            size = size << 7 | byte & 0x7F
-        at += 10 + size + 10 * (data[at + 5] >> 4 & 1)
-    return at
-
-
-def _frames(data: bytes, at: int) -> Iterator[int]:
-    """Where each whole frame begins. What lies between two is passed over, as by the decoder."""
-    while at >= 0:
-        if not (size := _size(data, at)):
-            at = data.find(b"\xff", at + 1)
-            while at >= 0 and not ((size := _size(data, at)) and _size(data, at + size)):
-                at = data.find(b"\xff", at + 1)
-        elif at + size <= len(data):
-            yield at
-            at += size
-        else:
-            return
-
-
-def _size(data: bytes, at: int) -> int:
-    """The bytes of the frame of layer 3 that begins here; 0 if none does, or if it does not say so."""
-    header = data[at : at + 4]
-    if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
-        return 0
-    version, rate, sampled = header[1] >> 3 & 3, header[2] >> 4, header[2] >> 2 & 3
-    if version == 1 or rate in {0, 15} or sampled == 3:
-        return 0
-    bits = _RATES[3 if version == 3 else 2][rate] * 1000
-    return (144 if version == 3 else 72) * bits // _SAMPLED[version][sampled] + (header[2] >> 1 & 1)
-
-
-def _saying(header: bytes, count: int) -> bytes:
-    """A frame without sound that says how many follow. header: of one of these."""
-    one, mono = header[1] >> 3 & 3 == 3, header[3] >> 6 == 3
-    side = (17 if mono else 32) if one else (9 if mono else 17)
-    # The bit rate must make the frame large enough; protection by a checksum is off.
-    own = bytes([0xFF, header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
-    return (own + bytes(side) + b"Xing" + (1).to_bytes(4, "big") + count.to_bytes(4, "big")).ljust(_size(own, 0), b"\0")
-
 
 MOST_SAMPLES = 1 << 28
 """Sound of more samples, of all channels together, is not decoded: a small file may claim to have them. So many are
@@ -112,7 +37,7 @@ _LOSSY = 25
 
 
 @dataclass(frozen=True)
-class Audio(FileSource):
+class Audio(OneRowSource):
     """The source of audio. sample_rate: to which all sound is resampled. mono: whether channels are averaged."""
 
     sample_rate: int | None = None
@@ -121,7 +46,6 @@ class Audio(FileSource):
     name = "audio"
     suffixes = (".wav", ".flac", ".ogg", ".mp3")
     stands_back = True
-    columns_apart = True
     extra = "audio"
     options = (
         whole("sample_rate", "all sound is resampled to so many samples a second", "the file's", least=1),
@@ -138,34 +62,17 @@ class Audio(FileSource):
         if self.sample_rate is not None:
             _soxr()
         end = entry.uri.lower()[entry.uri.rfind(".") :]
-        return Description(self._schema(), (1,), (max(1, entry.size * _EXPANDED.get(end, _LOSSY)),))
+        return Description(self.schema(), (1,), (max(1, entry.size * _EXPANDED.get(end, _LOSSY)),))
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`; they depend on the options alone."""
-        return self._schema()
+    def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
+        samples, rate = self._samples(uri, data)
+        return {"samples": self._array(samples), "sampling_rate": pa.array([rate], pa.int32())}
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """The file's row. It is decoded only if more than its path is asked for."""
-        check_columns(piece.uri, self._schema(), schema)
-        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
-        lost = Unreadable(piece, most)
-        if {"samples", "sampling_rate"} & set(schema.names):
-            with storage.open(piece.uri) as file:
-                data = bytes(file.read())
-            try:
-                samples, rate = self._decoded(piece.uri, data)
-            except InputCorrupt as error:
-                lost.fail(0, error)
-                return lost.read(nulls(schema, 1))
-            columns["samples"] = self._array(samples)
-            columns["sampling_rate"] = pa.array([rate], pa.int32())
-        return lost.read(pa.table({name: columns[name] for name in schema.names}))
-
-    def _schema(self) -> pa.Schema:
+    def schema(self) -> pa.Schema:
         kind = pa.list_(pa.float32()) if self.mono else VariableShapedTensor(pa.float32())
         return pa.schema([("samples", kind), ("sampling_rate", pa.int32()), ("path", pa.string())])
 
-    def _decoded(self, uri: str, data: bytes) -> tuple[npt.NDArray[np.float32], int]:
+    def _samples(self, uri: str, data: bytes) -> tuple[npt.NDArray[np.float32], int]:
         """Samples of shape (frames,) or (frames, channels), and how many there are in a second.
 
         Raises:
@@ -175,7 +82,7 @@ class Audio(FileSource):
             raise InputCorrupt(f"{uri}: an empty file, not audio")
         soundfile = _soundfile()
         try:
-            with soundfile.SoundFile(io.BytesIO(counted(data))) as file:
+            with soundfile.SoundFile(io.BytesIO(data)) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
                 if said == _ENDLESS:
                     raise InputCorrupt(
@@ -210,63 +117,33 @@ SOURCE = Audio()
 
 def _wrong(data: bytes) -> str:
     """What is wrong with a WAV file's length, in words: libsndfile reads what is there, up to what the header says."""
-    if data[:4] not in {b"RIFF", b"RIFX", b"RF64"} or data[8:12] != b"WAVE":
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         return ""
-    size64 = 0
-    for name, begin, size in _chunks(data, 12):
-        if name == b"ds64":  # the sizes of a file that may have more than 4 GiB
-            size64 = int.from_bytes(data[begin + 8 : begin + 16], "little")
-        if name != b"data":
-            continue
-        if size >= 0xFFFFFFFF - 1:
-            if data[:4] != b"RF64":
-                return ""  # a stream that nobody could seek in has no length
-            size = size64
-        behind = len(data) - begin
-        if size > behind:
-            return f"the audio was cut off: {size - behind:,} bytes are missing"
-        if size == 0 and behind and not _are_chunks(data, begin):
-            return (
-                f"its header says that it has no sound, and {behind:,} bytes follow: whoever recorded it ended before "
-                "writing the length; mend it, for example: sox --ignore-length OLD.wav NEW.wav"
-            )
-        return ""
+    at, size = 12, 0
+    while at + 8 <= len(data) and data[at : at + 4] != b"data":
+        at += 8 + (size := int.from_bytes(data[at + 4 : at + 8], "little")) + size % 2
+    size, behind = int.from_bytes(data[at + 4 : at + 8], "little"), len(data) - at - 8
+    if behind < size < 0xFFFFFFFE:  # a larger number stands for a stream without a length
+        return f"the audio was cut off: {size - behind:,} bytes are missing"
+    if size == 0 and behind > 0:
+        return (
+            f"its header says that it has no sound, and {behind:,} bytes follow: whoever recorded it ended before "
+            "writing the length; mend it, for example: sox --ignore-length OLD.wav NEW.wav"
+        )
     return ""
-
-
-def _chunks(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
-    """The name of each chunk of a WAV file from a place on, where its content begins, and its size."""
-    while at + 8 <= len(data):
-        size = int.from_bytes(data[at + 4 : at + 8], "big" if data[:4] == b"RIFX" else "little")
-        yield data[at : at + 4], at + 8, size
-        at += 8 + size + size % 2
-
-
-def _are_chunks(data: bytes, at: int) -> bool:
-    """Whether all that lies from a place on is whole chunks, as those of notes behind the sound are."""
-    end = at
-    for name, begin, size in _chunks(data, at):
-        end = begin + size
-        if not name.isascii() or not name.decode("ascii").isprintable():
-            return False
-    return end in {len(data), len(data) - 1}
 
 
 def _soundfile() -> Any:
     try:
         import soundfile
-    except (ModuleNotFoundError, OSError):
-        raise _lacking("soundfile") from None
+    except (ImportError, OSError) as error:
+        raise lacking("input.format", "the audio format", "audio", error) from error
     return soundfile
 
 
 def _soxr() -> Any:
     try:
         import soxr
-    except ModuleNotFoundError:
-        raise _lacking("soxr") from None
+    except ImportError as error:
+        raise lacking("input.format", "the audio format", "audio", error) from error
     return soxr
-
-
-def _lacking(package: str) -> JobError:
-    return JobError(f"input.format: the audio format needs {package}; install it: pip install 'nightjar-batch[audio]'")

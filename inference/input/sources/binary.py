@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import pyarrow as pa
 
+from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
-_SCHEMA = pa.schema([("bytes", pa.binary()), ("path", pa.string())])
+
+class OneRowSource(Source):
+    """Base of the formats of which each file is one row. What is wrong with a file costs that row."""
+
+    columns_apart = True
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns, by the options."""
+
+    @abstractmethod
+    def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
+        """The columns that come from a file's bytes.
+
+        Raises:
+            InputCorrupt: They cannot be decoded.
+        """
+
+    def named(self, uri: str) -> dict[str, pa.Array]:
+        """The columns that come from a file's location."""
+        return {"path": pa.array([uri], pa.string())}
+
+    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
+        return self.schema()
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        """The file's row. The file is read only if more than its location is asked for."""
+        check_columns(piece.uri, self.schema(), schema)
+        lost, columns = Unreadable(piece, most), self.named(piece.uri)
+        if not columns.keys() >= set(schema.names):
+            with storage.open(piece.uri) as file:
+                data = bytes(file.read())
+            try:
+                columns |= self.decoded(piece.uri, data)
+            except InputCorrupt as error:
+                lost.fail(0, error)
+                return lost.read(nulls(schema, 1))
+        return lost.read(pa.table({name: columns[name] for name in schema.names}))
 
 
-class Binary(FileSource):
+class Binary(OneRowSource):
     """The source of files of any kind. No name tells it, so the job has to."""
 
     name = "binary"
-    suffixes = ()
-    columns_apart = True
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("bytes", pa.binary()), ("path", pa.string())])
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read: every file is one row."""
-        return Description(_SCHEMA, (1,), (max(1, entry.size),))
+        return Description(self.schema(), (1,), (max(1, entry.size),))
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`."""
-        return _SCHEMA
-
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
-        """The file's row. It is read only if its bytes are asked for."""
-        check_columns(piece.uri, _SCHEMA, schema)
-        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
-        if "bytes" in schema.names:
-            with storage.open(piece.uri) as file:
-                columns["bytes"] = pa.array([bytes(file.read())], pa.binary())
-        return pa.table({name: columns[name] for name in schema.names})
+    def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
+        return {"bytes": pa.array([data], pa.binary())}
 
 
 SOURCE = Binary()

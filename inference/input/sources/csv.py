@@ -18,11 +18,9 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.csvblocks import UNCLOSED, Block
 from nightjar.inference.input.sources.csvparsing import Header, header_names
-from nightjar.inference.input.sources.linefaults import check_utf8
+from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Records, start_after
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.input.sources.records import Records, start_after
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
 from nightjar.inference.messages import listed
@@ -66,7 +64,6 @@ class Csv(lines.TextSource):
     )
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         delimiter = options.get("delimiter")
         if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
             raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")
@@ -149,9 +146,6 @@ class Csv(lines.TextSource):
                 if left is not None and not (left := left - len(table)):
                     return
 
-    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
-        """`tables` itself does it."""
-
     def _header(self, file: Reading) -> Header | None:
         """Read the header; None if the file has nothing but blank lines. The file then stands behind the header.
 
@@ -182,7 +176,7 @@ class Csv(lines.TextSource):
                     "mend the line or the names"
                 )
             return Header(list(self.names), delimiter, self.decimal, begin, before, "input.options.names")
-        check_utf8(file.uri, 1, held[:end])
+        lines.check_utf8(file.uri, 1, held[:end])
         file.unread(held[end:])
         line = held.count(b"\n", 0, begin) + 1
         found = Records(held[begin:end], delimiter)

@@ -14,14 +14,21 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.digits import DigitsLost, has_large, is_lost, may_hold_codes
-from nightjar.inference.input.sources.fitting import is_declared, told
+from nightjar.inference.input.sources.fitting import has_large, is_declared, is_rounded, told
+from nightjar.inference.input.sources.lines import DigitsLost
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
 
 _FEW = 10
 """A column is text because of few values if they are one in so many, or fewer."""
+
+_CODE = r"[ \t]*(\+[0-9]+|[+-]?0[0-9xX][0-9a-fA-F]*)[ \t]*"
+"""Digits that are more a name than a number: 01234, +491234, 0x1F."""
+
+_LONG = r"^\s*[+-]?\d{16,}\s*$"
+_NO_NUMBER = 19
+"""So many digits, or more, that no int64 holds are taken for a name."""
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
@@ -93,13 +100,31 @@ def converted(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
     """
     table = _typed(block, header, schema)
     numbers = [each.name for each in schema if not is_declared(each) and _is_number(table[each.name].type)]
-    if numbers and not may_hold_codes(block, header.delimiter):
+    if numbers and not _may_hold_codes(block, header.delimiter):
         numbers = [name for name in numbers if has_large(table[name])]
     if numbers:
         texts = read_columns(block, header, dict.fromkeys(numbers, pa.string()))
-        if any(is_lost(table[name], texts[name]) for name in numbers):
+        if any(_is_lost(table[name], texts[name]) for name in numbers):
             raise DigitsLost
     return table
+
+
+def _may_hold_codes(block: bytes, delimiter: bytes) -> bool:
+    """Whether a field of a block may match `_CODE`: one search through the bytes, before columns are read as text."""
+    ends = rf'\x{delimiter[0]:02x}\n"'
+    return bool(
+        pc.match_substring_regex(pa.scalar(block, pa.large_binary()), rf"(\A|[{ends}]){_CODE}([{ends}\r]|\z)").as_py()
+    )
+
+
+def _is_lost(values: pa.ChunkedArray, text: pa.ChunkedArray) -> bool:
+    """Whether reading these texts lost a leading zero, a sign, or last digits of a whole number in a float column."""
+    if pc.any(pc.match_substring_regex(text, f"^{_CODE}$")).as_py():
+        return True
+    if not has_large(values):
+        return False
+    long = (each.strip().lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
+    return any(len(each) >= _NO_NUMBER or is_rounded(int(each)) for each in long)
 
 
 def _typed(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
@@ -181,5 +206,5 @@ def _plain(values: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
             return values.cast(pa.timestamp("us", kind.tz))
         except pa.ArrowInvalid:
             return text
-    is_code = is_.is_time(kind) or (not is_.is_date(kind) and is_lost(values, text))
+    is_code = is_.is_time(kind) or (not is_.is_date(kind) and _is_lost(values, text))
     return text if is_code else values

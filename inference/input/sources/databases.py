@@ -1,97 +1,446 @@
-"""What `sql` needs of each kind of database. A new one is a module with these two, and a line in `sql`."""
+"""The databases that `sql` reads: SQLite files and Postgres. A new one is a `Session`, and a line in `session_of`."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
-from urllib.parse import quote, unquote
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
+from nightjar.inference.input.sources.fitting import cast_exactly, is_declared, is_rounded, told
+from nightjar.inference.input.sources.normalisation import normalised
+from nightjar.inference.input.sources.protocol import bound, lacking
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.messages import clip
+from nightjar.inference.records import RowFailure
+from nightjar.inference.storage.protocol import Storage, is_local
 
 Key = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The rows with low <= key < high; None is open."""
+def session_of(uri: str) -> type[Session]:
+    """The kind of database at a uri.
 
-    low: Key | None
-    high: Key | None
+    Raises:
+        JobError: It is none.
+    """
+    if is_local(uri):
+        return Sqlite
+    if uri.startswith("postgresql://"):
+        return Postgres
+    raise JobError(
+        f"input.uri: {uri} is no database; write the path of a SQLite file, or postgresql://user@host/database"
+    )
 
-    def __str__(self) -> str:
-        return f"{_written(self.low)}..{_written(self.high)}"
+
+def quoted(name: str) -> str:
+    """A name in a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Session(ABC):
+    """A connection that cannot write, on which every statement sees the same rows.
+
+    source: a table's name in quotes, or a query in brackets with a name. where: the condition for a range of the key.
+    """
+
+    uri: str
+    opened: Any
+    """The connection of the driver."""
+
+    typed: ClassVar[bool]
+    """As `Source.typed`."""
 
     @classmethod
-    def of(cls, text: str) -> Range:
-        """The inverse of `str`."""
-        low, _, high = text.partition("..")
-        return cls(_read(low), _read(high))
-
-
-class Session(Protocol):
-    """A connection on which every statement sees the same rows. source: a table's name or a query in brackets."""
-
-    def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
-        """The number of rows, of keys that are not null, and of different keys.
-
-        Raises:
-            JobError: The key's type has no order that ranges could be made of. Names the option.
-        """
-
-    def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        """The first key, and each that stands so many rows behind the one before."""
-
-    def content(self, source: str, key: str, rows: Range) -> tuple[int, str]:
-        """The number of rows of a range, and a text without spaces that changes with any of its rows."""
-
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        """The columns, and as in `Description.unseen`."""
-
-    def names(self, source: str) -> pa.Schema:
-        """The columns, in types as which `read` takes them, bound to the names by which `content` knows them."""
-
-    def read(self, uri: str, source: str, key: str, rows: Range, schema: pa.Schema, part: range) -> RowsRead:
-        """These rows of a range, in the order of the key, with the columns of `schema`. uri: for messages."""
-
-
-class Database(Protocol):
-    """A kind of database."""
-
-    @property
-    def typed(self) -> bool:
-        """As `Source.typed`."""
-
-    def quoted(self, table: str) -> str:
-        """The table's name in statements."""
-
-    def session(self) -> AbstractContextManager[Session]:
-        """Open a session that cannot write.
+    @abstractmethod
+    def open(cls, uri: str) -> AbstractContextManager[Session]:
+        """Open a session.
 
         Raises:
             JobError, StorageError: There is no such database, or it refused.
         """
 
-    def version(self, storage: Storage) -> str | None:
+    @classmethod
+    @abstractmethod
+    def version(cls, storage: Storage, uri: str) -> str | None:
         """The version of all that the database has, "-" if it has none; None if there is no database.
 
         Raises:
             StorageError: The storage refused or failed.
         """
 
+    @abstractmethod
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement's result."""
 
-def _written(key: Key | None) -> str:
-    if key is None:
-        return ""
-    # A dot would be taken for the end of the key.
-    return str(key) if isinstance(key, int) else quote(f"'{key}'", safe="").replace(".", "%2E")
+    @abstractmethod
+    def names(self, source: str) -> pa.Schema:
+        """The columns, in types as which `read` takes them, bound to the names by which `content` knows them."""
+
+    @abstractmethod
+    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
+        """The columns, and as in `Description.unseen`."""
+
+    @abstractmethod
+    def content(self, source: str, where: str) -> tuple[int, str]:
+        """The number of rows of a range, and a text without spaces that changes with any of its rows."""
+
+    @abstractmethod
+    def read(self, uri: str, source: str, part: str, schema: pa.Schema, first: int) -> RowsRead:
+        """Rows with the columns of a schema. part: the conditions and the order, as they stand in the statement. uri,
+        first: of the range, and of the first row in it, for messages.
+        """
+
+    @abstractmethod
+    def literal(self, key: Key) -> str:
+        """A value of the key in a statement."""
+
+    def key_as_text(self, source: str, key: str) -> bool:
+        """Whether values of the key are read as texts, which the database takes for what they are.
+
+        Raises:
+            JobError: The key's type has no order that ranges could be made of. Names the option.
+        """
+        return False
+
+    def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
+        """The number of rows, of keys that are not null, and of different keys.
+
+        Raises:
+            JobError: There is no such column. Names the option.
+        """
+        # SQLite takes a name in quotes that is no column for a text.
+        if key not in (names := self.names(source).names):
+            raise JobError(f"input.options.key: there is no column {key!r}; known: {', '.join(names)}")
+        name = quoted(key)
+        ((rows, keys, different),) = self.ask(f"SELECT count(*), count({name}), count(DISTINCT {name}) FROM {source}")
+        return rows, keys, different
+
+    def bounds(self, source: str, key: str, every: int) -> list[Key]:
+        """The first key, and each that stands so many rows behind the one before."""
+        cast = "CAST(k AS text)" if self.key_as_text(source, key) else "k"
+        name = quoted(key)
+        numbered = f"SELECT {name} AS k, row_number() OVER (ORDER BY {name}) - 1 AS n FROM {source}"
+        lines = self.ask(f"SELECT {cast} FROM ({numbered}) AS numbered WHERE n % {every} = 0 ORDER BY numbered.k")
+        return [bound for (bound,) in lines]
 
 
-def _read(text: str) -> Key | None:
-    if not text:
-        return None
-    key = unquote(text)
-    return key[1:-1] if key.startswith("'") else int(key)
+# Passwords and certificates of Postgres come from where libpq looks for them (`PGPASSWORD`, `PGPASSFILE`, `~/.pgpass`,
+# `PGSERVICE`), on every machine that reads. No uri has one, so none can reach a ledger, a log or a message.
+
+_PLAIN_TABLES = "'r', 'p', 'm'"
+"""What has rows of its own: tables, also of several parts, and materialised views."""
+
+
+class Postgres(Session):
+    """A transaction of Postgres through ADBC, which receives columns as Arrow."""
+
+    typed = True
+
+    @classmethod
+    @contextmanager
+    def open(cls, uri: str) -> Iterator[Postgres]:
+        try:
+            import adbc_driver_postgresql.dbapi as adbc
+        except ImportError as error:
+            raise lacking("input.uri", "Postgres", "postgres", error) from error
+        try:
+            with adbc.connect(uri) as opened:
+                session = cls(uri, opened)
+                session._table("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield session
+        except adbc.OperationalError as error:
+            raise Transient(f"{uri}: {_first_lines(error)}") from error
+        except adbc.ProgrammingError as error:
+            raise JobError(f"input.options: {uri}: {_first_lines(error)}") from error
+        except adbc.Error as error:
+            raise StorageError(f"{uri}: {_first_lines(error)}") from error
+
+    @classmethod
+    def version(cls, storage: Storage, uri: str) -> str | None:
+        """What changed is known of each range."""
+        return "-"
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        return list(zip(*(column.to_pylist() for column in self._table(statement).columns), strict=True))
+
+    def names(self, source: str) -> pa.Schema:
+        """A table's columns are bound by their numbers, those of hashed rows by position."""
+        own = self._columns(source)
+        numbers = {name: str(at) for at, name in enumerate(own.names)}
+        if self._is_plain(source):
+            # The number of the table, and of the column in it.
+            numbers = dict(
+                self.ask(
+                    "SELECT attname::text, attrelid::text || '.' || attnum::text FROM pg_attribute "
+                    f"WHERE attrelid = {self.literal(source)}::regclass AND attnum > 0 AND NOT attisdropped"
+                )
+            )
+        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), numbers[each.name]) for each in own]))
+
+    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
+        return self.names(source), None
+
+    def content(self, source: str, where: str) -> tuple[int, str]:
+        """A table's rows by table part and transaction, any others by a hash."""
+        table = source.removesuffix(" AS nightjar")
+        # With the star no column is meant, whatever the columns are called.
+        state = "hashtextextended(ROW(whole.*)::text, 0)"
+        if self._is_plain(source):
+            state = "hashint8extended(whole.xmin::text::bigint, whole.tableoid::bigint)"
+        ((count, content),) = self.ask(
+            f"SELECT count(*), coalesce(sum({state}), 0)::text FROM {table} AS whole WHERE {where}"
+        )
+        return count, content
+
+    def read(self, uri: str, source: str, part: str, schema: pa.Schema, first: int) -> RowsRead:
+        own = self._columns(source)
+        columns = ", ".join(_selected(own.field(name)) for name in schema.names) or "NULL AS nothing"
+        found = self._table(f"SELECT {columns} FROM {source} {part}")
+        return RowsRead(pa.table({name: _as_kind(found[name], _kind(own.field(name))) for name in schema.names}))
+
+    def literal(self, key: Key) -> str:
+        escaped = str(key).replace("\\", "\\\\").replace("'", "''")
+        return f"E'{escaped}'"
+
+    def key_as_text(self, source: str, key: str) -> bool:
+        return not pa.types.is_integer(self._columns(source).field(key).type)
+
+    def _table(self, statement: str) -> pa.Table:
+        with self.opened.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetch_arrow_table() if cursor.description else pa.table({})
+
+    def _columns(self, source: str) -> pa.Schema:
+        return self._table(f"SELECT * FROM {source} LIMIT 0").schema
+
+    def _is_plain(self, source: str) -> bool:
+        if source.startswith("("):
+            return False
+        ((plain,),) = self.ask(
+            f"SELECT relkind IN ({_PLAIN_TABLES}) FROM pg_class WHERE oid = {self.literal(source)}::regclass"
+        )
+        return bool(plain)
+
+
+def _kind(column: pa.Field) -> pa.DataType:
+    """The type in which a column is read: of types that Arrow does not have, their text."""
+    kind = column.type
+    if not isinstance(kind, pa.BaseExtensionType):
+        return kind
+    about = column.metadata or {}
+    if about.get(b"ADBC:postgresql:typname") == b"numeric" and b"POSTGRESQL:typmod" in about:
+        precision, scale = divmod(int(about[b"POSTGRESQL:typmod"]) - 4, 1 << 16)
+        if precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
+    return pa.string()
+
+
+def _selected(column: pa.Field) -> str:
+    name = quoted(column.name)
+    return f"{name}::text AS {name}" if isinstance(column.type, pa.BaseExtensionType) else name
+
+
+def _as_kind(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _first_lines(error: Exception) -> str:
+    """The first lines of a message, on one line; behind them comes the statement."""
+    return " ".join(str(error).split("Query was")[0].split())
+
+
+_TYPES = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
+"""What SQLite calls a value's type → the column's type."""
+
+_COUNTED = 400
+"""The most columns whose types are counted by one statement. Each has four sums, and SQLite returns at most 2,000."""
+
+
+class _NotUtf8(bytes):
+    """A text that is not UTF-8. As a value of a type of its own it costs its row, and not the statement."""
+
+
+_PYTHON = {int: "a whole number", float: "a number", str: "text", bytes: "bytes", _NotUtf8: "text that is not UTF-8"}
+
+
+class Sqlite(Session):
+    """A transaction on a SQLite file, through Python's module.
+
+    ADBC's driver takes a column's type from its first rows, and fails at a value of another type. In SQLite a value has
+    a type, not its column, so here a value of another type costs its row.
+    """
+
+    typed = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, uri: str) -> Iterator[Sqlite]:
+        """The file must be there: opened to be read alone, it is not made."""
+        try:
+            with closing(sqlite3.connect(f"file:{quote(uri)}?mode=ro", uri=True, isolation_level=None)) as opened:
+                opened.text_factory = _text
+                opened.execute("BEGIN")
+                session = cls(uri, opened)
+                session._check_whole()
+                yield session
+        except sqlite3.OperationalError as error:
+            if (error.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR):
+                raise Transient(f"{uri}: {error}") from error
+            raise JobError(f"input.options: {uri}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise InputCorrupt(f"{uri}: not a readable SQLite file: {error}") from error
+
+    @classmethod
+    def version(cls, storage: Storage, uri: str) -> str | None:
+        """Of the file, and of what was written beside it and is not in it yet."""
+        try:
+            file = storage.stat(uri).version
+        except Missing:
+            return None
+        try:
+            beside = storage.stat(f"{uri}-wal")
+        except Missing:
+            return file
+        # SQLite gives this file the owner of the other one when it opens it: the change of its status says nothing.
+        return f"with-wal:{file}:{beside.version.partition('+')[0]}:{beside.size}" if beside.size else file
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self.opened.execute(statement).fetchall()
+        return found
+
+    def names(self, source: str) -> pa.Schema:
+        """Any column can be read as any type, as far as its values go."""
+        found = self.opened.execute(f"SELECT * FROM {source} LIMIT 0").description
+        return pa.schema([pa.field(name, pa.string()) for name, *_ in found])
+
+    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
+        """All values are counted by their types, and most of them decide."""
+        names, fields = self.names(source).names, list[pa.Field]()
+        for low in range(0, len(names), _COUNTED):
+            some = names[low : low + _COUNTED]
+            sums = [f"sum(typeof({quoted(name)}) = '{kind}')" for name in some for kind in _TYPES]
+            (counts,) = self.ask(f"SELECT {', '.join(sums)} FROM {source}")
+            for index, name in enumerate(some):
+                at = index * len(_TYPES)
+                fields.append(pa.field(name, _most([count or 0 for count in counts[at : at + len(_TYPES)]])))
+        return pa.schema(fields), pa.string()
+
+    def content(self, source: str, where: str) -> tuple[int, str]:
+        """Whether a row changed is known of the whole file."""
+        ((count,),) = self.ask(f"SELECT count(*) FROM {source} WHERE {where}")
+        return count, "-"
+
+    def read(self, uri: str, source: str, part: str, schema: pa.Schema, first: int) -> RowsRead:
+        names = ", ".join(map(quoted, schema.names)) or "NULL"
+        lines = self.ask(f"SELECT {names} FROM {source} {part}")
+        table, failures = pa.table([pa.nulls(len(lines))], names=[""]), dict[int, RowFailure]()
+        for index, column in enumerate(schema):
+            values, faults = _converted(uri, [line[index] for line in lines], column, first)
+            table = table.append_column(column.with_nullable(True), values)
+            failures |= {row: fault for row, fault in faults.items() if row not in failures}
+        return RowsRead(table.select(range(1, table.num_columns)) if len(schema) else table, failures)
+
+    def literal(self, key: Key) -> str:
+        return str(key) if isinstance(key, int) else "'" + key.replace("'", "''") + "'"
+
+    def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
+        found, name = super().key_counts(source, key), quoted(key)
+        kinds = [kind for (kind,) in self.ask(f"SELECT DISTINCT typeof({name}) FROM {source} WHERE {name} IS NOT NULL")]
+        if len(kinds) > 1 or not {*kinds} <= {"integer", "text"}:
+            raise JobError(
+                f"input.options.key: {key!r} has values of the type {' and '.join(sorted(kinds))}; name a column that "
+                "has whole numbers, or texts"
+            )
+        return found
+
+    def bounds(self, source: str, key: str, every: int) -> list[Key]:
+        found: list[Any] = super().bounds(source, key, every)
+        if odd := next((bound for bound in found if isinstance(bound, _NotUtf8)), None):
+            raise JobError(
+                f"input.options.key: {key!r} has {bytes(odd)!r:.100}, which is not UTF-8; name another column"
+            )
+        return found
+
+    def _check_whole(self) -> None:
+        """SQLite itself reads what a cut file lacks as zeros. The last pages may still be in the file beside it."""
+        ((pages,),), ((size,),) = self.ask("PRAGMA page_count"), self.ask("PRAGMA page_size")
+        beside = Path(f"{self.uri}-wal")
+        if Path(self.uri).stat().st_size < pages * size and not (beside.exists() and beside.stat().st_size):
+            raise InputCorrupt(f"{self.uri}: not a readable SQLite file: it was cut off")
+
+
+def _text(raw: bytes) -> str | _NotUtf8:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _NotUtf8(raw)
+
+
+def _most(counts: list[int]) -> pa.DataType:
+    """The type of a column with so many values of each type; null without any."""
+    whole, real, *_ = counts
+    counts = [0, whole + real, *counts[2:]] if real else counts
+    most = max(counts)
+    return list(_TYPES.values())[counts.index(most)] if most else pa.null()
+
+
+def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tuple[pa.Array, dict[int, RowFailure]]:
+    """The values of a column as its type, null where one is of another; and the failures of these rows.
+
+    Raises:
+        SchemaMismatch: Values of SQLite cannot be read as this type at all.
+    """
+    kept, failures, exact = list(values), dict[int, RowFailure](), not is_declared(column)
+    try:
+        try:
+            return _array(values, column.type, exact), {}
+        except _OTHER_TYPE:
+            pass
+        for row, value in enumerate(values):
+            try:
+                _array([value], column.type, exact)
+            except _OTHER_TYPE:
+                kept[row] = None
+                fault = SchemaMismatch(
+                    f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(value)]} ({value!r:.100}), "
+                    f"{told(column)}"
+                )
+                failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(value)[:2048])
+        return _array(kept, column.type, exact), failures
+    except pa.ArrowNotImplementedError:
+        raise SchemaMismatch(f"{uri}: column {column.name!r} is of SQLite, {told(column)}") from None
+
+
+_OTHER_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError)
+"""What `_array` raises of a value of another type."""
+
+
+def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
+    """The values as an array; one of another type is an error. exact: so is an integer that a float would round."""
+    is_ = pa.types
+    if is_.is_nested(kind):
+        raise pa.ArrowNotImplementedError("no type of SQLite")
+    known: tuple[type, ...] = (int, float, str)
+    if is_text(kind) or is_.is_binary(kind) or is_.is_large_binary(kind):
+        known = (str,) if is_text(kind) else (bytes,)
+    elif is_.is_integer(kind) or is_.is_floating(kind):
+        known = (int,) if is_.is_integer(kind) else (int, float)
+    if any(value is not None and type(value) not in known for value in values):
+        raise TypeError("another type")
+    if is_.is_floating(kind):
+        if exact and any(type(value) is int and is_rounded(value) for value in values):
+            raise TypeError("a float would lose digits")
+        values = [None if value is None else float(value) for value in values]
+    if all(value is None for value in values):
+        return pa.nulls(len(values), kind)
+    return cast_exactly(pa.chunked_array([pa.array(values)]), kind).combine_chunks()

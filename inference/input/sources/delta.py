@@ -47,7 +47,6 @@ class Delta(TableSource):
     timestamp: dt.datetime | None = None
 
     name = "Delta"
-    of_files = False
     mark = "_delta_log/*.json"
     extra = "delta"
     options = (
@@ -62,30 +61,24 @@ class Delta(TableSource):
     )
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """As `Source.with_options`. YAML reads a time without quotes as a time."""
+        """YAML reads a time without quotes as a time."""
         written = {name: each.isoformat() if isinstance(each, dt.date) else each for name, each in options.items()}
         return super().with_options(written)
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         if len(options) > 1:
             raise JobError("input.options: version and timestamp both choose a snapshot; leave one of them out")
         if "timestamp" in options:
             return replace(self, timestamp=_timestamp(options["timestamp"]))
         return super().chosen(options)
 
-    def at(self, uri: str) -> Self:
-        """As `Source.at`."""
-        return replace(self, uri=uri.rstrip("/"))
-
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
-        """As `TableSource.opened`."""
         with self._as_ours():
             table = self._table(storage, int(number) if number else None)
             return None if table is None else self._snapshot(table)
 
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
-        """As `TableSource.stored`. Delta Lake finds columns by their names."""
+        """Delta Lake finds columns by their names."""
         return {name: name for name in own.names}
 
     def _table(self, storage: Storage, number: int | None) -> DeltaTable | None:
@@ -103,7 +96,6 @@ class Delta(TableSource):
         except TableNotFoundError:
             return None
         newest = table.version()
-        made = {} if self.timestamp is None else {line["version"]: line["timestamp"] for line in table.history()}
         wanted = self.version if number is None else number
         if wanted is None and self.timestamp is None:
             return table
@@ -114,25 +106,7 @@ class Delta(TableSource):
                 f"input.options: the Delta table {self.uri} has no version {wanted or self.timestamp} (any more); its "
                 f"newest is {newest}"
             ) from error
-        if wanted is None and self.timestamp is not None:
-            self._check_not_before(made, table.version())
         return table
-
-    def _check_not_before(self, made_ms: Mapping[int, int], chosen: int) -> None:
-        """Check when the oldest version was made, if it is the chosen one: delta-rs chooses it for earlier times, too.
-
-        made_ms: when each version was made, by what is written in the log. delta-rs goes by the times of the log's
-        files, which may differ a little, so that of a later version it knows better.
-        """
-        if chosen > min(made_ms, default=chosen):
-            return
-        made = dt.datetime.fromtimestamp(made_ms.get(chosen, 0) / 1000, dt.UTC)
-        assert self.timestamp is not None
-        if made > self.timestamp:
-            raise JobError(
-                f"input.options.timestamp: the oldest version of the Delta table {self.uri} is of "
-                f"{made.isoformat(timespec='seconds')}"
-            )
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,9 +22,8 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.input.sources.bindings import bound, path
 from nightjar.inference.input.sources.normalisation import normalised, values
-from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.protocol import bound, lacking, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
 from nightjar.inference.storage.protocol import Storage
@@ -112,7 +111,6 @@ class Iceberg(TableSource):
     snapshot: int | None = None
 
     name = "Iceberg"
-    of_files = False
     mark = "metadata/*.metadata.json"
     extra = "iceberg"
     options = (
@@ -122,13 +120,11 @@ class Iceberg(TableSource):
     )
 
     def at(self, uri: str) -> Self:
-        """As `Source.at`."""
         if not self.table:
             raise JobError("input.options.table: write the table's name in the catalog, as shop.sales")
-        return replace(self, uri=uri.rstrip("/"))
+        return super().at(uri)
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
-        """As `TableSource.opened`."""
         with self._as_ours():
             table = self._table(storage, number)
             wanted = self.snapshot
@@ -139,7 +135,7 @@ class Iceberg(TableSource):
             return None if table is None or found is None else self._snapshot(storage, table, found.snapshot_id)
 
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
-        """As `TableSource.stored`. A column keeps its number when it is renamed. Files that were added to a table
+        """A column keeps its number when it is renamed. Files that were added to a table
         without being written for it have no numbers; of these the table says which names its columns have there.
         """
         assert isinstance(snapshot, IcebergSnapshot)
@@ -149,7 +145,6 @@ class Iceberg(TableSource):
     def as_named(
         self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
     ) -> pa.ChunkedArray:
-        """As `TableSource.as_named`."""
         column = _column(snapshot, name)
         whole = renamed(kind, column, whole=True)
         if whole == kind:
@@ -158,7 +153,6 @@ class Iceberg(TableSource):
         return same.cast(renamed(kind, column, whole=False))
 
     def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
-        """As `TableSource.before`."""
         default = _column(snapshot, name).default
         return super().before(snapshot, name, kind) if default is None else _scalar(default, kind)
 

@@ -16,12 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
-from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.pixels import normalised
-from nightjar.inference.input.sources.protocol import Description, FileSource
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
+from nightjar.inference.input.sources.binary import OneRowSource
+from nightjar.inference.input.sources.protocol import Description, lacking
 from nightjar.inference.job.options import Option, choice, flag, whole
-from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
@@ -31,61 +28,6 @@ if TYPE_CHECKING:
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""JPEG's markers of a frame, which has the size."""
-_ALONE = {0x01, *range(0xD0, 0xD9)}
-"""JPEG's markers without a length behind them."""
-
-
-def kind_of(head: bytes) -> str | None:
-    """The kind of image that a file begins as: JPEG, PNG or WEBP; None if it is none of these."""
-    if head.startswith(_JPEG):
-        return "JPEG"
-    if head.startswith(_PNG):
-        return "PNG"
-    return "WEBP" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
-
-
-def dimensions(head: bytes) -> tuple[int, int] | None:
-    """Height and width of the image that a file begins with; None if it is no such image, or more of it is needed."""
-    kind = kind_of(head)
-    if kind == "JPEG":
-        return _of_jpeg(head)
-    if kind == "PNG":
-        return (_big(head[20:24]), _big(head[16:20])) if len(head) >= 24 else None
-    return _of_webp(head) if kind == "WEBP" and len(head) >= 30 else None
-
-
-def _of_jpeg(head: bytes) -> tuple[int, int] | None:
-    at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
-        marker = head[at + 1]
-        if marker == 0xFF:  # a byte that fills
-            at += 1
-        elif marker in _FRAMES:
-            return _big(head[at + 5 : at + 7]), _big(head[at + 7 : at + 9])
-        else:
-            at += 2 if marker in _ALONE else 2 + _big(head[at + 2 : at + 4])
-    return None
-
-
-def _of_webp(head: bytes) -> tuple[int, int] | None:
-    chunk = head[12:16]
-    if chunk == b"VP8X":
-        return 1 + _little(head[27:30]), 1 + _little(head[24:27])
-    if chunk == b"VP8L":
-        bits = _little(head[21:25])
-        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
-    return (_little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF) if chunk == b"VP8 " else None
-
-
-def _big(found: bytes) -> int:
-    return int.from_bytes(found, "big")
-
-
-def _little(found: bytes) -> int:
-    return int.from_bytes(found, "little")
-
 
 MOST_PIXELS = 178_956_970
 """The most pixels of an image that is decoded without `max_pixels`: a file of a few KB may claim to have any number.
@@ -93,13 +35,13 @@ MOST_PIXELS = 178_956_970
 Pillow takes what has more for an attack. One of so many takes about 2 GB while it is decoded."""
 
 _HEAD = 1 << 16
-"""Bytes that are read to find an image's size. Behind long metadata it comes later; then the file is read."""
+"""Bytes that are read to find an image's size. Pillow needs more of a JPEG with long metadata, and all of a WebP."""
 
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
 
 @dataclass(frozen=True)
-class Image(FileSource):
+class Image(OneRowSource):
     """The source of images, which beside other formats are more often pictures of the data than data.
 
     size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
@@ -114,7 +56,6 @@ class Image(FileSource):
 
     name = "image"
     suffixes = (".jpg", ".jpeg", ".png", ".webp")
-    columns_apart = True
     extra = "images"
     options = (
         Option(
@@ -137,7 +78,6 @@ class Image(FileSource):
     stands_back = True
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         given: dict[str, Any] = dict(options)
         if size := given.pop("size", None):
             given["size"] = (size[0], size[1])
@@ -150,7 +90,7 @@ class Image(FileSource):
         return found
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Only the beginning is read. A file that is no image is a row, too: reading it will say what it is.
+        """Reads the file's beginning if that tells the size. A file that is no image is a row, too: `read` says why.
 
         Raises:
             JobError: Pillow is not installed.
@@ -158,48 +98,32 @@ class Image(FileSource):
         _pillow()
         with storage.open(entry.uri) as file:
             head = bytes(file.read(_HEAD))
-            found = dimensions(head)
-            if found is None and kind_of(head) == "JPEG" and len(head) == _HEAD:
-                found = dimensions(head + bytes(file.read()))
+            found = _dimensions(head) or (_dimensions(head + bytes(file.read())) if _kind_of(head) else None)
         height, width = self.size or found or (0, 0)
         pixels = height * width if self.size or height * width <= self.max_pixels else 0
-        return Description(self._schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
+        return Description(self.schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`; they depend on the options alone."""
-        return self._schema()
+    def named(self, uri: str) -> dict[str, pa.Array]:
+        label = {"label": pa.array([uri.split("/")[-2]], pa.string())} if self.label else {}
+        return super().named(uri) | label
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """The file's row. It is decoded only if the image is asked for."""
-        check_columns(piece.uri, self._schema(), schema)
-        columns: dict[str, pa.Array] = {"path": pa.array([piece.uri], pa.string())}
-        if self.label:
-            columns["label"] = pa.array([piece.uri.split("/")[-2]], pa.string())
-        lost = Unreadable(piece, most)
-        if "image" in schema.names:
-            with storage.open(piece.uri) as file:
-                data = bytes(file.read())
-            try:
-                columns["image"] = self._tensor(self._decoded(piece.uri, data))
-            except InputCorrupt as error:
-                lost.fail(0, error)
-                return lost.read(nulls(schema, 1))
-        return lost.read(pa.table({name: columns[name] for name in schema.names}))
+    def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
+        return {"image": self._tensor(self._pixels(uri, data))}
 
-    def _schema(self) -> pa.Schema:
+    def schema(self) -> pa.Schema:
         kind = VariableShapedTensor(pa.uint8())
         if self.size is not None:
             kind = pa.fixed_shape_tensor(pa.uint8(), (*self.size, _CHANNELS[self.mode]))
         label = [("label", pa.string())] if self.label else []
         return pa.schema([("image", kind), ("path", pa.string()), *label])
 
-    def _decoded(self, uri: str, data: bytes) -> npt.NDArray[np.uint8]:
+    def _pixels(self, uri: str, data: bytes) -> npt.NDArray[np.uint8]:
         """Height × width × channels.
 
         Raises:
             InputCorrupt: It is not an image that can be decoded.
         """
-        kind = kind_of(data)
+        kind = _kind_of(data)
         if not data:
             raise InputCorrupt(f"{uri}: an empty file, not an image")
         if kind is None:
@@ -220,7 +144,7 @@ class Image(FileSource):
         return values.reshape(*values.shape[:2], _CHANNELS[self.mode])
 
     def _as_asked(self, image: Decoded) -> Decoded:
-        image = normalised(image, upright=self.upright)
+        image = eight_bits(image, upright=self.upright)
         converted = image if image.mode == self.mode else image.convert(self.mode)
         if self.size is None:
             return converted
@@ -230,7 +154,7 @@ class Image(FileSource):
     def _tensor(self, values: npt.NDArray[np.uint8]) -> pa.Array:
         if self.size is None:
             return of_variable_shape(values)
-        flat, kind = pa.array(values.reshape(-1)), self._schema().field("image").type
+        flat, kind = pa.array(values.reshape(-1)), self.schema().field("image").type
         return pa.ExtensionArray.from_storage(kind, pa.FixedSizeListArray.from_arrays(flat, len(flat)))
 
 
@@ -240,11 +164,42 @@ SOURCE = Image()
 def _pillow() -> Any:
     try:
         from PIL import Image as Pillow
-    except ModuleNotFoundError:
-        raise JobError(
-            "input.format: the image format needs pillow; install it: pip install 'nightjar-batch[images]'"
-        ) from None
+    except ImportError as error:
+        raise lacking("input.format", "the image format", "images", error) from error
     return Pillow
+
+
+def eight_bits(image: Decoded, *, upright: bool = True) -> Decoded:
+    """The image with the higher 8 of 16 bits, turned as its EXIF orientation says unless `upright` is false.
+
+    Pillow keeps the higher bits of colours only; its conversion of grey makes every value above 255 a 255.
+    """
+    from PIL import Image as Pillow
+    from PIL import ImageOps
+
+    if upright:
+        ImageOps.exif_transpose(image, in_place=True)
+    return Pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I") else image
+
+
+def _kind_of(head: bytes) -> str | None:
+    """The kind of image that a file begins as: JPEG, PNG or WEBP; None if it is none of these."""
+    if head.startswith(_JPEG):
+        return "JPEG"
+    if head.startswith(_PNG):
+        return "PNG"
+    return "WEBP" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
+
+
+def _dimensions(head: bytes) -> tuple[int, int] | None:
+    """Height and width of the image that a file begins with; None if Pillow does not find them here."""
+    if (kind := _kind_of(head)) is None:
+        return None
+    try:
+        image = _opened(kind, head)
+    except Exception:  # noqa: BLE001 (a decoder raises whatever it happens to meet)
+        return None
+    return image.height, image.width
 
 
 def _opened(kind: str, data: bytes) -> Decoded:

@@ -6,17 +6,290 @@ unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.json as pj
 
-from nightjar.inference.errors import SchemaMismatch
+from nightjar.inference.arrow_types import is_list
+from nightjar.inference.errors import InputCorrupt, SchemaMismatch
+from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
-from nightjar.inference.input.sources.jsonparsing import has_key, inferred, parsed, records_in
+from nightjar.inference.input.sources.fitting import has_large, is_declared, is_rounded, told
+from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable
+from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
+from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
+
+
+class KeyUnknown(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """An object inside a record has a key that its column's type lacks. key: as `meta.size`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"no record of those that told the type has the key {key!r}: declare the column's type in input.schema, "
+            "where keys that it does not name are left out"
+        )
+
+
+def has_struct(kind: pa.DataType) -> bool:
+    """Whether values of this type are objects, or lists of them."""
+    return pa.types.is_struct(kind) or (is_list(kind) and has_struct(kind.value_type))
+
+
+def unknown_key(value: object, kind: pa.DataType, name: str) -> str:
+    """The first key with a value that the type lacks; '' if it lacks none. name: of the value itself."""
+    if isinstance(value, list) and is_list(kind):
+        return next(filter(None, (unknown_key(each, kind.value_type, name) for each in value)), "")
+    if not isinstance(value, dict) or not pa.types.is_struct(kind):
+        return ""
+    for key, held in value.items():
+        if kind.get_field_index(key) >= 0:
+            if found := unknown_key(held, kind.field(key).type, f"{name}.{key}"):
+                return found
+        elif held is not None:
+            return f"{name}.{key}"
+    return ""
+
+
+_LONG = re.compile(rb"\d{16}")
+"""The digits of whole numbers that a float may not hold."""
+
+
+_WHOLE = {pa.int64(): range(-(1 << 63), 1 << 63), pa.uint64(): range(1 << 64)}
+"""The types of whole numbers, and which they hold."""
+
+
+def records_in(block: bytes) -> int:
+    """The number of records in a block of whole lines."""
+    return sum(1 for line in block.split(b"\n") if line.strip())
+
+
+def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
+    """The columns of a file whose beginning this is, and the number of records in it.
+
+    Records that cannot be read have no say. Where the values of a column contradict each other, most records win.
+    Whole numbers that a float does not hold contradict fractions.
+
+    Raises:
+        InputCorrupt: There are records, and none can be read.
+    """
+    numbers, records = _numbered(1, block)
+    found: list[tuple[int, pa.Schema]] = []
+    large = set[str]()
+    first: RowFault | None = None
+    for low, high, part in in_parts(records, partial(_parsed_together, schema=None)):
+        if isinstance(part, pa.Table):
+            found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
+            large.update(name for name in part.column_names if has_large(part[name]))
+        elif first is None:
+            first = _fault(f"{uri}: line {numbers[low]}", records[low], pa.schema([]), part)
+    if first is not None and not found:
+        raise first
+    counts = defaultdict[str, Counter[pa.DataType]](Counter)
+    for count, schema in found:
+        for column in schema:
+            counts[column.name][column.type] += count
+    kinds = {name: usual_type(counted, share=None) for name, counted in counts.items()}
+    if large:
+        objects = [each for each in map(_object, records) if each]
+        kinds |= {name: _exact(kinds[name], [each.get(name) for each in objects]) for name in large}
+    return pa.schema([*kinds.items()]), len(records)
+
+
+def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
+    """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
+    with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+        return _checked(block, schema, records_in(block))
+    numbers, records = _numbered(line, block)
+    tables = [schema.empty_table()]
+    for low, _, part in in_parts(records, partial(_parsed_together, schema=schema), _broken(records)):
+        if isinstance(part, pa.Table):
+            tables.append(part)
+            continue
+        at = f"{where}: line {numbers[low]}"
+        lost.add(low, _fault(at, records[low], schema, part), records[low])
+        tables.append(nulls(schema, 1))
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def has_key(block: bytes, name: str) -> bool:
+    """Whether any record of a block has this key."""
+    return any(name in (_object(line) or {}) for line in block.split(b"\n") if line.strip())
+
+
+def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:
+    """The numbers of a block's records, and the records. line: the number of the block's first line."""
+    *whole, last = block.split(b"\n")
+    texts = [*(text + b"\n" for text in whole), last]
+    found = [(number, text) for number, text in enumerate(texts, line) if text.strip()]
+    return [number for number, _ in found], [text for _, text in found]
+
+
+def _broken(records: Sequence[bytes]) -> dict[int, LineError]:
+    """The lines that are no JSON objects. Python tells them faster, one by one, than Arrow does."""
+    found: dict[int, LineError] = {}
+    for row, record in enumerate(records):
+        try:
+            if not isinstance(json.loads(record.decode("utf-8-sig"), strict=False), dict):
+                found[row] = pa.ArrowInvalid("not an object")
+        except UnicodeDecodeError as error:
+            found[row] = error
+        except json.JSONDecodeError as error:
+            found[row] = pa.ArrowInvalid(str(error))
+        except (ValueError, RecursionError):
+            pass  # a number or a nesting that is too much for Python may not be too much for Arrow
+    return found
+
+
+def _parsed_together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
+    return _checked(b"".join(records), schema, len(records))
+
+
+def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
+    """Raises UnicodeDecodeError or ArrowInvalid if a line is not a record, or a value is not of its column's type."""
+    block.decode()
+    table = _read(block, schema)
+    if table.num_rows != records:
+        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} lines")
+    return table
+
+
+def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    asked = None if schema is None else pa.schema([each.with_type(_read_as(each.type)) for each in schema])
+    if schema is None:
+        return _arrow_read(block, None, "infer")
+    inferred = [each for each in schema if not is_declared(each)]
+    if nested := [each for each in inferred if has_struct(each.type)]:
+        _check_keys(block, asked, nested)
+    table = _arrow_read(block, asked, "ignore")
+    if large := [each for each in inferred if has_large(table[each.name])]:
+        objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
+        if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
+            raise DigitsLost
+    return table if asked == schema else table.select(schema.names).cast(schema)
+
+
+def _arrow_read(block: bytes, asked: pa.Schema | None, unexpected: str) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(block),
+        pj.ReadOptions(block_size=len(block) + 1),
+        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior=unexpected),
+    )
+
+
+def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> None:
+    """Check that no object loses a key, as Arrow ignores the unknown ones inside of objects, too. asked: the schema to
+    read with. nested: its columns of objects.
+
+    Raises:
+        KeyUnknown: One would.
+    """
+    # Arrow infers what no field asks for, so the types tell. It fails if values that nobody asked for contradict each
+    # other; then Python looks.
+    with suppress(pa.ArrowInvalid):
+        table = _arrow_read(block, asked, "infer")
+        if all(table.schema.field(each.name).type == asked.field(each.name).type for each in nested):
+            return
+    for record in filter(None, map(_object, block.split(b"\n"))):
+        for field in nested:
+            if key := unknown_key(record.get(field.name), field.type, field.name):
+                raise KeyUnknown(key)
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """The type as which Arrow reads values to cast: dates and times as text, lists of a fixed length as lists."""
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Replace timestamps by text: JSON has no times, and where Arrow saw a time, the next text may not be one."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_plain(each.type)) for each in kind])
+    return kind
+
+
+def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
+    """The type with whole numbers in place of floats where these hold more of the values."""
+    if pa.types.is_floating(kind):
+        whole = {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
+        numbers = sum(isinstance(each, int | float) for each in values)
+        for exact, count in whole.items():
+            if count == numbers:
+                return exact  # also where a float would hold them all
+        counts = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values), **whole}
+        return max(counts, key=counts.__getitem__)  # in a tie the first
+    if pa.types.is_list(kind):
+        return pa.list_(_exact(kind.value_type, [item for each in values if isinstance(each, list) for item in each]))
+    if pa.types.is_struct(kind):
+        held = [each for each in values if isinstance(each, dict)]
+        return pa.struct([each.with_type(_exact(each.type, [one.get(each.name) for one in held])) for each in kind])
+    return kind
+
+
+def _loses(value: object, kind: pa.DataType) -> bool:
+    """Whether a value of JSON loses digits of a whole number where it is read as a float."""
+    if pa.types.is_floating(kind):
+        return type(value) is int and is_rounded(value)
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and any(_loses(each, kind.value_type) for each in value)
+    if pa.types.is_struct(kind):
+        return isinstance(value, dict) and any(_loses(value.get(each.name), each.type) for each in kind)
+    return False
+
+
+def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFault:
+    """Say what is wrong with a record. at: its file and line. error: of the whole line."""
+    if isinstance(error, UnicodeDecodeError):
+        return not_utf8(at, error)
+    try:
+        value = json.loads(record.strip())
+    except json.JSONDecodeError as wrong:
+        return InputCorrupt(f"{at} is not a JSON object: {wrong.msg} at column {wrong.colno}")
+    except (ValueError, RecursionError) as wrong:
+        return InputCorrupt(f"{at} is not a JSON object: {wrong}")
+    if not isinstance(value, dict):
+        return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")
+    bad = first_bad(len(schema), lambda count: _read(record, pa.schema(list(schema)[:count])))
+    if bad is not None:
+        field = schema.field(bad)
+        held = json.dumps({field.name: value.get(field.name)}).encode()
+        try:
+            _read(held, pa.schema([field]))
+        except pa.ArrowInvalid as wrong:
+            lost = f"; {wrong}" if isinstance(wrong, DigitsLost | KeyUnknown) else ""
+            said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
+            return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}{lost}")
+    return InputCorrupt(f"{at}: not readable: {error}")
+
+
+def _kind(record: bytes, value: object) -> str:
+    """The type that the value of a record's only key has by itself."""
+    with suppress(pa.ArrowInvalid):
+        return type_name(_exact(_plain(_read(record, None).schema.field(0).type), [value]))
+    return "no type of its own"
+
+
+def _object(record: bytes) -> dict[str, object] | None:
+    """A record, if it is one."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(record)
+        return value if isinstance(value, dict) else None
+    return None
 
 
 class JsonLines(lines.TextSource):
@@ -37,19 +310,17 @@ class JsonLines(lines.TextSource):
             return inferred(uri, b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES)))
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """As `TextSource.units`."""
         return lines.counted_units(file, size, records_in)
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """As `TextSource.tables`."""
         schema = normalisation.admitting(schema, set())
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `TextSource.read`. A column is missing if no record has it, of a large file none in its beginning."""
+        """A column is missing if no record has it, of a large file none in its beginning."""
         schema = normalisation.admitting(schema, set())
         lost, absent = Unreadable(piece, most), set(schema.names)
 

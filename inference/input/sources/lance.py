@@ -11,22 +11,20 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
-from nightjar.inference.input.sources.bindings import bound, path
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import Description, lacking
+from nightjar.inference.input.sources.protocol import Description, bound, lacking, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import text
 from nightjar.inference.job.options import whole as number
@@ -83,21 +81,15 @@ class Lance(SnapshotSource[Fragment]):
     )
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        """As `FileSource.chosen`."""
         if len(options) > 1:
             raise JobError("input.options: version and tag both choose a version; leave one of them out")
         return super().chosen(options)
 
-    def at(self, uri: str) -> Self:
-        """As `Source.at`."""
-        return replace(self, uri=uri.rstrip("/"))
-
     def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
-        """As `SnapshotSource.opened`."""
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
             return None
         if number is None:
-            _OPENED.forget(self.uri)  # a dataset that was made again may have a version of the same number
+            _dataset.cache_clear()  # a dataset that was made again may have a version of the same number
         with self._as_ours():
             table = self._table(storage, number)
             return Snapshot(str(table.version), _columns(table), dict(map(self._listed, table.get_fragments())))
@@ -116,7 +108,7 @@ class Lance(SnapshotSource[Fragment]):
         return Description(snapshot.schema, (fragment.rows,), (size,))
 
     def check_unchanged(self, storage: Storage, piece: Piece) -> None:
-        """As `Source.check_unchanged`. Of the fragment's other files it is checked that they exist."""
+        """Of the fragment's other files it is checked that they exist."""
         super().check_unchanged(storage, piece)
         _, fragment = self.listed(storage, piece.uri, piece.version)
         self._check_there(storage, piece, fragment.others)
@@ -133,14 +125,6 @@ class Lance(SnapshotSource[Fragment]):
         except _FAULTS as error:
             # The storage gives these files, and they cannot be read twice: so it is their content.
             raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
-
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """As `Source.sample`; only these rows are read."""
-        count = min(rows, piece.rows)
-        before = piece.rows - count if last else 0
-        return self.read(storage, replace(piece, first_row=piece.first_row + before, rows=count), schema), before
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
         """As `Source.parts`: stretches. Where no row of one matches, its other columns are not read."""
@@ -197,13 +181,14 @@ class Lance(SnapshotSource[Fragment]):
             InputChanged: It has no version of this number any more.
         """
         wanted = int(number) if number else self.version or self.tag or None
-        options = storage.options(self.uri)
+        options = tuple(sorted(storage.options(self.uri).items()))
+        opened = _dataset.__wrapped__  # only a version is kept; a tag may be given to another one
         try:
-            return _OPENED.table(self.uri, wanted, options)
+            return (_dataset if isinstance(wanted, int) else opened)(self.uri, wanted, options)
         except _FAULTS:
             if wanted is None:
                 raise
-            newest = _OPENED.table(self.uri, None, options)
+            newest = opened(self.uri, None, options)
             tags, numbers = newest.tags.list(), {each["version"] for each in newest.versions()}
             if wanted in tags or wanted in numbers:
                 raise
@@ -243,37 +228,12 @@ class Lance(SnapshotSource[Fragment]):
 SOURCE = Lance()
 
 
-class _Opened:
-    """The versions that this process opened last, each with the credentials of its storage."""
+@lru_cache(maxsize=_OPEN)
+def _dataset(uri: str, wanted: int | str | None, options: tuple[tuple[str, str], ...]) -> LanceDataset:
+    """The dataset at a version or a tag, by default at the newest version. options: with the storage's credentials."""
+    import lance
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._kept: OrderedDict[tuple[object, ...], LanceDataset] = OrderedDict()
-
-    def forget(self, uri: str) -> None:
-        """Open each version of this dataset again."""
-        with self._lock:
-            for key in [key for key in self._kept if key[0] == uri]:
-                del self._kept[key]
-
-    def table(self, uri: str, wanted: int | str | None, options: Mapping[str, str]) -> LanceDataset:
-        """The dataset at a version or a tag, by default at the newest version. Only a version by its number is kept."""
-        import lance
-
-        key = uri, wanted, *sorted(options.items())
-        with self._lock:
-            if (found := self._kept.get(key)) is not None:
-                return found
-        found = lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)
-        with self._lock:
-            if isinstance(wanted, int):
-                self._kept[key] = found
-            while len(self._kept) > _OPEN:
-                self._kept.popitem(last=False)
-        return found
-
-
-_OPENED = _Opened()
+    return lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)
 
 
 def _columns(table: LanceDataset) -> pa.Schema:

@@ -1,10 +1,12 @@
-"""What the formats share whose files are text: reading in blocks of whole lines, and units of bytes."""
+"""What the formats share whose files are text: blocks of whole lines, units of bytes, and lines that are not read."""
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -12,7 +14,7 @@ from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable
 from nightjar.inference.job.options import choice
 from nightjar.inference.records import UNKNOWN, Piece
@@ -50,7 +52,50 @@ ENCODING = choice(
 )
 
 
-class TextSource(FileSource, ABC):
+class BlockSource(Source, ABC):
+    """Base of the formats whose rows are read one block after the other, from a place on."""
+
+    @abstractmethod
+    def tables(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
+    ) -> Iterator[pa.Table]:
+        """Read a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
+
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        """Check, before a sample is read, that the file has the columns, if `tables` does not check it.
+
+        Raises:
+            SchemaMismatch: A column is missing.
+        """
+
+    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
+        """A file of which no row can be read is at fault itself."""
+        lost = Unreadable(piece, most)
+        tables = list(lost.following(self.tables(storage, piece, schema, BLOCK_BYTES, lost)))
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not self.in_units(piece))
+
+    def sample(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
+    ) -> tuple[RowsRead, int]:
+        """The last rows cost reading the whole piece. Without a count of rows only `read` finds missing columns."""
+        if last:
+            found = self.read(storage, piece, schema)
+            before = max(0, found.table.num_rows - rows)
+            return found.slice(before), before
+        self.check_known(storage, piece, schema)
+        lost, tables = Unreadable(piece), list[pa.Table]()
+        for table in lost.following(self.tables(storage, piece, schema, SAMPLE_BYTES, lost)):
+            tables.append(table)
+            if sum(map(len, tables)) >= rows:
+                break
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
+
+    def in_units(self, piece: Piece) -> bool:
+        """Whether the piece's file has several units. If not, a file without a row that can be read is at fault."""
+        return False
+
+
+class TextSource(BlockSource):
     """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
 
     unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
@@ -73,20 +118,6 @@ class TextSource(FileSource, ABC):
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
 
-    @abstractmethod
-    def tables(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
-    ) -> Iterator[pa.Table]:
-        """Parse a piece in tables of about `size` bytes. Unreadable rows are rows of nulls, and added to `lost`."""
-
-    @abstractmethod
-    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
-        """Check, before a sample is read, that the file has the columns, as far as this is known from its beginning.
-
-        Raises:
-            SchemaMismatch: A column is missing.
-        """
-
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
         beginning. Of a compressed file it is known only whether it has none.
@@ -104,28 +135,6 @@ class TextSource(FileSource, ABC):
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`, from the beginning of the file."""
         return without_unseen(self.beginning(storage, entry.uri)[0], self.unseen)
-
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `Source.read`. A file of which no row can be read is at fault itself."""
-        lost = Unreadable(piece, most)
-        tables = list(lost.following(self.tables(storage, piece, schema, BLOCK_BYTES, lost)))
-        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not self.in_units(piece))
-
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[RowsRead, int]:
-        """The last rows cost reading the whole piece. Without a count of rows only `read` finds missing columns."""
-        if last:
-            found = self.read(storage, piece, schema)
-            before = max(0, found.table.num_rows - rows)
-            return found.slice(before), before
-        self.check_known(storage, piece, schema)
-        lost, tables = Unreadable(piece), list[pa.Table]()
-        for table in lost.following(self.tables(storage, piece, schema, SAMPLE_BYTES, lost)):
-            tables.append(table)
-            if sum(map(len, tables)) >= rows:
-                break
-        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
 
     def opened(self, storage: Storage, uri: str) -> AbstractContextManager[Reading]:
         """Open a file, to read UTF-8 from its beginning on."""
@@ -225,3 +234,87 @@ def blocks(
             raise InputCorrupt(f"{where}: line {line} begins a record of more than {LONGEST_BYTES:,} bytes")
     if held:
         yield held
+
+
+# Lines that cannot be parsed are found by halving, and the others stay together, because one by one they are slow.
+
+T = TypeVar("T")
+
+LineError: TypeAlias = "pa.ArrowInvalid | UnicodeDecodeError"
+"""What parsing a line raises."""
+
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""What a text begins with that is UTF-16, as some programs write it."""
+
+
+def in_parts(
+    lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], T], known: Mapping[int, LineError] = {}
+) -> Iterator[tuple[int, int, T | LineError]]:
+    """Parse lines in order: yield (first, last + 1, what was parsed), or a line's error.
+
+    Lines that fail together are halved until they fail alone. known: lines that are known to fail.
+    """
+    edges = [-1, *sorted(known), len(lines)]
+    todo = [(row, row + 1) for row in known] + [(low + 1, high) for low, high in itertools.pairwise(edges)]
+    todo = sorted((span for span in todo if span[0] < span[1]), reverse=True)
+    while todo:
+        low, high = todo.pop()
+        if low in known:
+            yield low, high, known[low]
+            continue
+        found: T | LineError
+        try:
+            found = parse(lines[low:high])
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            if high - low > 1:
+                middle = (low + high) // 2
+                todo += (middle, high), (low, middle)
+                continue
+            found = error
+        yield low, high, found
+
+
+def first_bad(count: int, parse: Callable[[int], object]) -> int | None:
+    """The index of the first of several things that cannot be parsed; None if all can. parse: parses the first n."""
+
+    def fails(many: int) -> bool:
+        try:
+            parse(many)
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    if not count or not fails(count):
+        return None
+    good, bad = 0, count
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (good, middle) if fails(middle) else (middle, bad)
+    return bad - 1
+
+
+def not_utf8(at: str, error: UnicodeDecodeError, *, encodings: bool = False) -> InputCorrupt:
+    """The error of a line. at: its file and line. encodings: whether the source has the option `encoding`."""
+    known = ": it is UTF-16" if error.object.startswith(UTF16) else ""
+    how = ", or name its encoding in input.options.encoding" if encodings else ""
+    return InputCorrupt(f"{at} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8{how}")
+
+
+def check_utf8(where: str, line: int, block: bytes) -> None:
+    """Check that a block is UTF-8 text. where, line: of its first line, for the message.
+
+    Raises:
+        InputCorrupt: It is not.
+    """
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        number = line + block.count(b"\n", 0, error.start)
+        raise not_utf8(f"{where}: line {number}", error, encodings=True) from error
+
+
+class DigitsLost(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A number, as it would be read, is not what was written."""
+
+    def __init__(self) -> None:
+        super().__init__("it would lose digits: declare the column's type in input.schema")

@@ -6,96 +6,34 @@ unless it is very large: then it decodes what stands before the part each time.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from threading import Lock
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_list, row_bytes
+from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
-
-# Their numbers mean other days than in the proleptic Gregorian calendar of Arrow: 1001-01-01 would be read as
-# 1001-01-07. So a file with such a mark is refused where a column that is read holds old values. Times are old before
-# 1900 already: Spark computed their time zones in another way, too.
-_SPARK = b"org.apache.spark."
-
-
-def legacy(metadata: pq.FileMetaData) -> tuple[bool, bool]:
-    """Whether plain dates and times, and whether INT96 times, may be in the old calendar.
-
-    As Spark decides it, in `DataSourceUtils.datetimeRebaseSpec` and `int96RebaseSpec`.
-    """
-    marks = metadata.metadata or {}
-    # A file of Spark before 2.4.6 has no version.
-    by_spark = any(name.startswith(_SPARK) for name in marks)
-    version = marks.get(_SPARK + b"version", b"")
-    hive = marks.get(b"writer.date.proleptic") == b"false"
-    return (
-        hive or _SPARK + b"legacyDateTime" in marks or (by_spark and version < b"3.0.0"),
-        hive or _SPARK + b"legacyINT96" in marks or (by_spark and version < b"3.1.0"),
-    )
-
-
-def checked(uri: str, file: pq.ParquetFile, table: pa.Table) -> pa.Table:
-    """The table that was read of a file.
-
-    Raises:
-        InputCorrupt: A column holds a date before 1582-10-15, or a time before 1900, in the old calendar.
-    """
-    plain, int96 = legacy(file.metadata)
-    if not (plain or int96):
-        return table
-    columns = (file.schema.column(index) for index in range(len(file.schema)))
-    stored = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
-    for name in table.column_names:
-        chunks = table[name].chunks if (int96 if name in stored else plain) else ()
-        for moments in (each for chunk in chunks for each in _moments(chunk)):
-            old = dt.date(1582, 10, 15) if is_.is_date(moments.type) else dt.datetime(1900, 1, 1)
-            if pc.less(pc.min(moments), pa.scalar(old, moments.type)).as_py():
-                raise InputCorrupt(
-                    f"{uri}: column {name!r} holds values before {old:%Y-%m-%d} in the calendar of Spark before 3.0, "
-                    "in which they are other days: write the file again with Spark 3 or newer and "
-                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (int96RebaseModeInWrite for INT96), or "
-                    "leave the column out of the job"
-                )
-    return table
-
-
-def _moments(array: pa.Array) -> Iterator[pa.Array]:
-    """The dates and times in an array, those inside lists and structs, too."""
-    kind = array.type
-    if is_.is_date(kind) or is_.is_timestamp(kind):
-        yield array
-    elif is_.is_dictionary(kind):
-        yield from _moments(array.dictionary)
-    elif is_list(kind):
-        yield from _moments(array.flatten())
-    elif is_.is_map(kind) or is_.is_struct(kind):
-        for inner in (array.keys, array.items) if is_.is_map(kind) else array.flatten():
-            yield from _moments(inner)
-
 
 _KEPT_BYTES = 512 * 1024 * 1024
 """The largest decoded size of a row group that a process keeps in memory for its next part."""
 
 _BATCHES = 64
-"""The number of batches in which the rows before a part are decoded, whatever few rows are wanted behind them."""
+"""The number of batches in which the rows before a part are decoded, whatever few rows are wanted behind them. The rows
+within the first of so many parts of a row group are read without the others."""
 
 
-class Parquet(FileSource):
+class Parquet(Source):
     """As `protocol.Source`."""
 
     name = "Parquet"
@@ -122,24 +60,31 @@ class Parquet(FileSource):
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`. Only the footer is read."""
+        """Only the footer is read."""
         with _opened(storage, entry.uri) as file:
             return normalisation.normalised(file.schema_arrow)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
-            return checked(piece.uri, file, self._read(file, piece, schema.names))
+            return self._read(file, piece, schema.names)
 
     def _read(self, file: pq.ParquetFile, piece: Piece, columns: list[str]) -> pa.Table:
+        begin, end = piece.first_row, piece.first_row + piece.rows
         low, high = piece.row_groups
-        skip = piece.first_row - _rows_of(file, 0, low)
-        if (skip, piece.rows) == (0, _rows_of(file, low, high)):
-            return _read_groups(file, list(range(low, high)), columns)
-        group = file.metadata.row_group(low)
-        if high - low == 1 and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
-            return self._read_group(file, piece, low, columns).slice(skip, piece.rows)
-        return _read_rows(file, list(range(low, high)), columns, skip, piece.rows)
+        edges = list(accumulate((file.metadata.row_group(index).num_rows for index in range(high)), initial=0))
+        groups = [index for index in range(low, high) if edges[index] < end and begin < edges[index + 1]]
+        if not groups:
+            return pa.schema([file.schema_arrow.field(name) for name in columns]).empty_table()
+        skip, held = begin - edges[groups[0]], edges[groups[-1] + 1] - edges[groups[0]]
+        if (skip, piece.rows) == (0, held):
+            return _read_groups(file, groups, columns)
+        group = file.metadata.row_group(groups[0])
+        # The first rows, as of a sample, are decoded alone.
+        is_kept = len(groups) == 1 and (skip + piece.rows) * _BATCHES > held
+        if is_kept and _decoded(group, row_bytes(file.schema_arrow)) <= _KEPT_BYTES:
+            return self._read_group(file, piece, groups[0], columns).slice(skip, piece.rows)
+        return _read_rows(file, groups, columns, skip, piece.rows)
 
     def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
         """As `Source.parts`: each row group that the statistics in the footer do not rule out."""
@@ -147,9 +92,7 @@ class Parquet(FileSource):
             whole = ds.ParquetFileFormat().make_fragment(source)
             # The condition may also be on columns of the path, which the file has not.
             wanted = condition.expression(whole.physical_schema.names)
-            # The statistics of dates in an old calendar are in it, too.
-            dated = any(is_.is_temporal(kind) for kind in condition.columns.types)
-            if wanted is None or (dated and any(legacy(whole.metadata))):
+            if wanted is None:
                 yield piece
                 return
             groups = {group.id: group.num_rows for group in whole.row_groups}
@@ -157,10 +100,8 @@ class Parquet(FileSource):
                 found = {group.id for group in whole.subset(wanted, schema=whole.physical_schema).row_groups}
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
                 found = set(groups)  # this file has other types; reading it will say so
-        end, first = (
-            piece.first_row + piece.rows,
-            sum(rows for group, rows in groups.items() if group < piece.row_groups[0]),
-        )
+        end = piece.first_row + piece.rows
+        first = sum(rows for group, rows in groups.items() if group < piece.row_groups[0])
         for group in range(*piece.row_groups):
             low, high = max(first, piece.first_row), min(first + groups[group], end)
             first += groups[group]
@@ -177,21 +118,6 @@ class Parquet(FileSource):
                 self._kept = kept = key, _read_groups(file, [group], columns)
             return kept[1].select(columns)
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The last rows cost reading their row group from its beginning. Fewer are returned if it has fewer of them."""
-        with _opened(storage, piece.uri) as file:
-            check_columns(piece.uri, file.schema_arrow, schema)
-            low, high = piece.row_groups
-            low = max(low, high - 1) if last else low
-            begin, end = piece.first_row, piece.first_row + piece.rows
-            before = _rows_of(file, 0, low)
-            first = max(begin, before, end - rows) if last else begin
-            count = min(rows, end - first)
-            table = _read_rows(file, list(range(low, high)), schema.names, first - before, count)
-            return checked(piece.uri, file, table), first - begin
-
 
 SOURCE = Parquet()
 
@@ -203,18 +129,13 @@ def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) ->
     except pa.ArrowNotImplementedError:
         # A dictionary inside lists or structs differs in each row group, and one array cannot hold several.
         return pa.concat_tables(
-            _read_rows(file, [group], columns, 0, _rows_of(file, group, group + 1)) for group in groups
+            _read_rows(file, [group], columns, 0, file.metadata.row_group(group).num_rows) for group in groups
         )
 
 
 def _decoded(group: pq.RowGroupMetaData, width: float) -> int:
     """Estimate a row group's bytes in memory: its size in the file is without repeated values. width: of a row."""
     return max(int(group.total_byte_size), int(group.num_rows * width))
-
-
-def _rows_of(file: pq.ParquetFile, low: int, high: int) -> int:
-    """The number of rows of the row groups [low, high)."""
-    return sum(file.metadata.row_group(index).num_rows for index in range(low, high))
 
 
 def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip: int, rows: int) -> pa.Table:

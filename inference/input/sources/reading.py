@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +16,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.garbage import users_code_begins
-from nightjar.inference.input.sources.declared import asked, with_declared
-from nightjar.inference.input.sources.fitting import check_columns
+from nightjar.inference.input.sources.fitting import asked, check_columns, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
 from nightjar.inference.job.finding import find, folder_of, modules_in
@@ -29,52 +27,48 @@ from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, RowFailure
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Entry, Storage
 
-Read = Callable[[Piece, pa.Schema, int | None], RowsRead]
-"""Reads all rows of a piece: the piece, the columns, and the most rows that may fail."""
+Read = Callable[[Piece, pa.Schema], RowsRead]
+"""Reads all rows of a piece with the columns of a schema."""
 
 
-@dataclass(frozen=True)
-class Matching:
+def _read_matching(
+    storage: Storage, source: Source, piece: Piece, schema: pa.Schema, where: Condition, read: Read
+) -> RowsRead:
+    """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match.
+
+    If the source reads each column by itself, those of the condition are read first, and the others only where a row
+    matches.
+    """
+    found = [(0, RowsRead(schema.empty_table()))]
+    for part in source.parts(storage, piece, where):
+        first = part.first_row - piece.first_row
+        if source.columns_apart and set(where.columns.names) < set(schema.names):
+            looked = read(part, where.columns)
+            if not _takes(where, looked).any():
+                found.append((first, RowsRead(schema.empty_table(), left_out=looked.rows)))
+                continue
+        found.append((first, _matching(where, read(part, schema))))
+    return _joined(found, piece.rows)
+
+
+def _matching(where: Condition, read: RowsRead) -> RowsRead:
+    """Without the rows that do not match."""
+    (kept,) = np.nonzero(_takes(where, read))
+    at = {int(index): row for row, index in enumerate(kept)}
+    failures = {at[row]: replace(failure, row=at[row]) for row, failure in read.failures.items()}
+    table = read.table if len(kept) == len(read.table) else selected(read.table, kept)
+    return RowsRead(table, failures, pa.array(kept, pa.int64()), len(read.table) - len(kept))
+
+
+def _takes(where: Condition, read: RowsRead) -> np.ndarray:
+    takes = where.mask(read.table)
+    takes[list(read.failures)] = True
+    return takes
+
+
+def _condition(job: Job, schema: pa.Schema) -> Condition | None:
     """The job's condition, for files with these columns."""
-
-    condition: Condition
-
-    @classmethod
-    def of(cls, job: Job, schema: pa.Schema) -> Matching | None:
-        """None for a job without a condition. schema: has the condition's columns."""
-        return cls(condition(job.input.where, schema)) if job.input.where else None
-
-    def read(
-        self, storage: Storage, source: Source, piece: Piece, schema: pa.Schema, most: int | None, read: Read
-    ) -> RowsRead:
-        """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match.
-
-        If the source reads each column by itself, those of the condition are read first, and the others only where
-        a row matches.
-        """
-        found = [(0, RowsRead(schema.empty_table()))]
-        for part in source.parts(storage, piece, self.condition):
-            first = part.first_row - piece.first_row
-            if source.columns_apart and set(self.condition.columns.names) < set(schema.names):
-                looked = read(part, self.condition.columns, most)
-                if not self._takes(looked).any():
-                    found.append((first, RowsRead(schema.empty_table(), left_out=looked.rows)))
-                    continue
-            found.append((first, self.taken(read(part, schema, most))))
-        return _joined(found, piece.rows)
-
-    def taken(self, read: RowsRead) -> RowsRead:
-        """Without the rows that do not match."""
-        (kept,) = np.nonzero(self._takes(read))
-        at = {int(index): row for row, index in enumerate(kept)}
-        failures = {at[row]: replace(failure, row=at[row]) for row, failure in read.failures.items()}
-        table = read.table if len(kept) == len(read.table) else selected(read.table, kept)
-        return RowsRead(table, failures, pa.array(kept, pa.int64()), len(read.table) - len(kept))
-
-    def _takes(self, read: RowsRead) -> np.ndarray:
-        takes = self.condition.mask(read.table)
-        takes[list(read.failures)] = True
-        return takes
+    return condition(job.input.where, schema) if job.input.where else None
 
 
 def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
@@ -90,9 +84,7 @@ def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
     return RowsRead(pa.concat_tables(tables), failures, pa.array(np.concatenate(kept), pa.int64()), rows - at)
 
 
-_Stamp = tuple[int, ...]
-
-_imported: dict[tuple[str, str], dict[str, _Stamp]] = {}
+_imported: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
 """By the user's own source and its folder: the folder's modules when the source had been imported, see `_modules_of`.
 """
 
@@ -133,7 +125,7 @@ def _own(spec: str, folder: str) -> Source:
     """The user's own source.
 
     Raises:
-        JobError: It cannot be imported or made, or lacks something that a source has. Names `input.format`.
+        JobError: It cannot be imported or made, or is no `Source`. Names `input.format`.
     """
     users_code_begins()
     found = find("input.format", spec, Path(folder))
@@ -141,19 +133,14 @@ def _own(spec: str, folder: str) -> Source:
         source = found() if isinstance(found, type) else found
     except Exception as error:
         raise JobError(f"input.format: making {spec} failed with {type(error).__name__}: {error}") from error
-    wanted = [name for name in (*Source.__annotations__, *vars(Source)) if not name.startswith("_")]
-    if lacking := next((name for name in wanted if not hasattr(source, name)), None):
-        raise JobError(
-            f"input.format: {spec} has no {lacking!r}, which a source has; derive it from "
-            "nightjar.inference.FileSource, which has most of it"
-        )
-    own: Source = source
-    return own
+    if not isinstance(source, Source) or not hasattr(source, "name"):
+        raise JobError(f"input.format: derive {spec} from nightjar.inference.Source, and give it a name")
+    return source
 
 
 def import_edited(job: Job) -> None:
-    """Import the user's own source again if a module of the job's folder may have been edited since: a process may run
-    many nights, and each describes its input with the code that reads it then.
+    """Import the user's own source again if a module of the job's folder was edited since: a process may run many
+    nights, and each describes its input with the code that reads it then.
 
     Raises:
         JobError: As `source_of`.
@@ -166,25 +153,19 @@ def import_edited(job: Job) -> None:
     _own.cache_clear()
     for name in modules:
         sys.modules.pop(name, None)
-    began = time.time_ns()
     _own(spec, folder)
-    modules = _modules_of(folder)
-    # A file that changed meanwhile may have been imported as it was before.
-    if all(not stamp or stamp[-1] < began for stamp in modules.values()):
-        _imported[spec, folder] = modules
+    _imported[spec, folder] = _modules_of(folder)
 
 
-def _modules_of(folder: str) -> dict[str, _Stamp]:
+def _modules_of(folder: str) -> dict[str, tuple[int, ...]]:
     """The modules that were imported from a folder: by name what tells whether their files have changed."""
-    found = {name: getattr(module, "__file__", None) for name, module in modules_in(folder).items()}
-    return {name: _stamp(file) if file else () for name, file in found.items()}
-
-
-def _stamp(file: str) -> _Stamp:
-    with suppress(OSError):  # it is gone
-        about = os.stat(file)  # noqa: PTH116 (for each file)
-        return about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
-    return ()
+    found = dict[str, tuple[int, ...]]()
+    for name, module in modules_in(folder).items():
+        found[name] = ()
+        with suppress(OSError, TypeError):  # the file is gone, or it is a folder without `__init__.py`
+            about = os.stat(module.__file__)  # type: ignore[arg-type]  # noqa: PTH116 (for each file)
+            found[name] = about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
+    return found
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
@@ -240,14 +221,13 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
         describe(storage, job, Entry(piece.uri, piece.size, piece.version))
         raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
     with _decoding(source, piece.uri, job.input.own):
-        where = Matching.of(job, schema)
-        read = partial(_read, storage, job, source)
-        found = read(piece, schema, most) if where is None else where.read(storage, source, piece, schema, most, read)
+        read, where = partial(_read, storage, job, source, most), _condition(job, schema)
+        found = _read_matching(storage, source, piece, schema, where, read) if where else read(piece, schema)
     source.check_unchanged(storage, piece)
     return found
 
 
-def _read(storage: Storage, job: Job, source: Source, piece: Piece, schema: pa.Schema, most: int | None) -> RowsRead:
+def _read(storage: Storage, job: Job, source: Source, most: int | None, piece: Piece, schema: pa.Schema) -> RowsRead:
     """All rows of a piece."""
     columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
     found = as_rows(source.read(storage, piece, columns.schema, most))
@@ -274,14 +254,14 @@ def read_sample(
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri, job.input.own):
         columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
-        where, count = Matching.of(job, schema), rows
+        where, count = _condition(job, schema), rows
         while True:
             sampled, before = source.sample(storage, piece, columns.schema, count, last=last)
             _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
             found = columns.made(rows_read)
             if where is None:
                 return found, piece.first_row + before
-            matching = where.taken(found)
+            matching = _matching(where, found)
             seen, count = found.table.num_rows, max(rows, 16 * count)
             if matching.table.num_rows >= rows or not seen or seen < count // 16 or seen >= SAMPLED:
                 first = max(0, matching.table.num_rows - rows) if last else 0

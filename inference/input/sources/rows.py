@@ -32,9 +32,6 @@ _CGROUP = Path("/sys/fs/cgroup")
 RAW_CHARS = 2048
 """The longest text of an unreadable row that is kept, in characters."""
 
-_SPARSE = 8
-"""One row in so many, or fewer, are taken one by one: a mask is looked at for each row of each column."""
-
 RowFault = InputCorrupt | SchemaMismatch
 """What is wrong with one row. The types are those that a whole file may fail with, too."""
 
@@ -216,25 +213,12 @@ def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
     Many are taken by a mask: `take` would join a column's chunks, and no array holds more than 2 GiB of text.
     """
-    cast = any(column.type in PLAIN for column in table.columns)
-    if not cast and len(rows) * _SPARSE < table.num_rows:
-        return _few_of(table, rows)
     mask = np.zeros(table.num_rows, dtype=bool)
     mask[rows] = True
     wanted = pa.array(mask)
-    if cast:
+    if any(column.type in PLAIN for column in table.columns):
         return _column_by_column(table, lambda column: column.filter(wanted))
     return table.filter(wanted)  # it looks at the mask once, and not once for each column
-
-
-def _few_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """As `selected`, batch by batch, which touches the selected rows alone."""
-    found, first = [], 0
-    for batch in table.to_batches():
-        low, high = np.searchsorted(rows, [first, first + batch.num_rows])
-        found.append(batch.take(pa.array(rows[low:high] - first)))
-        first += batch.num_rows
-    return pa.Table.from_batches(found, table.schema)
 
 
 def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:

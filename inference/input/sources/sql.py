@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
-from nightjar.inference.input.sources.bindings import rebound
-from nightjar.inference.input.sources.databases import Database, Key, Range, Session
+from nightjar.inference.input.sources.databases import Key, Session, quoted, session_of
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, FileSource
+from nightjar.inference.input.sources.protocol import Description, Source, rebound
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.options import Option, text
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage, is_local, of_table, same_version
+from nightjar.inference.storage.protocol import Entry, Storage, of_table, same_version
 
 PARTITIONS = 16
 """The number of ranges without `partitions`."""
@@ -35,8 +35,39 @@ PARTITIONS = 16
 _SOME = (r"[\s\S]*\S[\s\S]*", "a text that is not empty")
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The rows with low <= key < high; None is open."""
+
+    low: Key | None
+    high: Key | None
+
+    def __str__(self) -> str:
+        return f"{_written(self.low)}..{_written(self.high)}"
+
+    @classmethod
+    def of(cls, text: str) -> Range:
+        """The inverse of `str`."""
+        low, _, high = text.partition("..")
+        return cls(_read(low), _read(high))
+
+
+def _written(key: Key | None) -> str:
+    if key is None:
+        return ""
+    # A dot would be taken for the end of the key.
+    return str(key) if isinstance(key, int) else quote(f"'{key}'", safe="").replace(".", "%2E")
+
+
+def _read(text: str) -> Key | None:
+    if not text:
+        return None
+    key = unquote(text)
+    return key[1:-1] if key.startswith("'") else int(key)
+
+
 @dataclass(frozen=True)
-class Sql(FileSource):
+class Sql(Source):
     """The source of databases. uri: of the database, see `Source.at`. The others are the options."""
 
     uri: str = ""
@@ -64,7 +95,6 @@ class Sql(FileSource):
 
     @property
     def typed(self) -> bool:  # type: ignore[override]
-        """As `Source.typed`."""
         return self._database.typed
 
     def at(self, uri: str) -> Self:
@@ -94,21 +124,21 @@ class Sql(FileSource):
             raise JobError(f"input.uri: {error}") from error
 
     def _found(self, storage: Storage) -> Iterator[Entry]:
-        version = self._database.version(storage)
+        version = self._database.version(storage, self.uri)
         if version is None:
             return
-        with self._database.session() as session:
+        with self._session() as session:
             found = session.key_counts(self._source, self.key)
             self._check_key(*found)
             _SCHEMAS[self] = session.described(self._source)
             for number, rows in enumerate(self._ranges(session, found[0])):
-                content = _content(*session.content(self._source, self.key, rows))
+                content = self._content(session, rows)
                 name = f"{self.uri}#{number:04d}:{quote(self.key, safe='')}={rows}"
                 yield Entry(name, 0, of_table(version, content, ""))
 
     def check_unchanged(self, storage: Storage, piece: Piece) -> None:
         """As `Source.check_unchanged`, by the version of the whole database; what a range has is checked in `read`."""
-        now = self._database.version(storage)
+        now = self._database.version(storage, self.uri)
         if now is None:
             raise self.gone(piece)
         content = piece.version.split(" ")[1]
@@ -122,8 +152,7 @@ class Sql(FileSource):
         return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,), unseen)
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """As `Source.columns`."""
-        with self._database.session() as session:
+        with self._session() as session:
             return session.names(self._source)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
@@ -138,8 +167,8 @@ class Sql(FileSource):
 
     def _read(self, piece: Piece, schema: pa.Schema, first: int, count: int) -> RowsRead:
         rows = Range.of(piece.uri.rpartition("=")[2])
-        with self._database.session() as session:
-            if _content(*session.content(self._source, self.key, rows)) != piece.version.split(" ")[1]:
+        with self._session() as session:
+            if self._content(session, rows) != piece.version.split(" ")[1]:
                 raise _changed(piece)
             names = session.names(self._source)
             if other := rebound(names, schema):
@@ -150,32 +179,37 @@ class Sql(FileSource):
                 check_columns(piece.uri, names, schema)
             else:
                 check_columns(piece.uri, names, pa.schema([each for each in schema if each.name not in names.names]))
-            part = range(piece.first_row + first, piece.first_row + first + count)
-            return session.read(piece.uri, self._source, self.key, rows, schema, part)
+            ordered = f"ORDER BY {quoted(self.key)} LIMIT {count} OFFSET {piece.first_row + first}"
+            part = f"WHERE {self._where(session, rows)} {ordered}"
+            return session.read(piece.uri, self._source, part, schema, piece.first_row + first)
 
     @property
-    def _database(self) -> Database:
-        if is_local(self.uri):
-            from nightjar.inference.input.sources.sqlite import Sqlite
+    def _database(self) -> type[Session]:
+        return session_of(self.uri)
 
-            return Sqlite(self.uri)
-        if self.uri.startswith("postgresql://"):
-            from nightjar.inference.input.sources.postgres import Postgres
+    def _where(self, session: Session, rows: Range) -> str:
+        sides = [(sign, key) for sign, key in ((">=", rows.low), ("<", rows.high)) if key is not None]
+        return " AND ".join(f"{quoted(self.key)} {sign} {session.literal(key)}" for sign, key in sides) or "1 = 1"
 
-            return Postgres(self.uri)
-        raise JobError(
-            f"input.uri: {self.uri} is no database; write the path of a SQLite file, or postgresql://user@host/database"
-        )
+    def _content(self, session: Session, rows: Range) -> str:
+        """The number of rows of a range, and what changes with any of them."""
+        count, content = session.content(self._source, self._where(session, rows))
+        return f"{count}:{content}"
+
+    def _session(self) -> AbstractContextManager[Session]:
+        return self._database.open(self.uri)
 
     @property
     def _source(self) -> str:
-        # A comment at the end of a query ends with its line.
         query = self.query.strip().rstrip(";")
-        return self._database.quoted(self.table) if self.table else f"({query}\n) AS nightjar"
+        # Of `shop.flights` each part is a name.
+        return (
+            ".".join(map(quoted, self.table.split("."))) if self.table else f"({query}\n) AS nightjar"
+        )  # a comment at the end of a query ends with its line
 
     def _described(self) -> tuple[pa.Schema, pa.DataType | None]:
         if self not in _SCHEMAS:
-            with self._database.session() as session:
+            with self._session() as session:
                 _SCHEMAS[self] = session.described(self._source)
         return _SCHEMAS[self]
 
@@ -201,10 +235,6 @@ SOURCE = Sql()
 
 _SCHEMAS: dict[Sql, tuple[pa.Schema, pa.DataType | None]] = {}
 """The columns of each query, as this process found them last."""
-
-
-def _content(rows: int, content: str) -> str:
-    return f"{rows}:{content}"
 
 
 def _changed(piece: Piece) -> InputChanged:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, Schem
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
-from nightjar.inference.input.sources.protocol import Bound, Description, FileSource
+from nightjar.inference.input.sources.protocol import Bound, Description, Source
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
@@ -67,7 +67,7 @@ class Snapshot(Generic[File]):
     files: Mapping[str, File]
 
 
-class SnapshotSource(FileSource, Generic[File]):
+class SnapshotSource(Source, Generic[File]):
     """Base of the table formats. uri: of the table, see `Source.at`. cleaning: what removes old files, for messages."""
 
     suffixes: tuple[str, ...] = ()
@@ -76,6 +76,10 @@ class SnapshotSource(FileSource, Generic[File]):
     columns_apart = True
     cleaning = "vacuum"
     uri: str = ""
+
+    def at(self, uri: str) -> Self:
+        placed: Self = replace(cast(Any, self), uri=uri.rstrip("/"))
+        return placed
 
     @abstractmethod
     def opened(self, storage: Storage, number: str | None) -> Snapshot[File] | None:
@@ -159,7 +163,6 @@ class TableFile:
         return "-" if self.kept is None else sha256(np.packbits(self.kept).tobytes()).hexdigest()[:20]
 
     def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        """As `SnapshotFile.excluded`."""
         if self.values and condition.excludes(dict(self.values)):
             return True
         wanted = condition.expression(schema.names)
@@ -231,18 +234,6 @@ class TableSource(SnapshotSource[TableFile]):
         yield piece
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
-        return self._read(storage, piece, schema, sampled=False)
-
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The last rows cost reading the piece from its beginning."""
-        count = min(rows, piece.rows)
-        before = piece.rows - count if last else 0
-        part = replace(piece, first_row=piece.first_row + before, rows=count)
-        return self._read(storage, part, schema, sampled=True), before
-
-    def _read(self, storage: Storage, piece: Piece, schema: pa.Schema, *, sampled: bool) -> pa.Table:
         snapshot, file = self.listed(storage, piece.uri, piece.version)
         check_columns(piece.uri, snapshot.schema, schema)
         own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
@@ -250,7 +241,7 @@ class TableSource(SnapshotSource[TableFile]):
         names = {name: there[name] for name in schema.names if name in there and name not in file.values}
         positions = file.positions(piece.first_row, piece.first_row + piece.rows)
         wanted = pa.schema([own.field(name) for name in names.values()])
-        table = _rows(storage, piece, wanted, positions, sampled=sampled) if names else None
+        table = _rows(storage, piece, wanted, positions) if names else None
         rows = piece.rows if table is None else table.num_rows
         columns = {}
         for name in schema.names:
@@ -308,18 +299,12 @@ def _stat(storage: Storage, uri: str) -> Entry | None:
         return None
 
 
-def _rows(
-    storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64], *, sampled: bool
-) -> pa.Table:
+def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64]) -> pa.Table:
     """The rows of a file that stand at these positions."""
     if not len(positions):
         return schema.empty_table()
     first, rows = int(positions[0]), int(positions[-1] - positions[0]) + 1
-    span = replace(piece, first_row=first, rows=rows)
-    if sampled:
-        table, _ = parquet.SOURCE.sample(storage, span, schema, rows, last=False)
-    else:
-        table = parquet.SOURCE.read(storage, span, schema)
+    table = parquet.SOURCE.read(storage, replace(piece, first_row=first, rows=rows), schema)
     if rows == len(positions):
         return table
     wanted = positions - first

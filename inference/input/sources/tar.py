@@ -20,10 +20,10 @@ import pyarrow as pa
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import packing
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.linefaults import not_utf8
+from nightjar.inference.input.sources.lines import BlockSource, not_utf8
 from nightjar.inference.input.sources.packing import Reading
-from nightjar.inference.input.sources.protocol import Description, FileSource
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable
+from nightjar.inference.input.sources.protocol import Description
+from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import flag
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
@@ -44,9 +44,6 @@ _SEEN_SAMPLES = 32
 _SEEN_BYTES = 8 << 20
 """The endings in so many samples, or in the samples of so many bytes, are a file's columns."""
 
-_TABLE_BYTES = 64 << 20
-"""Samples of about so many bytes are one chunk of a column: an array of bytes can hold 2 GiB."""
-
 _BLOCK = 512
 
 _Content = bytes | InputCorrupt
@@ -54,7 +51,7 @@ _Content = bytes | InputCorrupt
 
 
 @dataclass(frozen=True)
-class Tar(FileSource):
+class Tar(BlockSource):
     """As `protocol.Source`. decode: whether text and numbers are read as such."""
 
     decode: bool = True
@@ -80,26 +77,6 @@ class Tar(FileSource):
                     break
         return self._schema([*names])
 
-    def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """As `Source.read`. A column is missing if no sample has it."""
-        lost = Unreadable(piece, most)
-        found = list(lost.following(self._tables(storage, piece, schema, lost)))
-        return lost.read(pa.concat_tables(found) if found else schema.empty_table(), whole=True)
-
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[RowsRead, int]:
-        """The last rows cost reading the whole file."""
-        if last:
-            found = self.read(storage, piece, schema)
-            before = max(0, found.table.num_rows - rows)
-            return found.slice(before), before
-        known = self.columns(storage, Entry(piece.uri, piece.size, piece.version))
-        lost, tables = Unreadable(piece), list[pa.Table]()
-        for table in lost.following(self._tables(storage, piece, schema, lost, set(known.names), rows)):
-            tables.append(table)
-        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
-
     def _schema(self, names: list[str]) -> pa.Schema:
         return pa.schema([(KEY, pa.string()), *((name, self._kind(name)) for name in names)])
 
@@ -110,28 +87,23 @@ class Tar(FileSource):
         last = ending.rpartition(".")[2]
         return pa.string() if last in _TEXT else pa.int64() if last in _NUMBER else pa.binary()
 
-    def _tables(
-        self,
-        storage: Storage,
-        piece: Piece,
-        schema: pa.Schema,
-        lost: Unreadable,
-        known: set[str] = frozenset(),  # type: ignore[assignment] # never changed
-        most: int | None = None,
-    ) -> Iterator[pa.Table]:
-        """The samples, in tables of about `_TABLE_BYTES`. known: columns that the file has. most: the most samples.
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        check_columns(piece.uri, self.columns(storage, Entry(piece.uri, piece.size, piece.version)), schema)
 
+    def tables(
+        self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
+    ) -> Iterator[pa.Table]:
+        """
         Raises:
             SchemaMismatch: There are samples, and none has a column of the schema.
         """
-        wanted = [name for name in schema.names if name != KEY]
+        absent, met = {name for name in schema.names if name != KEY}, dict[str, int]()
         own = pa.schema([(name, pa.string() if name == KEY else self._kind(name)) for name in schema.names])
-        check_columns(piece.uri, own, pa.schema([each for each in schema if each.name in {KEY, *known}]))
-        absent, met = set(wanted) - known, dict[str, int]()
+        check_columns(piece.uri, own, pa.schema([each for each in schema if each.name == KEY]))
         with _opened(storage, piece.uri) as file:
             rows: list[dict[str, object]] = []
             held = 0
-            for count, (key, members) in enumerate(islice(_samples(piece.uri, file, set(wanted)), most)):
+            for count, (key, members) in enumerate(_samples(piece.uri, file, set(absent))):
                 if new := absent & set(members):
                     check_columns(piece.uri, own, pa.schema([schema.field(name) for name in sorted(new)]))
                     absent -= new
@@ -141,7 +113,7 @@ class Tar(FileSource):
                     for at in (first, count):
                         lost.fail(at - count + len(rows) - 1, _scattered(piece.uri, key))
                 held += _bytes(members)
-                if held > _TABLE_BYTES:
+                if held > size:
                     yield pa.Table.from_pylist(rows, schema=own)
                     rows, held = [], 0
             if rows:

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.linefaults import UTF16, check_utf8, not_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.records import UNKNOWN, Piece
@@ -39,27 +38,22 @@ class Text(lines.TextSource):
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
         with self.opened(storage, uri) as file:
             block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
-        if block.startswith(UTF16):  # most of its lines would be UTF-8, too
-            check_utf8(uri, 1, block)
+        if block.startswith(lines.UTF16):  # most of its lines would be UTF-8, too
+            lines.check_utf8(uri, 1, block)
         lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)))
         found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
         return _SCHEMA, found.table.num_rows
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """As `TextSource.units`."""
         return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        """As `TextSource.tables`."""
         check_columns(piece.uri, _SCHEMA, schema)
         for where, line, block in self.of_piece(storage, piece, size):
             is_first = line == 1 and where == piece.uri
             yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block, lost).select(schema.names)
-
-    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
-        """`tables` itself does it."""
 
 
 SOURCE = Text()
@@ -84,5 +78,5 @@ def _line(at: str, row: int, text: bytes, lost: Unreadable) -> str | None:
     try:
         return text.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
-        lost.add(row, not_utf8(at, error, encodings=True), text)
+        lost.add(row, lines.not_utf8(at, error, encodings=True), text)
         return None

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.sources.pixels import normalised
+from nightjar.inference.input.sources.image import eight_bits
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import to_array
@@ -47,7 +47,7 @@ def _picture(name: str, value: Any) -> Any:
         raise ValueError(f"feature {name!r} has a null, which is no image")
     if isinstance(value, bytes | bytearray | memoryview):
         with Image.open(io.BytesIO(value), formats=("JPEG", "PNG", "WEBP")) as opened:
-            return normalised(opened).convert("RGB")
+            return eight_bits(opened).convert("RGB")
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim not in {2, 3}:
         what = f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
         raise TypeError(f"feature {name!r} holds {what}, and not height × width × channels of uint8, or a file's bytes")

@@ -1,7 +1,12 @@
-"""Parses blocks of records of CSV, and says what is wrong with records that cannot be parsed."""
+"""Finds the records of a CSV text, parses blocks of them, and says what is wrong with those that cannot be parsed.
+
+A record ends with a line end that is not inside quotes. A field is quoted if a quote is its first character; in any
+other field a quote is a character like any other. This is how Arrow reads, too.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -10,17 +15,96 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
+from numpy.typing import NDArray
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
-from nightjar.inference.input.sources.digits import DigitsLost
 from nightjar.inference.input.sources.fitting import told
-from nightjar.inference.input.sources.linefaults import LineError, first_bad, in_parts, not_utf8
-from nightjar.inference.input.sources.records import Records
+from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
+
+Offsets = NDArray[np.int64]
+
+_QUOTE, _LF, _CR, _BACKSLASH = b'"\n\r\\'
+
+_BARE = "has a carriage return that no line feed follows: write line ends as \\n or \\r\\n"
+_ESCAPED = "has \\\" inside quotes, which ends the field: write a quote twice, in Spark with the option escape='\"'"
+
+
+class Records:
+    """The records of a text that begins with a record.
+
+    ends: the offsets after the line ends outside quotes. unclosed: the offset of a quote that is still open at the end
+    of the text, else -1. wrong: the first offset, or -1, at which a record cannot be told from another, and a sentence.
+    """
+
+    def __init__(self, text: bytes, delimiter: bytes) -> None:
+        self._text = np.frombuffer(text, np.uint8)
+        quotes = _quotes(text, self._text, delimiter)
+        self.ends: Offsets = _outside(np.flatnonzero(self._text == _LF), quotes) + 1
+        self.unclosed = int(quotes[-1]) if len(quotes) % 2 else -1
+        wrong = []
+        if b"\r" in text:
+            returns = np.flatnonzero(self._text == _CR)
+            followed = self._text[np.minimum(returns + 1, len(text) - 1)] == _LF
+            wrong += [(int(at), _BARE) for at in _outside(returns[~followed], quotes)[:1] if at != len(text) - 1]
+        if b'\\"' in text:
+            # The end of a field, but for what follows: Spark writes a quote so, unless it is told otherwise.
+            ends = quotes[1::2][quotes[1::2] < len(text) - 1]
+            ends = ends[self._text[ends - 1] == _BACKSLASH]
+            odd = ends[~np.isin(self._text[ends + 1], [delimiter[0], _LF, _CR, _QUOTE])]
+            wrong += [(int(at), _ESCAPED) for at in odd[:1]]
+        self.wrong = min(wrong, default=(-1, ""))
+
+    def spans(self) -> tuple[Offsets, Offsets]:
+        """The offsets at which records begin and end. A blank line is no record; the last one may lack a line end."""
+        starts = np.concatenate([np.zeros(1, np.int64), self.ends])
+        stops = np.concatenate([self.ends, np.array([len(self._text)], np.int64)])
+        there = starts < len(self._text)
+        starts, stops = starts[there], stops[there]
+        filled = (self._text[starts] != _LF) & (self._text[starts] != _CR)
+        return starts[filled], stops[filled]
+
+
+def _quotes(text: bytes, codes: NDArray[np.uint8], delimiter: bytes) -> Offsets:
+    """The offsets of the quotes that begin or end a quoted part of a field, in turn."""
+    if b'"' not in text:
+        return np.zeros(0, np.int64)
+    quotes = np.flatnonzero(codes == _QUOTE)
+    opening, closing = quotes[::2], quotes[1::2]
+    before = codes[opening[opening > 0] - 1]
+    after = codes[closing[closing < len(codes) - 1] + 1]
+    begins = (before == delimiter[0]) | (before == _LF) | (before == _QUOTE)
+    ends = (after == delimiter[0]) | (after == _LF) | (after == _CR) | (after == _QUOTE)
+    if begins.all() and ends.all():
+        return quotes
+    # A quote stands within a field that is not quoted: then only looking at one field after the other tells.
+    fields = re.finditer(rb"(?:\A|(?<=[\n" + re.escape(delimiter) + rb']))"[^"]*(?:""[^"]*)*("|\Z)', text)
+    return np.array([at for field in fields for at in (field.start(), field.start(1))[: 1 + bool(field[1])]], np.int64)
+
+
+def _outside(offsets: Offsets, quotes: Offsets) -> Offsets:
+    if not len(quotes):
+        return offsets
+    outside: Offsets = offsets[np.searchsorted(quotes, offsets) % 2 == 0]
+    return outside
+
+
+def start_after(text: bytes, before: bytes, quoted: bool, delimiter: bytes) -> int | None:
+    """The offset of the first line that begins in a text; None for none.
+
+    before: the byte before. quoted: whether the text begins inside quotes; between two quotes the answer may be wrong.
+    """
+    if not quoted and before == b"\n":
+        return 0
+    # Any other byte than the delimiter is the inside of a field.
+    lead = b'"' if quoted else (before if before == delimiter else b"x")
+    ends = Records(lead + text, delimiter).ends
+    return int(ends[0]) - 1 if len(ends) else None
+
 
 UNCLOSED = "opens a quote that is never closed"
 
@@ -133,12 +217,9 @@ def _broken(records: Sequence[bytes], header: Header) -> dict[int, LineError]:
     whole = [row for row in range(len(records)) if row not in found]
     text = b"".join(records[row] for row in whole)
 
-    def note(row: pv.InvalidRow) -> str:
-        found[whole[row.number - 1]] = pa.ArrowInvalid(f"{row.actual_columns} fields")
-        return "skip"
-
-    if b"\r" not in text.replace(b"\r\n", b"") and text:  # else Arrow counts other records
-        _skipping(text, header, note)
+    if b"\r" not in text.replace(b"\r\n", b""):  # else Arrow counts other records
+        for row, fields in _field_counts(text, header).items():
+            found[whole[row]] = pa.ArrowInvalid(f"{fields} fields")
     return found
 
 
@@ -159,8 +240,7 @@ def _fault(
         return not_utf8(at, error, encodings=True)
     if wrong := Records(record, header.delimiter).wrong[1]:
         return InputCorrupt(f"{at} {wrong}")
-    fields = _fields(record, header)
-    if fields != len(header.names):
+    if fields := _field_counts(record, header).get(0, 0):
         said = clip(record.decode().rstrip("\r\n"))
         how = f"; quote a text that holds {header.delimiter.decode()!r}, or use `format: text`, where a line is a row"
         return InputCorrupt(
@@ -185,25 +265,20 @@ def _fault(
     )
 
 
-def _fields(record: bytes, header: Header) -> int:
-    """The number of a record's fields."""
-    found = [len(header.names)]
+def _field_counts(text: bytes, header: Header) -> dict[int, int]:
+    """The number of fields of each record that has not as many as the header, by the record's index."""
+    found, first = dict[int, int](), header.names[:1]
 
     def note(row: pv.InvalidRow) -> str:
-        found.append(row.actual_columns)
+        found[row.number - 1] = row.actual_columns
         return "skip"
 
-    _skipping(record, header, note)
-    return found[-1]
-
-
-def _skipping(text: bytes, header: Header, note: Callable[[pv.InvalidRow], str]) -> None:
-    """Parse records, and note those that have another number of fields than the header."""
-    first = header.names[:1]
-    pv.read_csv(
-        pa.BufferReader(text),
-        # In one thread, because only then the records are numbered.
-        pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
-        pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
-        pv.ConvertOptions(check_utf8=False, include_columns=first, column_types=dict.fromkeys(first, pa.string())),
-    )
+    if text:
+        pv.read_csv(
+            pa.BufferReader(text),
+            # In one thread, because only then the records are numbered.
+            pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
+            pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
+            pv.ConvertOptions(check_utf8=False, include_columns=first, column_types=dict.fromkeys(first, pa.string())),
+        )
+    return found
