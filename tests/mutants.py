@@ -140,7 +140,7 @@ ROOMS = {
             *("scoring/accepting.py", "scoring/ahead.py", "scoring/models.py", "scoring/prepared_shards.py"),
             *("scoring/preparing.py", "scoring/scored_table.py", "scoring/timing.py", "predictors/batches.py"),
         ),
-        unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "stretch"),
+        unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "stretch", "batches"),
     ),
 }
 """What the promises rest on. A room names few files of tests: each mutant's pytest has to collect them."""
