@@ -149,7 +149,7 @@ class BoosterAdapter(Adapter):
         return versions(job.model.uses, self.libraries)
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        features.check_numbers_and_categories(job, schema)
+        features.check_types(job, schema, features.is_number_or_text, "numbers and categories only")
 
     def inspect(self, job: Job, path: str) -> None:
         self._content(job, path)

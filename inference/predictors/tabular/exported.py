@@ -12,8 +12,7 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.outputs import in_order
-from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers
+from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import EXPORT_HINT, not_loaded
 
@@ -36,33 +35,20 @@ def load_program(job: Job, path: str) -> Program:
     return Program(exported, module, device, tuple(job.model.outputs))
 
 
-class _Input:
-    """One input of the program.
-
-    rest: its shape after the batch dimension, None for a dimension of any size. any_layout: it may be a transposed
-    tensor.
-    """
-
-    name: str
-    dtype: torch.dtype
-    rest: tuple[int | None, ...]
-    any_layout: bool
-
-    def __init__(self, node: torch.fx.Node) -> None:
-        value: Any = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or value.ndim == 0:
-            raise JobError(f"model.path: input {node.name!r} of the program is not a tensor with a batch dimension")
-        batch, *rest = value.shape
-        if type(batch) is int:
-            raise JobError(
-                f"model.path: the program takes only batches of {batch} (input {node.name!r}); export it with a "
-                f"dynamic first dimension, from an example of more than one row: {EXPORT_HINT}"
-            )
-        self.name = node.name
-        self.dtype = value.dtype
-        self.rest = tuple(size if type(size) is int else None for size in rest)
-        # A matrix product reads a transposed operand as fast as any; another operation may call `view` and fail.
-        self.any_layout = len(rest) == 1 and all(str(user.target) in _MATRIX_OPS for user in node.users)
+def _input(node: torch.fx.Node) -> Input:
+    """The input of a placeholder in the program."""
+    value: Any = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.ndim == 0:
+        raise JobError(f"model.path: input {node.name!r} of the program is not a tensor with a batch dimension")
+    batch, *rest = value.shape
+    if type(batch) is int:
+        raise JobError(
+            f"model.path: the program takes only batches of {batch} (input {node.name!r}); export it with a "
+            f"dynamic first dimension, from an example of more than one row: {EXPORT_HINT}"
+        )
+    # A matrix product reads a transposed operand as fast as any; another operation may call `view` and fail.
+    any_layout = len(rest) == 1 and all(str(user.target) in _MATRIX_OPS for user in node.users)
+    return Input(node.name, tuple(size if type(size) is int else None for size in rest), value.dtype, any_layout)
 
 
 class Program:
@@ -83,7 +69,7 @@ class Program:
         nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
         if not all(isinstance(name, str) for name in names):
             raise JobError("model.path: the program takes a constant as input; export it with only tensors as inputs")
-        self._inputs = [_Input(nodes[str(name)]) for name in names]
+        self._inputs = [_input(nodes[str(name)]) for name in names]
         self._outputs = outputs
         self._place = device
         self._module = module
@@ -93,8 +79,8 @@ class Program:
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
         """Convert the columns of a Table or batch to the program's inputs, in memory from which the device can copy."""
-        columns = {name: numbers(name, column, "torch") for name, column in features.named(batch, "torch").items()}
-        return [self._tensor(filling) for filling in fillings(self._inputs, self._names, columns)]
+        filled = fillings(self._inputs, self._names, columns_of(batch, "torch"))
+        return [fill_tensor(each, each.input.dtype, self._place, each.input.any_layout) for each in filled]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Run the program. Returns its outputs by name."""
@@ -104,12 +90,8 @@ class Program:
         with torch.inference_mode():
             return in_order(self._module(*arguments, **keywords), self._outputs, "program")
 
-    def _tensor(self, filling: Filling[_Input]) -> torch.Tensor:
-        transposed = filling.stacked and filling.input.any_layout
-        return fill_tensor(filling, filling.input.dtype, self._place, transposed=transposed)
 
-
-def _names(inputs: Sequence[_Input], spec: TreeSpec) -> list[str]:
+def _names(inputs: Sequence[Input], spec: TreeSpec) -> list[str]:
     """The names that the model's author gave to the inputs: keys of a dict, keywords, or arguments.
 
     Placeholders keep only the argument's name; torch changes the case of their names and puts the argument's name

@@ -78,12 +78,13 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
     return stacked if dtype is None else stacked.astype(np.result_type(stacked, dtype), copy=False)
 
 
-def check_numbers(job: Job, schema: pa.Schema) -> None:
-    """Check that each column is of numbers, or of lists of numbers."""
-    check_types(job, schema, is_number_or_list, "numbers only", "convert this one to numbers in a preprocess")
-
-
-def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool], takes: str, otherwise: str) -> None:
+def check_types(
+    job: Job,
+    schema: pa.Schema,
+    taken: Callable[[pa.DataType], bool],
+    takes: str,
+    otherwise: str = "convert this one in a preprocess",
+) -> None:
     """Check that each column has a type that the adapter takes.
 
     takes: these types, in words. otherwise: what to do with a column of another type, if the model does take it.
@@ -96,12 +97,12 @@ def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool
             )
 
 
+def check_numbers(job: Job, schema: pa.Schema) -> None:
+    """Check that each column is of numbers, or of lists of numbers."""
+    check_types(job, schema, is_number_or_list, "numbers only", "convert this one to numbers in a preprocess")
+
+
 # ---- for models of numbers and categories ---------------------------------------------------------------------
-
-
-def check_numbers_and_categories(job: Job, schema: pa.Schema) -> None:
-    """Check that each column is of numbers, of lists of numbers, or of text, which may be a category."""
-    check_types(job, schema, is_number_or_text, "numbers and categories only", "convert this one in a preprocess")
 
 
 def is_number_or_text(kind: pa.DataType) -> bool:

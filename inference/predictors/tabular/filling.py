@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,30 +14,32 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
 from nightjar.inference.predictors.arrays import NUMERIC, Array, from_tensor, is_tensor, to_numpy
-from nightjar.inference.predictors.tabular.features import made_of
-
-
-class Input(Protocol):
-    """One input of a model. rest: its shape after the batch dimension, None for a dimension of any size."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def rest(self) -> tuple[int | None, ...]: ...
-
-
-AnInput = TypeVar("AnInput", bound=Input)
+from nightjar.inference.predictors.tabular.features import made_of, named
 
 
 @dataclass(frozen=True, slots=True)
-class Filling(Generic[AnInput]):
-    """What fills one input. shape: of the input's tensor. stacked: the columns lie beside each other in it."""
+class Input:
+    """One input of a model."""
 
-    input: AnInput
+    name: str
+    rest: tuple[int | None, ...]
+    """The shape after the batch dimension, None for a dimension of any size."""
+    dtype: Any = None
+    """Of numpy or torch, as the framework has it; None if the model does not say."""
+    any_layout: bool = False
+    """Whether it may be a transposed tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The columns that fill one input."""
+
+    input: Input
     columns: Mapping[str, Array]
     shape: tuple[int, ...]
+    """Of the input's tensor."""
     stacked: bool
+    """Whether the columns lie beside each other in it."""
 
     def write(self, target: Array) -> None:
         """Write the columns into an array of this shape.
@@ -57,7 +59,7 @@ class Filling(Generic[AnInput]):
             place += step
 
 
-def fillings(inputs: Sequence[AnInput], names: Sequence[str], columns: Mapping[str, Array]) -> list[Filling[AnInput]]:
+def fillings(inputs: Sequence[Input], names: Sequence[str], columns: Mapping[str, Array]) -> list[Filling]:
     """Distribute the columns: one input of shape (n, F) takes all of them; else each input takes one.
 
     names: what the model's author called the inputs.
@@ -75,6 +77,11 @@ def fillings(inputs: Sequence[AnInput], names: Sequence[str], columns: Mapping[s
         f"model.features: the model takes {len(inputs)} inputs ({', '.join(names)}) for {len(columns)} columns "
         f"({', '.join(columns)}); list one column for each, or export a model of one input"
     )
+
+
+def columns_of(batch: Any, uses: str) -> dict[str, Array]:
+    """The columns of any kind of batch as arrays of numbers. Raises as `numbers`."""
+    return {name: numbers(name, column, uses) for name, column in named(batch, uses).items()}
 
 
 def numbers(name: str, column: Any, uses: str) -> Array:
@@ -117,7 +124,7 @@ def shape_of(rest: Sequence[int | None]) -> str:
     return f"({', '.join(['n', *('any' if size is None else str(size) for size in rest)])})"
 
 
-def _stacked(each: AnInput, columns: Mapping[str, Array]) -> Filling[AnInput]:
+def _stacked(each: Input, columns: Mapping[str, Array]) -> Filling:
     """All features as one tensor of shape (n, F). A column of shape (n, k) takes k places."""
     if len(each.rest) != 1 or any(column.ndim > 2 for column in columns.values()):
         raise _misfit(
@@ -135,7 +142,7 @@ def _stacked(each: AnInput, columns: Mapping[str, Array]) -> Filling[AnInput]:
     return Filling(each, columns, (rows, width), stacked=True)
 
 
-def _single(each: AnInput, name: str, column: Array) -> Filling[AnInput]:
+def _single(each: Input, name: str, column: Array) -> Filling:
     """One column for one input: in its own shape, or with each row reshaped to the input's shape."""
     given = column.shape[1:]
     if len(given) == len(each.rest) and all(size in {None, held} for size, held in zip(each.rest, given, strict=True)):

@@ -14,7 +14,6 @@ import threading
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from nightjar.inference.predictors.adapter import Predictor, missing, needed, ve
 from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.filling import fillings, numbers
+from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.torch import OnTorch
 
 if TYPE_CHECKING:
@@ -199,15 +198,6 @@ def _check_layers(path: Path) -> None:
             raise ValueError("the file holds weights alone, without the layers; save the whole model: model.save(…)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """One input of the model. rest: its shape after the batch dimension, None for a dimension of any size."""
-
-    name: str
-    dtype: torch.dtype
-    rest: tuple[int | None, ...]
-
-
 class Model:
     """A model as a `Predictor`. Several threads may call it at once.
 
@@ -229,8 +219,7 @@ class Model:
         """Convert the columns of a Table or batch to the model's inputs, in memory from which the device can copy."""
         from nightjar.inference.predictors.tabular.placing import fill_tensor
 
-        columns = {name: numbers(name, column, "keras") for name, column in features.named(batch, "keras").items()}
-        found = fillings(self._inputs, [each.name for each in self._inputs], columns)
+        found = fillings(self._inputs, [each.name for each in self._inputs], columns_of(batch, "keras"))
         return [fill_tensor(filling, filling.input.dtype, self._place) for filling in found]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
@@ -267,7 +256,7 @@ def _named(device: torch.device) -> str:
     return str(device).replace("cuda", "gpu")
 
 
-def _input(tensor: Any) -> _Input:
+def _input(tensor: Any) -> Input:
     dtype = getattr(import_module("torch"), str(tensor.dtype), None)
     batch, *rest = tensor.shape
     if dtype is None:
@@ -277,7 +266,7 @@ def _input(tensor: Any) -> _Input:
             f"model.path: the model takes only batches of {batch} (input {tensor.name!r}); build it without a "
             "batch_size, and save it again"
         )
-    return _Input(tensor.name, dtype, tuple(rest))
+    return Input(tensor.name, tuple(rest), dtype)
 
 
 ADAPTER = Keras()

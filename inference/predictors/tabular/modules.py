@@ -20,8 +20,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.outputs import in_order
-from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers, shape_of
+from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings, shape_of
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import (
     SCRIPTED,
@@ -161,14 +160,6 @@ def _others(names: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
-    """One argument of the module. rest: as in `filling.Input`; a module does not say the shapes that it takes."""
-
-    name: str
-    rest: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """The arguments of one call. columns: that fill them, by name. fixed: whether each row has their shapes."""
 
@@ -204,13 +195,13 @@ class Module:
 
     def prepare(self, batch: Any) -> Prepared:
         """Convert the columns of a Table or batch to the module's arguments, in memory from which devices can copy."""
-        columns = {name: numbers(name, column, "torch") for name, column in features.named(batch, "torch").items()}
+        columns = columns_of(batch, "torch")
         names = self._names(list(columns))
         shapes = [column.shape[1:] for column in columns.values()]
         if len(names) == 1 and (len(columns) > 1 or len(shapes[0]) < 2):
-            inputs = [_Input(names[0], (None,))]
+            inputs = [Input(names[0], (None,))]
         else:
-            inputs = [_Input(name, (None,) * len(shape)) for name, shape in zip(names, shapes, strict=True)]
+            inputs = [Input(name, (None,) * len(shape)) for name, shape in zip(names, shapes, strict=True)]
         filled = fillings(inputs, names, columns)
         arguments = {filling.input.name: self._tensor(filling) for filling in filled}
         return Prepared(arguments, tuple(columns), all(not shape for shape in shapes))
@@ -266,13 +257,13 @@ class Module:
             f"columns ({', '.join(columns)}); list one column for each"
         )
 
-    def _tensor(self, filling: Filling[_Input]) -> torch.Tensor:
+    def _tensor(self, filling: Filling) -> torch.Tensor:
         tensor = fill_tensor(filling, self._dtype(filling), self._place)
         if self._channels_last and tensor.ndim == 4:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor
 
-    def _dtype(self, filling: Filling[_Input]) -> torch.dtype:
+    def _dtype(self, filling: Filling) -> torch.dtype:
         """Numbers beside each other are floats, as models of tables take them, and so is a single column of numbers for
         a module of one input. Any other whole numbers stay such: they are indices, as of tokens.
         """

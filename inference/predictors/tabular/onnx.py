@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, n
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.filling import Filling, fillings, numbers, shape_of
+from nightjar.inference.predictors.tabular.filling import Filling, Input, fillings, numbers, shape_of
 from nightjar.inference.predictors.tabular.onnxfiles import ModelFiles, find_files
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
@@ -75,8 +74,7 @@ class Onnx(Adapter):
         return versions("onnx", _BUILDS)
 
     def check_columns(self, job: Job, schema: pa.Schema) -> None:
-        takes = "numbers, lists of numbers and texts only"
-        features.check_types(job, schema, features.is_number_or_text, takes, "convert this one in a preprocess")
+        features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
 
     def inspect(self, job: Job, path: str) -> None:
         find_files(job, path)
@@ -93,15 +91,6 @@ class Onnx(Adapter):
 
     def devices(self) -> str:
         return describe_devices()
-
-
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """One input of the model. rest: its shape after the batch dimension, None for a dimension of any size."""
-
-    name: str
-    dtype: np.dtype[Any]
-    rest: tuple[int | None, ...]
 
 
 class Session:
@@ -241,7 +230,7 @@ def _give_weights(options: Any, files: ModelFiles) -> list[Array]:
     return []
 
 
-def _input(node: Any) -> _Input:
+def _input(node: Any) -> Input:
     dtype = _TYPES.get(node.type)
     if dtype is None or not node.shape:
         raise JobError(f"model.path: input {node.name!r} of the model is {_described(node)}, which no column can fill")
@@ -251,7 +240,7 @@ def _input(node: Any) -> _Input:
             f"model.path: the model takes only batches of {batch} (input {node.name!r}); export it with a first "
             "dimension of any size (dynamic_shapes of torch.onnx.export)"
         )
-    return _Input(node.name, dtype, tuple(size if isinstance(size, int) else None for size in rest))
+    return Input(node.name, tuple(size if isinstance(size, int) else None for size in rest), dtype)
 
 
 def _described(node: Any) -> str:
@@ -266,7 +255,7 @@ def _without_values(column: Any) -> bool:
     return values.dtype == object and values.ndim == 1 and all(map(is_missing, values))
 
 
-def _tensor(filling: Filling[_Input]) -> Array:
+def _tensor(filling: Filling) -> Array:
     target = np.empty(filling.shape, filling.input.dtype)
     if len(target):
         for name, column in filling.columns.items():
@@ -275,7 +264,7 @@ def _tensor(filling: Filling[_Input]) -> Array:
     return target
 
 
-def _check_kind(name: str, column: Array, taker: _Input) -> None:
+def _check_kind(name: str, column: Array, taker: Input) -> None:
     """Check that a column holds what the input takes.
 
     Raises:
