@@ -141,8 +141,8 @@ LINES = {
     '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7","worker":"w-1","more":false}': (
         Noticed("file", "/a", "model.py:7", "w-1")
     ),
-    '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
-    '{"t":"noticed","kind":"file","name":"/a","by":"","more":true}': Seen("file", "/a", more=True),
+    '{"t":"seen","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
+    '{"t":"seen","kind":"file","name":"/a","by":"","more":true}': Seen("file", "/a", more=True),
     '{"t":"receipt","shard":"s","attempt":1,"epoch":2,"worker":"w-1","rows_in":10,"rows_out":10,"rows_quarantined":0,'
     '"data":{"name":"data/s.parquet","rows":10,"size":99,"checksum":"abc"},"quarantine":null,"seconds":0.5,'
     '"started_at":1.5,"retries":0,"batch_rows":0,"adopted_from":"","cuts":0}': (
