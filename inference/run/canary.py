@@ -27,7 +27,6 @@ from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.validating import collected, figures
-from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
@@ -108,7 +107,7 @@ def judge(
     table = outcomes.outcomes(made, writer.ledger, writer.state)
     mine = pc.and_(pc.equal(table["status"], "committed"), pc.is_in(table["shard"], pa.array(sorted(shards))))
     table = table.filter(mine).sort_by("shard")
-    work = partial(_audited, request.storage, uri, request.job)
+    work = partial(audit_block, request.storage, uri, request.job, keys=False)
     groups, parts, whole = list(_groups(table)), list[Audited](), Audited()
     for found in engine.each(work, [group.to_pylist() for group in groups], request.job, "canary"):
         writer.check()
@@ -135,10 +134,6 @@ def judge(
         refusal = GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
         keep_refused(writer, uri, refusal, figures(whole), whole)
         raise refusal
-
-
-def _audited(storage: Storage, revision: str, job: Job, lines: list[dict[str, Any]]) -> Audited:
-    return audit_block(storage, revision, job, lines, keys=False)
 
 
 def _groups(table: pa.Table) -> Iterable[pa.Table]:

@@ -213,14 +213,9 @@ def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
 
 
 def _revocation(line: dict[str, Any], why: str) -> Revoked:
-    return Revoked(
-        line["shard"],
-        line["attempt"],
-        "PartDamaged",
-        why,
-        uri=line["pieces"][0]["uri"],
-        **{name: line[name] or 0 for name in COUNTS},
-    )
+    counts: dict[str, Any] = {name: line[name] or 0 for name in COUNTS}
+    uri = line["pieces"][0]["uri"]
+    return Revoked(line["shard"], line["attempt"], "PartDamaged", why, uri=uri, **counts)
 
 
 def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:
