@@ -30,12 +30,8 @@ _HOW_TO_SIGN_IN = (
 class StorageSettings:
     """Endpoint, region and credentials for S3, sent from the driver to the workers.
 
-    A process finds a field that is None by boto3's own chain (environment, profile, role). retry_s: how long one
-    request is retried, with longer and longer jittered waits, before its error is raised as `Transient`. timeout_s: how
-    long one try may take, with its answer. So an operation of one request ends after at most retry_s + timeout_s. A
-    listing, a large upload and a read of an opened object are many requests, each with that limit. GCS and Azure find
-    their credentials in each machine's own environment. anonymous: the roots of buckets (`s3://bucket`) that are read
-    without credentials. web: the places of web servers that the job names; no other server is asked.
+    A process finds a field that is None by boto3's own chain (environment, profile, role). GCS and Azure find their
+    credentials in each machine's own environment.
     """
 
     endpoint: str | None = None
@@ -45,9 +41,20 @@ class StorageSettings:
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     retry_s: float = 60.0
+    """How long one request is retried, with longer and longer jittered waits, before its error is raised.
+
+    An operation of one request ends after at most retry_s + timeout_s. A listing, a large upload and a read of an
+    opened object are many requests, each with that limit.
+    """
+
     timeout_s: float = 60.0
+    """How long one try may take, with its answer."""
+
     anonymous: tuple[str, ...] = ()
+    """The roots of buckets (`s3://bucket`) that are read without credentials."""
+
     web: tuple[str, ...] = ()
+    """The places of web servers that the job names; no other server is asked."""
 
     @classmethod
     def from_environment(cls) -> StorageSettings:
