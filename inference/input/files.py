@@ -92,25 +92,25 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
     wanted = job.input.format
     # The user's own source, and a database that the job names, say themselves where rows are.
     limited = wanted is None or (wanted in SOURCES and wanted != "sql")
-    taken = partial(_taken, tally, job.input, Reach(own_places(job.input)) if limited else None)
+    each_once = partial(_each_once, tally, job.input, Reach(own_places(job.input)) if limited else None)
     if wanted is not None:
         source = source_of(job, job.input.uri)
         if source.mark and (job.input.others or job.input.list_):
             raise JobError(f"{job.input.key}: a list of {source.name} tables is not read; write one job for each table")
         files = partial(source.files if wanted in SOURCES else partial(_own_files, source, wanted), storage)
-        yield from taken(_merged(job, files), partial(_is_of_format, source, wanted))
+        yield from each_once(_merged(job, files), partial(_is_of_format, source, wanted))
         return
-    told = _Told(job)
-    yield from taken(
-        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), told.is_input
+    by_name = _NamedFormat(job)
+    yield from each_once(
+        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), by_name.is_input
     )
-    if told.first is None and told.stood_back:
+    if by_name.first is None and by_name.stood_back:
         tally.left.clear()
-        told.all = True
-        yield from taken(_merged(job, partial(listing.matching, storage)), told.is_input)
+        by_name.all = True
+        yield from each_once(_merged(job, partial(listing.matching, storage)), by_name.is_input)
 
 
-class _Told:
+class _NamedFormat:
     """Decides by name which files are input. first: the first one. all: take files that stand back, too."""
 
     def __init__(self, job: Job) -> None:
@@ -133,7 +133,7 @@ class _Told:
         return True
 
 
-def _taken(
+def _each_once(
     tally: Tally,
     given: Input,
     reach: Reach | None,
@@ -161,10 +161,10 @@ def _merged(job: Job, files: Callable[[str], Iterator[Entry]]) -> Iterator[tuple
         for entry in files(uri):
             yield uri, entry
 
-    return heapq.merge(*_begun(list(map(of, job.input.uris))), key=lambda each: each[1].uri)
+    return heapq.merge(*_started(list(map(of, job.input.uris))), key=lambda each: each[1].uri)
 
 
-def _begun(listings: list[Iterator[tuple[str, Entry]]]) -> list[Iterator[tuple[str, Entry]]]:
+def _started(listings: list[Iterator[tuple[str, Entry]]]) -> list[Iterator[tuple[str, Entry]]]:
     """The same listings. Of many the first entries are asked for at the same time: each is a request of its own."""
     if len(listings) < _FEW:
         return listings

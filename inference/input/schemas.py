@@ -64,7 +64,7 @@ class _SameNames:
     def add(self, schema: pa.Schema) -> None:
         """Count a file with another schema."""
         self.files += 1
-        required = normalisation.without_nulls(schema)
+        required = normalisation.required_columns(schema)
         self._required = required if self._required is None else self._required & required
         if len(self._ways) < _KINDS:
             self._ways.append((schema, 1))
@@ -94,7 +94,7 @@ class _SameNames:
             counts = kinds[column.name] + self._others[column.name]
             inferred = self._unseen is not None
             fields.append(column.with_type(usual_type(counts) if inferred else _declared_type(column.type, counts)))
-        schema = normalisation.admitting(pa.schema(fields, first.metadata), self._required or set())
+        schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), self._required or set())
         return without_unseen(schema, self._unseen)
 
 
@@ -105,7 +105,7 @@ def _declared_type(own: pa.DataType, counts: Counter[pa.DataType]) -> pa.DataTyp
     """
     votes = Counter[pa.DataType]()
     for kind, files in counts.items():
-        votes[normalisation.values(kind)] += files
+        votes[normalisation.value_type(kind)] += files
     whole = [kind for kind in votes if not holds_empty(kind)]
     if not whole:
         return reduce(filled, counts, own)
@@ -114,7 +114,7 @@ def _declared_type(own: pa.DataType, counts: Counter[pa.DataType]) -> pa.DataTyp
         return sum(files for each, files in votes.items() if each == kind or filled(each, kind) == kind)
 
     usual = max(whole, key=files_for)
-    return next(kind for kind in (own, *counts) if normalisation.values(kind) == usual)
+    return next(kind for kind in (own, *counts) if normalisation.value_type(kind) == usual)
 
 
 def usual_type(counts: Counter[pa.DataType], share: int | None = _SHARE) -> pa.DataType:

@@ -26,7 +26,7 @@ from nightjar.inference.input.sources import csvparsing
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE, Csv
 from nightjar.inference.input.sources.csvrecords import Records
-from nightjar.inference.input.sources.fitting import marked
+from nightjar.inference.input.sources.fitting import mark_declared
 from nightjar.inference.input.sources.packing import opened
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.records import UNKNOWN, Piece
@@ -254,7 +254,7 @@ def test_digits_that_a_number_does_not_keep_cost_their_row(tmp_path: Path, delim
         "line 7: column 'n' holds '01234' (string), in most of the input it is int64; "
         "it would lose digits: declare the column's type in input.schema"
     )
-    declared = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([marked(kinds.field("n"))]))
+    declared = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([mark_declared(kinds.field("n"))]))
     assert declared.table["n"].to_pylist()[5:] == [1234, 31, -7, 7, 0, None, 1]
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import SchemaMismatch
-from nightjar.inference.input.sources.fitting import check_columns, marked
+from nightjar.inference.input.sources.fitting import check_columns, mark_declared
 
 INT, TEXT = pa.int64(), pa.large_string()
 WIDE = {f"field_{index}": INT for index in range(400)}
@@ -55,7 +55,7 @@ def test_the_first_place_that_differs_is_named(found: pa.DataType, wanted: pa.Da
 )
 def test_a_declared_type_is_named_as_such(found: pa.DataType, said: str) -> None:
     with pytest.raises(SchemaMismatch, match=rf"column {said}$"):
-        check_columns("a", pa.schema({"doc": found}), pa.schema([marked(pa.field("doc", struct(a=INT)))]))
+        check_columns("a", pa.schema({"doc": found}), pa.schema([mark_declared(pa.field("doc", struct(a=INT)))]))
 
 
 @pytest.mark.parametrize("names", [[], ["doc", "doc"]])

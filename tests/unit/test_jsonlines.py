@@ -24,7 +24,7 @@ from nightjar.inference.errors import GateFailed, JobError, SchemaMismatch
 from nightjar.inference.history.replay import Replayed, _replay_here
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.sources import lines as bounds
-from nightjar.inference.input.sources.fitting import marked
+from nightjar.inference.input.sources.fitting import mark_declared
 from nightjar.inference.input.sources.jsonlines import SOURCE
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
 from nightjar.inference.run import steps as run
@@ -145,7 +145,7 @@ def test_a_key_inside_an_object_that_the_type_lacks_costs_its_row(
     assert "line 2: column 'meta' holds " in found.failures[1].message
     assert f"no record of those that told the type has the key {key!r}: declare" in found.failures[1].message
     assert found.table["meta"].to_pylist() == [{"a": 1, "of": None}, None, {"a": 2, "of": None}, None, None]
-    declared = SOURCE.read(STORAGE, piece(path), pa.schema([marked(each) for each in META]))
+    declared = SOURCE.read(STORAGE, piece(path), pa.schema([mark_declared(each) for each in META]))
     assert not declared.failures, "the job says which keys it wants"
 
 
@@ -158,7 +158,7 @@ def test_a_number_that_loses_digits_is_told_with_what_to_declare(tmp_path: Path)
         f"{path}: line 1: column 'x' holds 9007199254740993 (int64), in most of the input it is float64; "
         "it would lose digits: declare the column's type in input.schema"
     )
-    assert not SOURCE.read(STORAGE, piece(path), pa.schema([marked(each) for each in schema])).failures
+    assert not SOURCE.read(STORAGE, piece(path), pa.schema([mark_declared(each) for each in schema])).failures
 
 
 LINES = st.lists(

@@ -26,7 +26,7 @@ _FEATHER_V1 = b"FEA1"
 
 
 class Arrow(Source):
-    """As `protocol.Source`."""
+    """The source of Arrow files and streams."""
 
     name = "Arrow"
     suffixes = (".arrow", ".feather", ".ipc")

@@ -170,10 +170,10 @@ class Csv(lines.TextSource):
             file.unread(held[begin:])
             before = held.count(b"\n", 0, begin)
             if len(able) != 1 and len(self.names) > 1:
+                by = listed(map(_delimiter_name, able), "and") if able else "no delimiter"
                 raise InputCorrupt(
-                    f"{file.uri}: line {before + 1} has {len(self.names)} fields, as input.options.names, by "
-                    f"{listed(map(_told, able), 'and') if able else 'no delimiter'}: write input.options.delimiter, or "
-                    "mend the line or the names"
+                    f"{file.uri}: line {before + 1} has {len(self.names)} fields, as input.options.names, by {by}: "
+                    "write input.options.delimiter, or mend the line or the names"
                 )
             return Header(list(self.names), delimiter, self.decimal, begin, before, "input.options.names")
         lines.check_utf8(file.uri, 1, held[:end])
@@ -209,7 +209,7 @@ class Csv(lines.TextSource):
 SOURCE = Csv()
 
 
-def _told(delimiter: bytes) -> str:
+def _delimiter_name(delimiter: bytes) -> str:
     return {b",": "comma", b"\t": "tab", b";": "semicolon"}.get(delimiter, repr(delimiter.decode()))
 
 

@@ -14,7 +14,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.fitting import has_large, is_declared, is_rounded, told
+from nightjar.inference.input.sources.fitting import expected_type, has_large, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import DigitsLost
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
@@ -35,14 +35,15 @@ _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 @dataclass(frozen=True)
 class Header:
-    """How a file's values are named and written. end, lines: of the header. told: what has the names, for messages."""
+    """How a file's values are named and written. end, lines: of the header."""
 
     names: list[str]
     delimiter: bytes
     decimal: str
     end: int
     lines: int
-    told: str = "the header"
+    names_from: str = "the header"
+    """What gives the columns their names, for messages."""
 
     def check(self, uri: str, schema: pa.Schema) -> None:
         """Check that the file has these columns, and that text can be read as their types.
@@ -52,9 +53,11 @@ class Header:
         """
         for field in schema:
             if field.name not in self.names:
-                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: {self.told} has {_listed(self.names)}")
+                raise SchemaMismatch(
+                    f"{uri}: column {field.name!r} is missing: {self.names_from} has {_listed(self.names)}"
+                )
             if not _is_readable(field.type):
-                raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {told(field)}")
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}")
 
 
 def _listed(names: list[str]) -> str:
@@ -128,7 +131,7 @@ def _is_lost(values: pa.ChunkedArray, text: pa.ChunkedArray) -> bool:
 
 
 def _typed(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
-    kinds: dict[str, pa.DataType | None] = {field.name: normalisation.values(field.type) for field in schema}
+    kinds: dict[str, pa.DataType | None] = {field.name: normalisation.value_type(field.type) for field in schema}
     try:
         # Without a column the number of rows is still wanted.
         return read_columns(block, header, kinds or {header.names[0]: None}).select(schema.names)
@@ -152,7 +155,7 @@ def _takes_any(kind: pa.DataType) -> bool:
 
 
 def _is_readable(kind: pa.DataType) -> bool:
-    kind = normalisation.values(kind)
+    kind = normalisation.value_type(kind)
     return not (is_.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
-from nightjar.inference.input.sources.fitting import told
+from nightjar.inference.input.sources.fitting import expected_type
 from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
@@ -135,7 +135,7 @@ class Block:
         if not self._wrong:
             with suppress(pa.ArrowInvalid, UnicodeDecodeError):
                 return _checked(self._text, self.count, lambda text: converted(text, self._header, schema))
-        tables, empty = [], pa.schema([(each.name, normalisation.values(each.type)) for each in schema])
+        tables, empty = [], pa.schema([(each.name, normalisation.value_type(each.type)) for each in schema])
         for low, _, part in self._parts(schema):
             if not isinstance(part, pa.Table):
                 lost.add(low, self._fault(low, schema, part), self._record(low))
@@ -244,7 +244,7 @@ def _fault(
         said = clip(record.decode().rstrip("\r\n"))
         how = f"; quote a text that holds {header.delimiter.decode()!r}, or use `format: text`, where a line is a row"
         return InputCorrupt(
-            f"{at} has {counted(fields, 'field')}, {header.told} has {len(header.names)}: {said!r}"
+            f"{at} has {counted(fields, 'field')}, {header.names_from} has {len(header.names)}: {said!r}"
             + how * (fields > len(header.names))
         )
     columns = list(schema)
@@ -261,7 +261,7 @@ def _fault(
     text = read_columns(record, header, {name: pa.string()})[name][0].as_py()
     found = inferred_together(record, header).schema.field(name).type
     return SchemaMismatch(
-        f"{at}: column {name!r} holds {clip(text)!r} ({type_name(found)}), {told(columns[bad])}{lost}"
+        f"{at}: column {name!r} holds {clip(text)!r} ({type_name(found)}), {expected_type(columns[bad])}{lost}"
     )
 
 

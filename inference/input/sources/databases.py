@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
-from nightjar.inference.input.sources.fitting import cast_exactly, is_declared, is_rounded, told
+from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
 from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import bound, lacking
 from nightjar.inference.input.sources.rows import RowsRead
@@ -413,12 +413,12 @@ def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tup
                 kept[row] = None
                 fault = SchemaMismatch(
                     f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(value)]} ({value!r:.100}), "
-                    f"{told(column)}"
+                    f"{expected_type(column)}"
                 )
                 failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(value)[:2048])
         return _array(kept, column.type, exact), failures
     except pa.ArrowNotImplementedError:
-        raise SchemaMismatch(f"{uri}: column {column.name!r} is of SQLite, {told(column)}") from None
+        raise SchemaMismatch(f"{uri}: column {column.name!r} is of SQLite, {expected_type(column)}") from None
 
 
 _OTHER_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError)

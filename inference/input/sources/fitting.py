@@ -25,7 +25,7 @@ from nightjar.inference.storage.protocol import Entry, Storage
 _MARK = {b"nightjar:declared": b"input.schema"}
 
 
-def marked(field: pa.Field) -> pa.Field:
+def mark_declared(field: pa.Field) -> pa.Field:
     """The field for a source to read, which says for messages that the job declares its type."""
     return field.with_metadata(_MARK)
 
@@ -35,7 +35,7 @@ def is_declared(field: pa.Field) -> bool:
     return bool(field.metadata == _MARK)
 
 
-def told(field: pa.Field) -> str:
+def expected_type(field: pa.Field) -> str:
     """Says for messages which type a column should have, and why."""
     if is_declared(field):
         return f"input.schema declares {type_name(field.type)}"
@@ -53,10 +53,10 @@ def check_columns(uri: str, found: pa.Schema, wanted: pa.Schema) -> None:
         if (count := found.names.count(name)) != 1:
             raise SchemaMismatch(f"{uri}: column {name!r} is {'missing' if not count else 'there twice'}")
         if not fits(found.field(name).type, wanted.field(name).type):
-            raise SchemaMismatch(f"{uri}: column {_said(found.field(name), wanted.field(name))}")
+            raise SchemaMismatch(f"{uri}: column {_difference(found.field(name), wanted.field(name))}")
 
 
-def _said(found: pa.Field, wanted: pa.Field) -> str:
+def _difference(found: pa.Field, wanted: pa.Field) -> str:
     """Says how a column differs; of a long type only the first place that differs."""
     path, here, there = difference(found.name, found.type, wanted.type)
     of = repr(found.name) if path == found.name else f"{found.name!r}: {path}"
@@ -64,7 +64,7 @@ def _said(found: pa.Field, wanted: pa.Field) -> str:
     if there is None:
         wants = "input.schema declares" if is_declared(wanted) else "most of the input has"
         return f"{of} is {what}, {wants} no such field"
-    return f"{of} is {what}, {told(wanted.with_type(there))}"
+    return f"{of} is {what}, {expected_type(wanted.with_type(there))}"
 
 
 def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -109,7 +109,7 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     column = column.cast(own) if own != column.type else column
     cast = column.cast(kind)
     # Arrow checks whole numbers, but lets a float lose digits, and a time its hours.
-    if not is_text(normalisation.values(column.type)) and not _same(column, cast.cast(column.type)):
+    if not is_text(normalisation.value_type(column.type)) and not _same(column, cast.cast(column.type)):
         raise pa.ArrowInvalid("a value would change")
     return cast
 
@@ -179,8 +179,8 @@ def with_declared(given: Input, uri: str, found: Description) -> Description:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a source is asked for, so that `made` makes the columns of `wanted` of it.
+class ColumnsToRead:
+    """What a source is asked for, so that `build` makes the columns of `wanted` of it.
 
     paths: the values of the wanted columns that come from the path. cast: the wanted columns whose types the file does
     not have.
@@ -192,7 +192,7 @@ class Asked:
     paths: Mapping[str, pa.Scalar]
     cast: frozenset[str]
 
-    def made(self, read: RowsRead) -> RowsRead:
+    def build(self, read: RowsRead) -> RowsRead:
         """The wanted columns, from the rows that the source read.
 
         Raises:
@@ -238,7 +238,7 @@ class Asked:
                 raise SchemaMismatch(f"{said}, with another value: {found[at]}, where the path says {value}")
 
 
-def asked(storage: Storage, source: Source, given: Input, entry: Entry, wanted: pa.Schema) -> Asked:
+def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry, wanted: pa.Schema) -> ColumnsToRead:
     """What to ask a source for, to read the wanted columns of a file.
 
     Raises:
@@ -250,7 +250,7 @@ def asked(storage: Storage, source: Source, given: Input, entry: Entry, wanted: 
         name: value for name, value in values_of(entry.uri, given.partition_types()).items() if name in wanted.names
     }
     if not kinds and not paths:
-        return Asked(entry.uri, wanted, wanted, {}, frozenset())
+        return ColumnsToRead(entry.uri, wanted, wanted, {}, frozenset())
     found = source.columns(storage, entry) if paths or source.typed else pa.schema([])
     own = {each.name: each for each in reversed(found)}
     fields = []
@@ -259,13 +259,13 @@ def asked(storage: Storage, source: Source, given: Input, entry: Entry, wanted: 
             fields += [own[each.name]] if each.name in own else []
         elif each.name in kinds:
             # The type is the file's own; the column is the one that was planned.
-            mine = own.get(each.name, each).with_metadata(each.metadata) if source.typed else marked(each)
+            mine = own.get(each.name, each).with_metadata(each.metadata) if source.typed else mark_declared(each)
             fields.append(mine)
         else:
             fields.append(each)
     # A table without columns has no rows: where all wanted columns come from the path, one of the file's is read, too.
     schema = pa.schema(fields or sorted(found, key=_width if source.typed else _may_fail)[:1])
-    return Asked(entry.uri, wanted, schema, paths, frozenset(kinds if source.typed else ()))
+    return ColumnsToRead(entry.uri, wanted, schema, paths, frozenset(kinds if source.typed else ()))
 
 
 def _width(column: pa.Field) -> float:

@@ -22,7 +22,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.input.sources.normalisation import normalised, values
+from nightjar.inference.input.sources.normalisation import normalised, value_type
 from nightjar.inference.input.sources.protocol import bound, lacking, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
@@ -278,7 +278,9 @@ def _arrow(schema: Schema, columns: tuple[Column, ...]) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     fields = zip(columns, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True)
-    return pa.schema([bound(pa.field(each.name, values(each.type), each.nullable), own.path) for own, each in fields])
+    return pa.schema(
+        [bound(pa.field(each.name, value_type(each.type), each.nullable), own.path) for own, each in fields]
+    )
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema, columns: pa.Schema) -> dict[str, pa.Scalar]:

@@ -20,7 +20,7 @@ from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
-from nightjar.inference.input.sources.fitting import has_large, is_declared, is_rounded, told
+from nightjar.inference.input.sources.fitting import expected_type, has_large, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
@@ -273,7 +273,7 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
         except pa.ArrowInvalid as wrong:
             lost = f"; {wrong}" if isinstance(wrong, DigitsLost | KeyUnknown) else ""
             said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
-            return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {told(field)}{lost}")
+            return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {expected_type(field)}{lost}")
     return InputCorrupt(f"{at}: not readable: {error}")
 
 
@@ -315,13 +315,13 @@ class JsonLines(lines.TextSource):
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        schema = normalisation.admitting(schema, set())
+        schema = normalisation.with_nulls_except(schema, set())
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """A column is missing if no record has it, of a large file none in its beginning."""
-        schema = normalisation.admitting(schema, set())
+        schema = normalisation.with_nulls_except(schema, set())
         lost, absent = Unreadable(piece, most), set(schema.names)
 
         def tables() -> Iterator[pa.Table]:

@@ -61,11 +61,11 @@ def _plain_inside(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def values(kind: pa.DataType) -> pa.DataType:
+def value_type(kind: pa.DataType) -> pa.DataType:
     """The type of the values, however they are stored. Columns with the same one can be cast to each other."""
     is_ = pa.types
     if is_.is_dictionary(kind):
-        return values(kind.value_type)
+        return value_type(kind.value_type)
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_list_view(kind) or is_.is_large_list_view(kind):
         return pa.list_(_field(kind.value_field))
     if is_.is_fixed_size_list(kind):
@@ -78,20 +78,15 @@ def values(kind: pa.DataType) -> pa.DataType:
 
 
 def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(values(field.type)).with_nullable(True)
+    return field.with_type(value_type(field.type)).with_nullable(True)
 
 
-def columns(schema: pa.Schema) -> pa.Schema:
-    """Only the names and value types of the columns: equal for schemas that differ only in storage."""
-    return pa.schema([pa.field(field.name, values(field.type)) for field in schema])
-
-
-def without_nulls(schema: pa.Schema) -> set[str]:
+def required_columns(schema: pa.Schema) -> set[str]:
     """Names of the columns that are declared to have no nulls."""
     return {field.name for field in schema if not field.nullable}
 
 
-def admitting(schema: pa.Schema, required: set[str]) -> pa.Schema:
+def with_nulls_except(schema: pa.Schema, required: set[str]) -> pa.Schema:
     """The schema in which only the columns `required` are declared to have no nulls."""
     for index, field in enumerate(schema):
         if not field.nullable and field.name not in required:
@@ -101,7 +96,7 @@ def admitting(schema: pa.Schema, required: set[str]) -> pa.Schema:
 
 def is_empty(kind: pa.DataType) -> bool:
     """Whether a column of this type holds nulls alone."""
-    return bool(is_.is_null(values(kind)))
+    return bool(is_.is_null(value_type(kind)))
 
 
 def holds_empty(kind: pa.DataType) -> bool:
@@ -140,7 +135,7 @@ def decoded(kind: pa.DataType) -> pa.DataType:
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a column has values of the wanted type, however they are stored, or none where it has the type null."""
-    mine, theirs = values(found), values(wanted)
+    mine, theirs = value_type(found), value_type(wanted)
     return bool(mine == theirs or filled(mine, theirs) == theirs)
 
 

@@ -34,7 +34,7 @@ within the first of so many parts of a row group are read without the others."""
 
 
 class Parquet(Source):
-    """As `protocol.Source`."""
+    """The source of Parquet files."""
 
     name = "Parquet"
     suffixes = (".parquet", ".pq")

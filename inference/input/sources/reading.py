@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.garbage import users_code_begins
-from nightjar.inference.input.sources.fitting import asked, check_columns, with_declared
+from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
 from nightjar.inference.job.finding import find, folder_of, modules_in
@@ -229,14 +229,14 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
 
 def _read(storage: Storage, job: Job, source: Source, most: int | None, piece: Piece, schema: pa.Schema) -> RowsRead:
     """All rows of a piece."""
-    columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
+    columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
     found = as_rows(source.read(storage, piece, columns.schema, most))
     _check_own(job, piece, found, columns.schema)
     rows = found.table.num_rows
     if piece.rows not in (UNKNOWN, rows):
         source.check_unchanged(storage, piece)
         raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
-    return columns.made(found)
+    return columns.build(found)
 
 
 def read_sample(
@@ -253,12 +253,12 @@ def read_sample(
     """
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri, job.input.own):
-        columns = asked(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
+        columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
         where, count = _condition(job, schema), rows
         while True:
             sampled, before = source.sample(storage, piece, columns.schema, count, last=last)
             _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
-            found = columns.made(rows_read)
+            found = columns.build(rows_read)
             if where is None:
                 return found, piece.first_row + before
             matching = _matching(where, found)

@@ -52,7 +52,7 @@ _Content = bytes | InputCorrupt
 
 @dataclass(frozen=True)
 class Tar(BlockSource):
-    """As `protocol.Source`. decode: whether text and numbers are read as such."""
+    """The source of tar archives. decode: whether text and numbers are read as such."""
 
     decode: bool = True
 
