@@ -131,7 +131,9 @@ ROOMS = {
     ),
     "stages": Room(
         (*("scoring/staged.py", "scoring/models.py", "scoring/prepared_batches.py", "predictors/batches.py"),),
-        unit("stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "joined_pieces", "batches"),
+        unit(
+            "stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "joined_pieces", "batches"
+        ),
     ),
 }
 """What the promises rest on. A room names few files of tests: each mutant's pytest has to collect them."""
