@@ -129,6 +129,8 @@ def test_whoever_answers_before_the_run_is_suspended_ends_it(asking: Asking) -> 
         asking.told.on_message = bool
     assert run.state is not None
     assert run.state.is_completed(), run.state.message
+    # The run may end while the command that answered still writes the report; then it sends the message.
+    wait_until(lambda: asking.said("2026-11-05") != ["asks"], 60, "the answer is told")
     assert asking.said("2026-11-05") == ["asks", "published"]
     assert asking.lake.snapshot().runs["2026-11-05"].revision == 1
 
