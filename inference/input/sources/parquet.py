@@ -127,8 +127,8 @@ class Parquet(Source):
 SOURCE = Parquet()
 
 
-# Spark before 3.0 and Hive write dates in the Julian calendar: Arrow would read 1001-01-01 as 1001-01-07. They mark such
-# files. Times are refused before 1900 already, because Spark computed their time zones in another way, too.
+# Spark before 3.0 and Hive write dates in the Julian calendar, and mark the file: Arrow would read 1001-01-01 as
+# 1001-01-07. Times are refused before 1900 already, because Spark computed their time zones in another way, too.
 _SPARK = b"org.apache.spark."
 
 
