@@ -95,7 +95,7 @@ def answers_of(spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], giv
     return found, clip(f"accumulators.{at}: {spec.job.accumulators[at]} {how}")
 
 
-def try_on(spec: WorkerSpec, table: pa.Table) -> dict[str, Tried]:
+def try_all(spec: WorkerSpec, table: pa.Table) -> dict[str, Tried]:
     """Try each accumulator of the job on sample rows.
 
     Raises:

@@ -39,7 +39,7 @@ from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
-from nightjar.inference.scoring.accumulating import columns_of, try_on
+from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.batchsize import Weighed
 from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, drained
@@ -226,7 +226,7 @@ def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> list[str]
     rows = sample.table().select(columns_of(spec.job, spec.schema.names))
     if not rows.num_rows:
         return []
-    found = try_on(spec, rows)
+    found = try_all(spec, rows)
     _check_figures(spec.job, found)
     return [
         f"accumulators.{name}: {spec.job.accumulators[name]} {each.note}" for name, each in found.items() if each.note

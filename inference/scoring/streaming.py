@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -42,6 +42,7 @@ from nightjar.inference.scoring.attempts import At, Running
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.prepared_batches import Preparer
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -97,12 +98,17 @@ class StreamingWorker(ShardWorker):
     def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
         """As `ShardWorker`."""
         super().__init__(spec, *scorers, turn_to=turn_to)
-        self._turn = Lock()
+        self._alone, self._turn = Lock(), Lock()
+        # Without a thread that prepares ahead: it would wait for its turn where no watchdog looks.
+        (model,) = self.models
+        preparer = Preparer(self.scorer, None, self.watch, lambda: self.turn(self.watchdog))
+        self.models = (replace(model, preparer=preparer),)
 
     @contextmanager
     def turn(self, watchdog: Watchdog) -> Iterator[None]:
-        """Wait until this thread may call the user's preprocess, which is not made for two. watchdog: of this thread;
-        that another one has its turn is no stall.
+        """Wait until this thread may call the user's preprocess, which is not made for two, and keep the turn.
+
+        watchdog: of this thread; that another one has its turn is no stall.
         """
         while not self._turn.acquire(timeout=_LOOK_S):
             watchdog.calling()
@@ -111,6 +117,7 @@ class StreamingWorker(ShardWorker):
             yield
         finally:
             self._turn.release()
+            watchdog.calling()
 
     @property
     def scorer(self) -> StreamingScorer:
@@ -132,7 +139,7 @@ class StreamingWorker(ShardWorker):
 
     def alone(self, assignment: Assignment) -> Iterator[Event]:
         """Score one shard batch by batch, as `ShardWorker` does."""
-        with self._turn:
+        with self._alone:
             try:
                 kept = self.scorer.journal = self.kept(assignment)
             except NightjarError as error:
@@ -261,7 +268,6 @@ class _Stream:
                     raise
                 each.rows = -1
                 return
-            self._watchdog.calling()
             each.asked, each.rows = scorer.submit(prepared, each.kept), len(rows.rows)
 
     def _settle(self) -> Iterator[Event]:

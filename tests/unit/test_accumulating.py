@@ -10,7 +10,7 @@ import pytest
 
 from endpoints import endpoint, upper
 from nightjar.inference.errors import JobError
-from nightjar.inference.scoring.accumulating import try_on
+from nightjar.inference.scoring.accumulating import try_all
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.streaming import StreamingWorker
@@ -62,18 +62,18 @@ def rows(*ids: int) -> pa.Table:
 
 def test_what_is_wrong_with_one_is_said_of_it_and_with_the_columns(spec: WorkerSpec) -> None:
     """Whether it raises or ends its process."""
-    found = try_on(spec, rows(*range(9)))
+    found = try_all(spec, rows(*range(9)))
     assert {name: each.figures for name, each in found.items()} == {"late": ("share",), "fragile": ("share",)}
     with pytest.raises(JobError, match=r"accumulators\.late: .*KeyError.*It is given the columns id$"):
-        try_on(spec, rows(1, 2, 3).select(["id"]))
+        try_all(spec, rows(1, 2, 3).select(["id"]))
     place = r"\(mymetrics.py:25, in update\)"
     with pytest.raises(
         JobError, match=f"accumulators.fragile: mymetrics:Fragile failed with ValueError: id 77 {place}"
     ):
-        try_on(spec, rows(1, 2, 77))
+        try_all(spec, rows(1, 2, 77))
     lost = r"accumulators.fragile: mymetrics:Fragile ended its process \(exit code 3\), without an exception"
     with pytest.raises(JobError, match=lost):
-        try_on(spec, rows(1, 2, 88))
+        try_all(spec, rows(1, 2, 88))
 
 
 TRIED = """
