@@ -30,7 +30,7 @@ from rich.console import Console
 from nightjar.flows.cluster import ClusterRunner, check_reports
 from nightjar.flows.nightly import keep_reason, nightly
 from nightjar.flows.pages.advice import reaching
-from nightjar.flows.pages.delivery import deliver
+from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.parameters import noting
 from nightjar.flows.prefect_api.api import api_url, worker_env

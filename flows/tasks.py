@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import task_run
 
 from nightjar.flows.pages import artifacts
-from nightjar.flows.pages.bar import ProgressArtifact
+from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed
 from nightjar.inference.input.discovery import Discovery

@@ -16,7 +16,6 @@ from nightjar.flows.cli.options import (
     LinesOption,
     OptionalRunArgument,
     RunIdOption,
-    as_json_too,
     emit,
     named_run,
     note_aside,
@@ -45,10 +44,9 @@ def report(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.storage.protocol import is_local
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
-        request.check_owner()
-        made, _ = writing.write(request)
+    request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+    request.check_owner()
+    made, _ = writing.write(request)
     if as_json:
         emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))
     else:
@@ -69,15 +67,14 @@ def history(
     The latest date comes first. --open makes a page of them, with a plot of each figure.
     """
     from nightjar.flows.cli import tables
-    from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
+    from nightjar.flows.pages.report.overview import MAX_NIGHTS, by_date, history_page
     from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        most = max(lines, MAX_NIGHTS) if show else lines
-        runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
-        found = by_date(runs)
+    request = make_request(job, date=date, scores=False)
+    most = max(lines, MAX_NIGHTS) if show else lines
+    runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
+    found = by_date(runs)
     if as_json:
         emit(found[:lines])
     else:
@@ -95,3 +92,47 @@ def open_page(page: str | bytes, name: str) -> None:
         page = str(path)
     if not webbrowser.open(Path(page).absolute().as_uri()):
         note_aside(f"no browser could be started; the page is {page}")
+
+
+def evaluate(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--labels",
+            help="File, folder, pattern or table with labels; may be repeated. Default: late_labels.input.",
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", help="A column that a label and its row have in common; may be repeated. Default: late_labels.key."
+        ),
+    ] = None,
+    label: Annotated[
+        str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
+    ] = "",
+    date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
+    run_id: RunIdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Join labels that came later to a night; keep its metrics.
+
+    By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
+    `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
+    """
+    from nightjar.flows.evaluation import evaluate as evaluated
+    from nightjar.flows.pages.evaluated import late_text
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.validation.evaluations import evaluation_uri
+
+    run = named_run(run_name, run_id)
+    request = make_request(job, date=date, run_id=run, scores=False)
+    made, notes = evaluated(request, run, dated=date is not None, labels=labels or (), key=key or (), label=label)
+    for note in notes:
+        note_aside(note)
+    if as_json:
+        emit(made)
+    else:
+        tell(late_text(made, evaluation_uri(request.output, made)))

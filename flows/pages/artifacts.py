@@ -5,9 +5,12 @@ Their keys contain the job's name, so that each artifact has a history over nigh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextvars
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import httpx
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
@@ -17,21 +20,24 @@ from prefect.artifacts import (
 )
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from nightjar.flows.pages.bar import so_far
-from nightjar.flows.pages.delivery import Send, deliver
 from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import pictures
-from nightjar.flows.pages.wording import cells, said_of
+from nightjar.flows.pages.wording import cells, partly, said_of
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.messages import counted
 from nightjar.inference.output.revisions import Revision, newest_revision
+from nightjar.inference.records import Event
 from nightjar.inference.run.account import Account
+from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
@@ -192,3 +198,102 @@ def log_remarks(remarks: Iterable[tuple[str, str]]) -> None:
     """Log what a person should know about how a run was scored."""
     for word, text in remarks:
         get_run_logger().info("%s: %s", word, text)
+
+
+EVERY_S = 2.0
+"""Seconds between two updates of the bar, if it has moved."""
+
+
+class ProgressArtifact(Listener):
+    """A progress bar in Prefect's UI. A thread sends it, so that a slow or absent API never delays scoring."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self._key = f"{request.job.name}-progress"
+        self._run = request.run_id
+        self._latest: Progress | None = None
+        self._shown = ""
+        self._artifact: Any = None
+        self._done = threading.Event()
+        self._thread = thread_of(self._loop)
+
+    def __enter__(self) -> ProgressArtifact:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+
+    def progress(self, progress: Progress) -> None:
+        """Note the progress; the thread sends it when it is due."""
+        self._latest = progress
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Do nothing: the bar shows only totals."""
+
+    def _loop(self) -> None:
+        while True:
+            last = self._done.wait(EVERY_S)
+            self._send()
+            if last:
+                return
+
+    def _send(self) -> None:
+        progress = self._latest
+        if progress is None or not progress.shards:
+            return
+        share, about = 100.0 * progress.done_shards / progress.shards, so_far(self._run, progress)
+        if about == self._shown:
+            return
+
+        def send() -> None:
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(share, key=self._key, description=about)
+            else:
+                update_progress_artifact(self._artifact, share, description=about)
+
+        if sent({self._key: send}):
+            self._shown = about
+
+
+def so_far(run: str, progress: Progress) -> str:
+    """The line below the bar, which says how far the run is."""
+    return (
+        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
+        f"{progress.rows_quarantined:,} quarantined, {partly(progress)}"
+        f"{counted(progress.failed_attempts, 'failed attempt')}"
+        + ("; loading the model" if progress.step == "load" else "")
+    )
+
+
+PATIENCE_S = 5.0
+"""Seconds that a task waits at its end until the API has taken its artifacts."""
+
+Send = Callable[[], object]
+
+
+def deliver(due: dict[str, Send]) -> None:
+    """Send artifacts, by key, for at most `PATIENCE_S`. If the API is away, artifacts are lost, but never the run."""
+    thread = thread_of(lambda: sent(due))
+    thread.start()
+    thread.join(PATIENCE_S)
+    if thread.is_alive():
+        get_run_logger().warning("Prefect's API took no artifact for %g s; going on: %s", PATIENCE_S, ", ".join(due))
+
+
+def sent(due: dict[str, Send]) -> bool:
+    """Send artifacts; those that fail are named in the run's log. Returns whether all were taken."""
+    for key, send in due.items():
+        try:
+            send()
+        # RuntimeError: the task has ended meanwhile and closed its connection.
+        except (httpx.HTTPError, PrefectException, OSError, RuntimeError, StorageError) as error:
+            get_run_logger().warning("the artifact %s could not be sent: %s", key, error)
+            return False
+    return True
+
+
+def thread_of(target: Callable[[], object]) -> threading.Thread:
+    """Make a thread that knows its task run."""
+    context = contextvars.copy_context()
+    return threading.Thread(target=lambda: context.run(target), daemon=True, name="nightjar-artifacts")

@@ -20,12 +20,12 @@ from nightjar.inference.history.run_status import (
     RunState,
     Standing,
     before_it_begins,
+    mendable,
     shown_instead,
     stands,
     took,
 )
 from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.history.stale_tables import mendable
 from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs

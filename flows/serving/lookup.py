@@ -12,15 +12,13 @@ from typing import Any
 from nightjar.flows.pages import addresses
 from nightjar.flows.pages.advice import advised, committing
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
-from nightjar.flows.pages.report.index import ShownJob, ShownNight
+from nightjar.flows.pages.report.overview import MAX_NIGHTS, ShownJob, ShownNight, by_date, history_page
 from nightjar.flows.pages.wording import late_table
 from nightjar.flows.prefect_api.api import run_pages
 from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.night import Report
-from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
-from nightjar.inference.history.stale_tables import late, mendable
+from nightjar.inference.history.run_status import UNREADABLE, RunLine, late, list_runs, mendable
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.history.column_drift import ColumnCompared, compared
-from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
+from nightjar.inference.history.run_status import RunLine, RunState, late, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.history.shard_times import ShardTimes, shard_times
-from nightjar.inference.history.stale_tables import late
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job

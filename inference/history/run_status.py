@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
+from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
@@ -418,3 +420,17 @@ def first_metric(metrics: Figures) -> Metric | None:
         if found.max is not None:
             return Metric(f"{column}.max", found.max)
     return None
+
+
+def late(tables: Iterable[TableShown], newest: int, published: bool) -> tuple[TableShown, ...]:
+    """Those that are behind, or cannot be asked. newest: the number of the newest publication of the output.
+    published: whether it shows a night; where it shows none there may be no table yet.
+    """
+    return tuple(
+        each for each in tables if each.problem or (each.publication < newest and (published or each.publication))
+    )
+
+
+def mendable(tables: Iterable[TableShown]) -> bool:
+    """Whether a command can commit what one of them lacks."""
+    return not all(each.final for each in tables)

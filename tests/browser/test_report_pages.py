@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from nightjar.flows.pages.report.history import by_date, history_page
+from nightjar.flows.pages.report.overview import by_date, history_page
 from nightjar.flows.pages.report.writing import write
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, RunFailed

@@ -208,7 +208,7 @@ def test_retry_scores_what_is_missing_and_publishes(tmp_path: Path, api_env: dic
 def _shards(lake: Lake) -> list[dict[str, object]]:
     """What `show` lists now."""
     listed: list[dict[str, object]] = json.loads(
-        forked_light("show", lake.job_path, DATE, "--limit", "100", "--json").stdout
+        forked_light("show", lake.job_path, DATE, "--lines", "100", "--json").stdout
     )["shards_shown"]
     return listed
 

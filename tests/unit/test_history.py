@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nightjar.flows.cli.main import app
-from nightjar.flows.pages.report.history import history_page
+from nightjar.flows.pages.report.overview import history_page
 from nightjar.flows.reports import NightListed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError

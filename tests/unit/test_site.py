@@ -19,7 +19,7 @@ from starlette.types import Message
 
 from forked import forked_light
 from nightjar.flows.pages.addresses import BASE, shown_at
-from nightjar.flows.pages.report.index import ShownJob, index_page, problem_page
+from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
 from nightjar.flows.pages.report.writing import write
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import site

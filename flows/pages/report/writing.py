@@ -14,7 +14,7 @@ from nightjar.flows.pages.advice import advised, committing, making_way, near, t
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.history.night import REPORT, Report, collect
-from nightjar.inference.history.stale_tables import mendable
+from nightjar.inference.history.run_status import mendable
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.run.account import Account
