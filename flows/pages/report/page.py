@@ -24,8 +24,6 @@ from nightjar.flows.pages.report.charts import (
     account_charts,
     calibration_chart,
     drift_chart,
-    throughput_chart,
-    timeline_chart,
     trend_chart,
 )
 from nightjar.flows.pages.wording import (
@@ -72,28 +70,24 @@ class Charts:
     calibration: Chart | None
     trends: tuple[Chart, ...]
     account: tuple[Chart, ...]
-    times: tuple[Chart, ...]
     missing: tuple[str, ...] = ()
 
     @property
     def first(self) -> tuple[Chart, ...]:
-        """The few that say most: the column that differs most, a figure over the nights, and the speed."""
-        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.times[-1:])
+        """The few that say most: the column that differs most, a figure over the nights, and where the time went."""
+        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.account[:1])
 
 
 def drawn(report: Report) -> Charts:
     """Draw the plots of a night."""
-    drawing, times = Drawing(), report.times
+    drawing = Drawing()
     drift, trend = _drift_charts(report, drawing), trends(report, drawing)
     account = drawing.of("where the time went", account_charts, report.account) if report.account else []
-    timeline = drawing.of("the shards of each worker", timeline_chart, times) if times.seconds else []
-    speed = drawing.of("the rows per second", throughput_chart, times) if times.seconds else []
     return Charts(
         drift=tuple(drift),
         calibration=_calibration(report, drawing),
         trends=tuple(trend),
         account=tuple(chain(*account)),
-        times=(*timeline, *speed),
         missing=tuple(drawing.missing),
     )
 
