@@ -151,7 +151,7 @@ def nightly(
 def _completed(finished: FinishedRun, news: _News = _ALL_NEW) -> State[Any]:
     """The state of a flow run that came to its end."""
     note_ending(finished)
-    artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication, finished.account)
+    artifacts.show_summary(finished)
     _tell_published(finished, news)
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.

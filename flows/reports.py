@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nightjar.inference.history.run_status import Metric, RunFigures, late
+from nightjar.inference.history.run_status import RunFigures, late
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.lines import Decision
@@ -20,7 +20,6 @@ from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.validation.evaluations import LateEvaluation
-from nightjar.inference.validation.gates import marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +65,41 @@ class Column:
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReport:
-    """What would be scored. unread: why files could not be read, empty if all could. rows_per_shard: fewest and most.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """What is known of a run before it scores: its input, and what its shards' identity is made of.
 
-    rows: those that are known before the files are read; of uncounted_files they are not. where: of these rows only
-    those are scored that match it. files_left_out: files that cannot match, by what their paths say, or
-    their table.
-    committed: shards that have a result; to_score: those that have none. columns: of the input. again: what makes
-    shards old that had a result. measured: with `--measure` alone. snapshot: of the table that is the input.
-    reads: the columns of the input. notes: types that hang on a few values.
+    rows: those that are known before the files are read; of uncounted_files they are not. where: only the rows that
+    match it are scored; empty if the job has none. snapshot: of the table that is the input. reads: the columns of the
+    input. identity: a line for each thing that scores, with the reason for each file of the code. notes: what a person
+    should know, such as types that hang on a few values.
     """
 
     job: str
     run_id: str
     files: int
     unreadable_files: int
-    unread: str
     rows: int
     uncounted_files: int
+    where: str
+    snapshot: str
+    reads: tuple[Column, ...]
+    identity: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport(Ahead):
+    """What would be scored.
+
+    unread: why files could not be read, empty if all could. files_left_out: files that cannot match `where`, by what
+    their paths say, or their table. committed: shards that have a result; to_score: those that have none.
+    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result. measured:
+    with `--measure` alone.
+    """
+
+    unread: str
+    files_left_out: int
     shards: int
     committed: int
     to_score: int
@@ -92,13 +107,6 @@ class PlanReport:
     columns: int
     again: tuple[str, ...]
     measured: Estimate | None = None
-    where: str = ""
-    files_left_out: int = 0
-    snapshot: str = ""
-    reads: tuple[Column, ...] = ()
-    notes: tuple[str, ...] = ()
-    identity: tuple[str, ...] = ()
-    """What scores the shards, a line each, with the reason for each file of the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +125,21 @@ class Sample:
     values: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What `nightjar check` found. state: `ready`. identity: what a shard's identity is made of, a line each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport(Ahead):
+    """What `nightjar check` found. state: `ready`.
 
-    rows: those that are known before the files are read; of uncounted_files they are not. where: of these rows only
-    those are scored for which this condition holds; empty if the job has none. snapshot: of the table that is the
-    input. preprocess: where it would run, and why, and so would staged models; empty if the job has none of these.
-    columns: those that readers will get. reads: those of the input.
+    columns: those that readers will get. preprocess: where it would run, and why, and so would staged models; empty if
+    the job has none of these.
     """
 
-    job: str
-    run_id: str
     date: str
     state: str
-    files: int
-    unreadable_files: int
-    rows: int
-    uncounted_files: int
     device: str
     output: str
     columns: tuple[Column, ...]
-    identity: tuple[str, ...]
     sample: Sample
-    notes: tuple[str, ...]
-    snapshot: str = ""
-    preprocess: str = ""
-    where: str = ""
-    reads: tuple[Column, ...] = ()
+    preprocess: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,30 +395,10 @@ class RunShown(RunStatus):
     incidents: tuple[Incident, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NightListed:
-    """One night of a job. date: empty if the run never began. revision: the newest one, whose figures these are.
-
-    state: as in `RunStatus`. publication: its number, else 0. metric: the first figure by which nights are compared.
-    seconds: how long the last command took. approved, warned: as in `RunListed`.
-    """
-
-    date: str
-    run_id: str
-    revision: int
+@dataclass(frozen=True, kw_only=True)
+class NightListed(RunFigures):
+    __doc__ = RunFigures.__doc__
     state: str
-    publication: int
-    rows: int
-    quarantined: int
-    metric: Metric | None
-    seconds: float | None
-    approved: int = 0
-    warned: int = 0
-
-    @property
-    def marks(self) -> str:
-        """That it did not pass all gates, as the end of a sentence; empty if it did."""
-        return marked(self.approved, self.warned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -246,7 +245,7 @@ def logs(
     Each line has time (UTC), worker, shard, stream and text. If much was printed, the first and the last lines are
     kept.
     """
-    from nightjar.flows.pages.advice import near, no_run, typed
+    from nightjar.flows.pages.advice import Commands, no_run
     from nightjar.inference.logs import printed
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
@@ -267,8 +266,7 @@ def logs(
             emit_line(_record(line)) if as_json else tell(_text(line))
     plan = newest.plan() if shard and not shown else None
     if shard and plan is not None and not any(each.startswith(shard) for each in plan.ids()):
-        show = shlex.join(["show", near(request.job_path), *request.words])
-        raise JobError(f"--shard {shard}: no shard of this run begins so; `{typed('nightjar')} {show}` lists them")
+        raise JobError(f"--shard {shard}: no shard of this run begins so; `{Commands.here(request).show}` lists them")
     if not shown and not as_json:
         where = f"while shard {shard} was scored" if shard else "by its workers"
         tell(f"{request.job.name} {request.run_id} r{newest.number}: nothing was printed {where}.")

@@ -68,6 +68,7 @@ def history(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages.report.overview import MAX_NIGHTS, by_date, history_page
+    from nightjar.flows.pages.standing import night_listed
     from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
@@ -76,7 +77,7 @@ def history(
     runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
     found = by_date(runs)
     if as_json:
-        emit(found[:lines])
+        emit([night_listed(each) for each in found[:lines]])
     else:
         out.print(tables.history(request.job.name, found[:lines]))
     if show:

@@ -22,7 +22,6 @@ from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import NightListed
     from nightjar.flows.results import Night
     from nightjar.inference.history.replay import Replayed, Values
 
@@ -144,7 +143,7 @@ def _values(kind: str, values: Values) -> list[str]:
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
 
 
-def history(job: str, found: Iterable[NightListed]) -> Table:
+def history(job: str, found: Iterable[RunLine]) -> Table:
     """The table of a job's nights."""
     table = table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
     for each in found:
@@ -152,9 +151,9 @@ def history(job: str, found: Iterable[NightListed]) -> Table:
         table.add_row(
             each.date,
             Text(visible(f"{each.run_id} r{each.revision}" if each.revision else each.run_id)),
-            f"{each.state}{number}{_below(each.marks)}",
+            f"{each.standing.state}{number}{_below(each.marks)}",
             f"{each.rows:,}",
-            f"{each.quarantined:,}",
+            f"{each.rows_quarantined:,}",
             Text(visible(metric_text(each.metric))),
             "" if each.seconds is None else f"{each.seconds:,.0f}",
         )

@@ -24,12 +24,14 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import pictures
 from nightjar.flows.pages.wording import cells, partly, said_of
+from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine
 from nightjar.inference.ledger.progress import Progress
@@ -39,7 +41,7 @@ from nightjar.inference.records import Event
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.run.steps import Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
 
 _COMMANDS = 400_000
@@ -155,15 +157,12 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
     deliver({"what was missed": send})
 
 
-def show_summary(
-    request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication, account: Account | None
-) -> None:
-    """Write the report; send the page that a person reads in the morning, and a link to the output. account: where the
-    time of the run went, if it is known.
-    """
-    left = _leave_report(request, finished=scored.finished, account=account)
-    where = f"{request.run_uri}/r{scored.revision}"
-    state, page = finished_page(request, scored, verdict, publication, left.report, account)
+def show_summary(run: FinishedRun) -> None:
+    """Write the report; send the page that a person reads in the morning, and a link to the output."""
+    request = run.request
+    left = _leave_report(request, finished=run.scored.finished, account=run.account)
+    where = f"{request.run_uri}/r{run.scored.revision}"
+    state, page = finished_page(run, left.report)
     page += pictures(left.plots)
     name = request.job.name
     deliver(
@@ -188,7 +187,7 @@ def _leave_report(request: RunRequest, *, finished: bool = False, account: Accou
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the page of a run that failed. ray: the cluster that was named."""
     left = _leave_report(request)
-    found = failure(request, error, request.job_path, ray, left.report)
+    found = failure(Commands(request, ray=ray), error, left.report)
     key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(left.plots)
     log_remarks(found.remarks)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.pages.advice import advised, as_typed, committing, making_way, near, typed
-from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
-from nightjar.flows.pages.wording import describe, late_table, named_instead
-from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
+from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
+from nightjar.flows.reports import Explained, FailedShard, NightListed, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
     RunFigures,
@@ -20,7 +18,6 @@ from nightjar.inference.history.run_status import (
     RunState,
     Standing,
     before_it_begins,
-    mendable,
     shown_instead,
     stands,
     took,
@@ -61,8 +58,8 @@ def status(request: RunRequest) -> RunStatus:
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
     failed, known = lost(request.storage, newest), _bare(request, found, now)
     if len(failed) > _FAILURES:
-        all_ = shlex.join(["show", known.job_file, *request.words, "--lines", str(len(failed))])
-        known = replace(known, commands={**known.commands, "more": f"{typed('nightjar')} {all_}"})
+        more = Commands.here(request).command("show", *request.words, "--lines", str(len(failed)))
+        known = replace(known, commands={**known.commands, "more": more})
     return replace(
         known,
         revision=newest.number,
@@ -163,8 +160,9 @@ def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunSta
         instead=shown_instead(now, request.run_id),
         tables=targets.shown(request.storage, request.output, request.job.output.tables),
     )
-    commits = {"commit": committing(request)} if mendable(known.late_tables) else {}
-    return replace(known, commands={**known.commands, **making_way(request, known.instead), **commits})
+    about = Commands.here(request)
+    more = {**about.make_way(known.instead), **about.of_tables(known.late_tables)}
+    return replace(known, commands={**known.commands, **more})
 
 
 def explained(request: RunRequest, found: Standing) -> Explained:
@@ -179,38 +177,46 @@ def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
         "cause": found.cause,
         "ended": found.ended,
         "tried_again": found.tried,
-        "commands": advised(request, found, near(request.job_path)),
+        "commands": Commands.here(request).of_standing(found),
     }
 
 
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
     if not found.revision:
-        return "\n".join(_never_text(found))
-    lines = [f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"]
-    if found.holder:
-        lines.append(f"  writer     {found.holder}")
-    if found.sign_of_life:
-        lines.append(f"  alive      {found.sign_of_life}")
-    lines += explained_lines(found)
+        return _never_text(found)
     seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
-    lines.append(f"  readers    see {seen} (publication {found.publication})")
-    lines += [f"  but        {named_instead(found.instead)}"] if found.instead else []
-    lines += [f"  table      {line(late_table(each, found.publication))}" for each in found.late_tables]
-    lines += [f"  warning    {line(said)}" for said in found.warnings]
-    late = late_lines(found.evaluation, found.revision) if found.evaluation else []
-    lines += [f"  {word:<10} {line(text)}" for word, text in late]
-    lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
-    lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
-    if more := found.failed_shards - len(found.failures):
-        lines.append(f"             and {more:,} more")
-    return "\n".join([*lines, *command_lines(found)])
+    more = found.failed_shards - len(found.failures)
+    facts = [
+        ("writer", found.holder or ""),
+        ("alive", found.sign_of_life),
+        *_explained_facts(found),
+        ("readers", f"see {seen} (publication {found.publication})"),
+        ("but", named_instead(found.instead) if found.instead else ""),
+        *(("table", late_table(each, found.publication)) for each in found.late_tables),
+        *(("warning", said) for said in found.warnings),
+        *(late_lines(found.evaluation, found.revision) if found.evaluation else ()),
+        *worded(found.again, found.notes),
+        *(("shard", f"{each.shard}: {each.cause}: {each.message}") for each in found.failures),
+        ("", f"and {more:,} more" if more else ""),
+        *found.commands.items(),
+    ]
+    head = f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"
+    return "\n".join([head, *fact_lines(facts)])
 
 
 def run_listed(run: RunLine, why: Explained) -> RunListed:
     """A line of `runs`. why: as `explained`."""
-    figures = {each.name: getattr(run, each.name) for each in fields(RunFigures)}
-    return RunListed(**figures, **as_line(why))
+    return RunListed(**_figures(run), **as_line(why))
+
+
+def night_listed(run: RunLine) -> NightListed:
+    """A line of `history`."""
+    return NightListed(**_figures(run), state=run.standing.state)
+
+
+def _figures(run: RunLine) -> dict[str, Any]:
+    return {each.name: getattr(run, each.name) for each in fields(RunFigures)}
 
 
 def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
@@ -218,7 +224,7 @@ def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable
     return RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents))
 
 
-def _never_text(found: RunStatus) -> list[str]:
+def _never_text(found: RunStatus) -> str:
     if found.published_revision:
         said = f"{found.job} {found.run_id}: readers see r{found.published_revision} of it, and nothing of it is there"
     elif found.state == "unknown":
@@ -226,27 +232,22 @@ def _never_text(found: RunStatus) -> list[str]:
         said = f"{found.run_id}: no such run yet; published runs: {known}"
     else:
         said = f"{found.job} {found.run_id}: {found.standing}, nothing of it was begun"
-    return [said, *explained_lines(found), *command_lines(found)]
+    return "\n".join([said, *fact_lines([*_explained_facts(found), *found.commands.items()])])
 
 
-def explained_lines(found: Explained) -> list[str]:
-    """Lines that say why a run stands as it does, and since when."""
-    lines = [f"  why        {line(found.cause)}"] if found.cause else []
+def _explained_facts(found: Explained) -> list[tuple[str, str]]:
+    """Why a run stands as it does, and since when, as (word, text)."""
+    facts = [("why", found.cause)]
     if found.ended:
         for gate in found.ended.gates:
-            told = (("row", gate.row), ("replay", as_typed(gate.replay)))
-            lines += [f"  {word:<10} {line(text)}" for word, text in told if text]
-        lines.append(f"  ended      {found.ended.at}")
+            facts += [("row", gate.row), ("replay", as_typed(gate.replay))]
+        facts.append(("ended", found.ended.at))
     if tried := found.tried_again:
-        lines.append(f"  tried      again {tried.at}: {tried.outcome} at {tried.step}: {line(tried.message)}")
-    return lines
+        facts.append(("tried", f"again {tried.at}: {tried.outcome} at {tried.step}: {tried.message}"))
+    return facts
 
 
 def reason_text(run_id: str, found: Explained) -> str:
     """The text for one run of a list: how it stands, why, and what to do about it."""
-    return "\n".join([f"{run_id}: {found.standing}", *explained_lines(found), *command_lines(found)])
-
-
-def command_lines(found: Explained) -> list[str]:
-    """Lines with the commands."""
-    return [f"  {word:<10} {command}" for word, command in found.commands.items()]
+    facts = [*_explained_facts(found), *found.commands.items()]
+    return "\n".join([f"{run_id}: {found.standing}", *fact_lines(facts)])

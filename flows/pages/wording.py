@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from nightjar.flows.pages.escaping import line
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
@@ -34,6 +36,11 @@ def cells(record: ShardLine | Incident) -> dict[str, Any]:
     """The cells of a table for a record, by field."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     return {name: _NOT_KNOWN.get(name, "") if value is None else value for name, value in values.items()}
+
+
+def fact_lines(facts: Iterable[tuple[str, str]]) -> list[str]:
+    """Facts as lines for the terminal: a column of words, and their texts. A fact without a text is left out."""
+    return [f"  {line(word):<10} {line(text)}" for word, text in facts if text]
 
 
 def describe(progress: Progress, *, running: bool = False) -> str:
@@ -237,7 +244,7 @@ def late_table(table: TableShown, newest: int) -> str:
     return f"{table.uri} shows publication {table.publication}, not yet {newest}"
 
 
-def notes(publication: Publication) -> list[str]:
+def unfinished(publication: Publication) -> list[str]:
     """Notes on what is left to do for a publication that readers see."""
     left = publication.unfinished
     untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"

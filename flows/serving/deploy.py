@@ -23,8 +23,8 @@ from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.urls import url_for
 
 from nightjar.flows.nightly import nightly
-from nightjar.flows.pages.addresses import of_job
 from nightjar.flows.pages.escaping import code
+from nightjar.flows.pages.report.writing import job_address
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.runner import PatientRunner
@@ -267,7 +267,7 @@ def serve(
         known = {deployment.name: deployment for deployment in _known(client)}
         made = [
             as_deployment(
-                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{of_job(job.name)}"
+                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{job_address(job.name)}"
             )
             for path, job in jobs.items()
         ]

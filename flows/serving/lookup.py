@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from nightjar.flows.pages import addresses
-from nightjar.flows.pages.advice import advised, committing
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.overview import MAX_NIGHTS, ShownJob, ShownNight, by_date, history_page
 from nightjar.flows.pages.wording import late_table
 from nightjar.flows.prefect_api.api import run_pages
-from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, late, list_runs, mendable
@@ -50,7 +48,7 @@ class Served:
     @property
     def page(self) -> str:
         """The address of the page of all its nights, from the page of all jobs."""
-        return addresses.of_job(self.name)
+        return writing.job_address(self.name)
 
     @property
     def shown(self) -> ShownJob:
@@ -83,8 +81,8 @@ def nights_page(served: Served) -> str:
     lines = _lines(job, _MORE_DAYS, MAX_NIGHTS)
     nights = by_date(lines)[:MAX_NIGHTS]
 
-    def report(night: NightListed) -> str:
-        return addresses.of_run(night.run_id, _place(job, night.date)) if night.revision else ""
+    def report(night: RunLine) -> str:
+        return writing.run_address(night.run_id, _place(job, night.date)) if night.revision else ""
 
     around = {"All jobs": "../../", **({"Its deployment in Prefect": served.deployment} if served.deployment else {})}
     return history_page(job.name, job.output.uri, nights, around, report)
@@ -171,13 +169,13 @@ def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, An
         return {}
     return {
         "late": tuple(late_table(each, newest) for each in found),
-        "commit": committing(request, served.path, "nightjar"),
+        "commit": Commands(request).commit,
     }
 
 
 def _report_of(served: Served, job: Job, line: RunLine) -> str:
     """The address of a run's report, from the page of all jobs; empty if nothing of it was begun."""
-    return f"{served.page}{addresses.of_run(line.run_id, _place(job, line.date))}" if line.revision else ""
+    return f"{served.page}{writing.run_address(line.run_id, _place(job, line.date))}" if line.revision else ""
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
@@ -186,4 +184,4 @@ def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
         return {}
     place = _place(job, line.date) or None
     request = make_request(served.path, date=place, run_id=line.run_id, scores=False)
-    return advised(request, line.standing, served.path, "nightjar")
+    return Commands(request).of_standing(line.standing)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from prefect.runner import Runner
 from rich.console import Console
 
-from nightjar.flows.pages import addresses
+from nightjar.flows.pages.report.writing import REPORTS_VARIABLE
 from nightjar.flows.parameters import SERVED
 from nightjar.flows.prefect_api.api import without_user
 from nightjar.flows.prefect_api.application import nights_ahead
@@ -56,8 +56,8 @@ def serve_until_ended(
         with reporting_to(api, verbose=True) as reporting:
             reporting.wait()
             runner, served, paused = serve(jobs, folder, ray, engine, limit, api.check_alive, reports=reports.address)
-            base = os.environ.get(addresses.BASE) or reports.address  # where people reach the reports
-            runs = {addresses.BASE: base, SERVED: json.dumps(list(jobs))}
+            base = os.environ.get(REPORTS_VARIABLE) or reports.address  # where people reach the reports
+            runs = {REPORTS_VARIABLE: base, SERVED: json.dumps(list(jobs))}
             with pages_of(served, reports, api.url, tell), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]

@@ -8,36 +8,23 @@ from types import MappingProxyType
 
 from nightjar.flows.pages.report.charts import Chart, Drawing, trend_chart
 from nightjar.flows.pages.report.page import ALONE, templates, tone, verdict
-from nightjar.flows.reports import NightListed
 from nightjar.inference.history.run_status import RunLine
 
 MAX_NIGHTS = 400
 """The most nights of the page: a year and a month. The ledger of each is read."""
 
 
-_ALIKE = ("date", "run_id", "revision", "publication", "rows", "metric", "seconds", "approved", "warned")
-
-
-def night_listed(line: RunLine) -> NightListed:
-    """A line of `nightjar history`."""
-    return NightListed(
-        state=line.standing.state,
-        quarantined=line.rows_quarantined,
-        **{name: getattr(line, name) for name in _ALIKE},
-    )
-
-
-def by_date(lines: Sequence[RunLine]) -> list[NightListed]:
+def by_date(lines: Sequence[RunLine]) -> list[RunLine]:
     """The nights, the latest date first; a run that never began has no date, and comes by its name."""
-    return sorted(map(night_listed, lines), key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
+    return sorted(lines, key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
 
 
 def history_page(
     job: str,
     output: str,
-    nights: Sequence[NightListed],
+    nights: Sequence[RunLine],
     around: Mapping[str, str] = ALONE,
-    reports: Callable[[NightListed], str] = lambda _: "",
+    reports: Callable[[RunLine], str] = lambda _: "",
 ) -> str:
     """The page. nights: the latest first. around: other pages, by name, where it is one of several. reports: the
     address of a night's report; empty if there is none.
@@ -57,14 +44,14 @@ def history_page(
     )
 
 
-def _charts(nights: Sequence[NightListed], drawing: Drawing) -> list[Chart]:
+def _charts(nights: Sequence[RunLine], drawing: Drawing) -> list[Chart]:
     """The figures of the published nights, in the order of their dates."""
-    seen = [night for night in reversed(nights) if night.state == "published"]
+    seen = [night for night in reversed(nights) if night.standing.state == "published"]
     metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
     name = metrics[-1][1].name if metrics else ""
     values: dict[str, list[tuple[str, float]]] = {
         "rows": [(each.date, each.rows) for each in seen],
-        "quarantined": [(each.date, each.quarantined) for each in seen],
+        "quarantined": [(each.date, each.rows_quarantined) for each in seen],
         name: [(date, each.value) for date, each in metrics if each.name == name and not isinstance(each.value, str)],
         "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
     }
