@@ -336,38 +336,33 @@ class Explained:
     commands: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus(Explained):
-    """How far a run is. A run that never began has revision 0 and no shards.
+@dataclass(frozen=True, kw_only=True)
+class RunListed(RunFigures, Explained):
+    """A run in the list of `runs`."""
 
-    holder: who writes it now. sign_of_life: what is known of that writer, if the run goes on. published_revision: the
-    one readers see, if they see one of this run. instead: the run that latest/, dates/ and tables show for the date of
-    this one, if that is another; else empty. publication: the newest publication of the output, whatever it shows.
-    published: the last of the runs that readers see. tables: the job's output.tables; one whose publication is lower
-    does not show yet what readers of the files see. rows_out, rows_quarantined, rows_partial, committed: of the shards
-    that are done. failures: the first of the failed shards. warnings: of a published revision, what those gates said
-    that did not pass and only warn. seconds: how long the night took, as in
-    `history`. evaluation: the newest one by labels that came later, of the revision that readers
-    see, or else of this one.
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus(RunListed):
+    """How far a run is: its figures as `runs` lists them, and what follows.
+
+    job_file: as the person can type it. holder: who writes the run now. sign_of_life: what is known of that writer, if
+    the run goes on. instead: the run that latest/, dates/ and tables show for the date of this one, if that is another;
+    else empty. output_publication: the newest publication of the output, whatever it shows. published: the last of the
+    runs that readers see. tables: the job's output.tables; one whose publication is lower does not show yet what
+    readers of the files see. summary: its progress in a sentence. again: what makes shards old that had a result.
+    notes: what a person should know about how it was scored. warnings: what the gates say that did not pass and only
+    warn. failed_shards: the number of all; failures: the first of them. evaluation: the newest one by labels that came
+    later, of the revision that readers see, or else of this one.
     """
 
     job: str
     job_file: str
-    run_id: str
-    revision: int = 0
     holder: str | None = None
     sign_of_life: str = ""
-    published_revision: int | None = None
     instead: str = ""
-    publication: int = 0
+    output_publication: int = 0
     published: tuple[str, ...] = ()
     tables: tuple[TableShown, ...] = ()
-    shards: int = 0
-    committed: int = 0
-    rows_out: int = 0
-    rows_quarantined: int = 0
-    rows_partial: int = 0
-    seconds: float | None = None
     summary: str = ""
     again: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -379,15 +374,10 @@ class RunStatus(Explained):
     @property
     def late_tables(self) -> tuple[TableShown, ...]:
         """The tables that do not show what readers of the files see, or cannot be asked."""
-        return late(self.tables, self.publication, bool(self.published))
+        return late(self.tables, self.output_publication, bool(self.published))
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunListed(RunFigures, Explained):
-    __doc__ = RunFigures.__doc__  # the JSON Schema has it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunShown(RunStatus):
     """How far a run is, and the first of its shards (without a result, then retried, then slowest) and incidents."""
 
@@ -397,7 +387,8 @@ class RunShown(RunStatus):
 
 @dataclass(frozen=True, kw_only=True)
 class NightListed(RunFigures):
-    __doc__ = RunFigures.__doc__
+    """A night in the list of `history`. state: as in `runs`."""
+
     state: str
 
 

@@ -14,8 +14,10 @@ from nightjar.flows.cli.options import (
     DateOption,
     JobArgument,
     JsonOption,
+    LatestOption,
     LinesOption,
     OptionalRunArgument,
+    PlaceOption,
     RayOption,
     RunIdOption,
     emit,
@@ -53,9 +55,7 @@ def status(
 
 def runs(
     job: JobArgument,
-    date: Annotated[
-        str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
-    ] = None,
+    date: PlaceOption = None,
     lines: LinesOption = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -131,9 +131,7 @@ def diff(
     job: JobArgument,
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A run: its date, or its name.")],
     now: Annotated[str, typer.Argument(metavar="NOW", help="The run that is compared with it.")],
-    date: Annotated[
-        str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
-    ] = None,
+    date: PlaceOption = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
@@ -169,7 +167,7 @@ def diff(
 def files(
     job: JobArgument,
     run_name: OptionalRunArgument = None,
-    date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
+    date: LatestOption = None,
     run_id: RunIdOption = None,
     export: Annotated[
         str | None, typer.Option("--export", help="The files of an export instead: csv, csv.gz, jsonl or jsonl.gz.")

@@ -38,6 +38,13 @@ FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of 
 DateOption = Annotated[
     str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
 ]
+PlaceOption = Annotated[
+    str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
+]
+NightOption = Annotated[
+    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or if output.uri has {date}.")
+]
+LatestOption = Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")]
 DateOfRunOption = Annotated[
     str | None, typer.Option("--date", help="The run's date, if output.uri has {date} and its name is not a date.")
 ]

@@ -11,7 +11,9 @@ from nightjar.flows.cli.options import (
     JobArgument,
     JsonOption,
     LinesOption,
+    NightOption,
     OptionalRunArgument,
+    PlaceOption,
     RunIdOption,
     emit,
     lead_readers,
@@ -26,15 +28,6 @@ if TYPE_CHECKING:
     from nightjar.inference.output.publications import Snapshot
     from nightjar.inference.output.visibility import Change
     from nightjar.inference.run.request import RunRequest
-
-
-PlaceOption = Annotated[
-    str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
-]
-
-NightOption = Annotated[
-    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or if output.uri has {date}.")
-]
 
 
 def publications(

@@ -13,8 +13,10 @@ from nightjar.flows.cli.options import (
     DateOption,
     JobArgument,
     JsonOption,
+    LatestOption,
     LinesOption,
     OptionalRunArgument,
+    PlaceOption,
     RunIdOption,
     emit,
     named_run,
@@ -22,7 +24,6 @@ from nightjar.flows.cli.options import (
     out,
     tell,
 )
-from nightjar.flows.cli.publishing import PlaceOption
 
 OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
@@ -114,7 +115,7 @@ def evaluate(
     label: Annotated[
         str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
     ] = "",
-    date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
+    date: LatestOption = None,
     run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:

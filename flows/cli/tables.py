@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, distinct_text, duration, metric_text, minute
+from nightjar.flows.pages.wording import cells, distinct_text, duration, first_of, metric_text, minute
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
 from nightjar.inference.history.row_diff import RowsCompared, RunRows
@@ -37,22 +37,16 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 
 def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
     """The table of a job's runs."""
-    columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
-    table = table_of(f"{request.job.name}: {request.output}", columns)
+    rows = []
     for each in found:
         number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
-        table.add_row(
-            Text(visible(each.run_id)),
-            Text(visible(f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}") + _below(each.marks)),
-            minute(each.began),
-            duration(each.seconds),
-            f"r{each.shown}{number}" if each.shown else "nothing",
-            f"{each.done_shards:,} of {each.shards:,}",
-            f"{each.rows_out:,}",
-            f"{each.rows_quarantined:,}",
-            Text(visible(metric_text(each.metric))),
-        )
-    return table
+        state = f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
+        seen = f"r{each.shown}{number}" if each.shown else "nothing"
+        done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
+        times = (minute(each.began), duration(each.seconds))
+        rows.append((each.run_id, state, *times, seen, done, each.rows_out, each.rows_quarantined, metric))
+    columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
+    return table_of(f"{request.job.name}: {request.output}", columns, rows)
 
 
 def shards(found: Sequence[ShardLine], total: int) -> Table:
@@ -64,20 +58,12 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
     for name in said:
         # A name or an id may take two lines, but is complete, because `nightjar retry --shard` needs the whole id.
         table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
-    for row in rows:
-        shown = (row[name] for name in said)
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in shown))
-    return table
+    return _with_rows(table, [[row[name] for name in said] for row in rows])
 
 
 def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of a few rows with their predictions. It has no title, because Rich would fold it in a narrow table."""
-    table = table_of("", [])
-    for name in names:
-        table.add_column(Text(line(name)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(line(value)) for value in row))
-    return table
+    return table_of("", names, rows)
 
 
 def printed(found: Sequence[ShardLine]) -> str:
@@ -106,15 +92,15 @@ def _incident(said: Incident) -> str:
 
 def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
     """The table of an output's publications; readers see the first one."""
-    table = table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"])
-    for number, each in enumerate(found):
+    rows = []
+    for index, each in enumerate(found):
         at, latest = each.snapshot, each.snapshot.latest()
         seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
         told = (at.note, seen, changed_runs(each.changes))
         if at.damaged:
             told = ("damaged: it cannot be read", "unknown", "unknown")
-        table.add_row(f"{at.number}{' (now)' if not number else ''}", at.at[:19], *(Text(visible(one)) for one in told))
-    return table
+        rows.append((f"{at.number}{'' if index else ' (now)'}", at.at[:19], *told))
+    return table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"], rows)
 
 
 def changed_runs(changed: Sequence[Change]) -> str:
@@ -145,19 +131,19 @@ def _values(kind: str, values: Values) -> list[str]:
 
 def history(job: str, found: Iterable[RunLine]) -> Table:
     """The table of a job's nights."""
-    table = table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
-    for each in found:
-        number = f" #{each.publication}" if each.publication else ""
-        table.add_row(
+    rows = [
+        (
             each.date,
-            Text(visible(f"{each.run_id} r{each.revision}" if each.revision else each.run_id)),
-            f"{each.standing.state}{number}{_below(each.marks)}",
-            f"{each.rows:,}",
-            f"{each.rows_quarantined:,}",
-            Text(visible(metric_text(each.metric))),
+            f"{each.run_id} r{each.revision}" if each.revision else each.run_id,
+            f"{each.standing.state}{f' #{each.publication}' if each.publication else ''}{_below(each.marks)}",
+            each.rows,
+            each.rows_quarantined,
+            metric_text(each.metric),
             "" if each.seconds is None else f"{each.seconds:,.0f}",
         )
-    return table
+        for each in found
+    ]
+    return table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"], rows)
 
 
 def _below(marks: str) -> str:
@@ -167,10 +153,8 @@ def _below(marks: str) -> str:
 
 def nights(found: Iterable[Night]) -> Table:
     """The table of a backfill's nights."""
-    table = table_of("", ["night", "state", "rows", "what happened"])
-    for night in found:
-        table.add_row(night.date, night.state, f"{night.rows:,}", Text(visible(night.said)))
-    return table
+    rows = [(night.date, night.state, night.rows, night.said) for night in found]
+    return table_of("", ["night", "state", "rows", "what happened"], rows)
 
 
 _WHY = {
@@ -193,8 +177,10 @@ def missing(found: Sequence[Night]) -> str:
     return f"{len(states)} of {counted(len(found), 'night')} {verb} not published; {'; '.join(each)}"
 
 
-def table_of(title: str, columns: Sequence[str]) -> Table:
-    """An empty table as all commands show them."""
+def table_of(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), numbers: Iterable[int] = ()
+) -> Table:
+    """A table as all commands show them. numbers: the columns whose last digits stand below each other."""
     table = Table(
         title=Text(visible(title)) if title else None,
         title_justify="left",
@@ -204,12 +190,17 @@ def table_of(title: str, columns: Sequence[str]) -> Table:
     )
     for name in columns:
         # In a narrow terminal the other columns are folded first, because people copy these and search for them.
-        table.add_column(name, overflow="fold", no_wrap=name in ("run", "night", "state"))
+        table.add_column(Text(line(name)), overflow="fold", no_wrap=name in ("run", "night", "state"))
+    for column in numbers:
+        table.columns[column].justify = "right"
+    return _with_rows(table, rows)
+
+
+def _with_rows(table: Table, rows: Iterable[Sequence[object]]) -> Table:
+    for row in rows:
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in row))
     return table
 
-
-_SOME = 5
-"""The most values that are named in a cell or a line."""
 
 _LISTED = 3
 """The most outputs whose rows are listed; of all others the table says how far they moved."""
@@ -231,26 +222,25 @@ def compared(found: RunsCompared, lines: int) -> Iterator[Table | str]:
 
 
 def _figures(found: RunsCompared) -> Table:
-    table = table_of(found.job, ["figure", found.before, found.now])
-    for each in found.figures:
-        table.add_row(Text(visible(each.name)), _figure(each.before), _figure(each.now))
-    return table
+    rows = [(each.name, _figure(each.before), _figure(each.now)) for each in found.figures]
+    return table_of(found.job, ["figure", found.before, found.now], rows)
 
 
 def _columns(found: RunsCompared, lines: int) -> Table:
     """The columns that are furthest apart come first."""
     names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now"]
     names += ["distinct before", "distinct now", "new", "gone"]
-    table = table_of("", names)
-    for each in (each for each in found.columns[:lines] if not each.why):
-        distances = (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)
-        table.add_row(
-            Text(visible(each.column)),
-            *map(_figure, distances),
+    rows = [
+        (
+            each.column,
+            *map(_figure, (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)),
             *map(distinct_text, (each.distinct_before, each.distinct_now)),
-            *(Text(visible(_first(values))) for values in (each.new, each.vanished)),
+            *map(first_of, (each.new, each.vanished)),
         )
-    return table
+        for each in found.columns[:lines]
+        if not each.why
+    ]
+    return table_of("", names, rows)
 
 
 def _said(found: RunsCompared, lines: int) -> str:
@@ -287,24 +277,20 @@ def _rows(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[Table
         yield f"{len(moved) - _LISTED:,} more outputs changed; --json has their rows, too"
 
 
-def _left_over(found: RunsCompared, rows: RowsCompared) -> Iterator[Table | str]:
+def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | str]:
     """The rows that were not joined."""
-    both = (rows.before, rows.now)
+    both = (rows_of.before, rows_of.now)
     told = {
         "only this run has the key": [each.only for each in both],
         "several rows have the key": [each.repeated for each in both],
         "the key is null": [each.keyless for each in both],
     }
-    if not any(map(any, told.values())):
+    rows = [(name, *numbers) for name, numbers in told.items() if any(numbers)]
+    if not rows:
         return
-    table = table_of("", ["not joined", found.before, found.now])
-    _right(table, 1, 2)
-    for name, numbers in told.items():
-        if any(numbers):
-            table.add_row(name, *(f"{number:,}" for number in numbers))
-    yield table
+    yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
     for run, each in zip((found.before, found.now), both, strict=True):
-        yield from _examples(run, rows.key, each)
+        yield from _examples(run, rows_of.key, each)
 
 
 def _examples(run: str, key: Sequence[str], rows: RunRows) -> Iterator[str]:
@@ -320,18 +306,17 @@ def _outputs(outputs: Sequence[OutputMoved]) -> Table:
     """How far each output moved."""
     partly = any(each.unmeasured for each in outputs)
     names = ["output", "unchanged", "changed", *(["no distance"] if partly else []), "median", "p99", "max"]
-    table = table_of("", names)
-    _right(table, *range(1, len(names)))
-    for each in outputs:
-        total = each.changed + each.unchanged
-        table.add_row(
-            Text(visible(each.output)),
-            f"{each.unchanged / total:.2%}",
-            f"{each.changed:,}",
-            *([f"{each.unmeasured:,}"] if partly else []),
+    rows = [
+        (
+            each.output,
+            f"{each.unchanged / (each.changed + each.unchanged):.2%}",
+            each.changed,
+            *([each.unmeasured] if partly else []),
             *map(_figure, (each.median, each.p99, each.max)),
         )
-    return table
+        for each in outputs
+    ]
+    return table_of("", names, rows, numbers=range(1, len(names)))
 
 
 def _notes(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[str]:
@@ -355,13 +340,12 @@ def _listed(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Ite
     """The rows of one output, and of values the changes."""
     if output.changes:
         yield line(f"{output.output}: which values changed")
-        changes = table_of("", [found.before, found.now, "rows", "of the joined"])
-        _right(changes, 2, 3)
         total = output.changed + output.unchanged
-        for each in output.changes:
-            values = (Text(line(_value(value))) for value in (each.before, each.now))
-            changes.add_row(*values, f"{each.rows:,}", f"{each.rows / total:.2%}")
-        yield changes
+        rows = [
+            (line(_value(each.before)), line(_value(each.now)), each.rows, f"{each.rows / total:.2%}")
+            for each in output.changes
+        ]
+        yield table_of("", [found.before, found.now, "rows", "of the joined"], rows, numbers=(2, 3))
     if not output.rows:
         return
     which = "the first that changed, by their keys" if output.kind == VALUE else "the farthest first"
@@ -371,20 +355,12 @@ def _listed(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Ite
 
 def _moved(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Table:
     apart = {NUMBER: "change", VECTOR: "distance"}.get(output.kind)
-    table = table_of("", [*map(visible, key), found.before, found.now, *([apart] if apart else [])])
-    if apart:
-        _right(table, *range(len(key), len(key) + 3))
+    rows = []
     for row in output.rows:
-        values = (Text(line(_value(value))) for value in (*row.key, row.before, row.now))
         figure = "" if row.change is None else f"{row.change:{'+' if output.kind == NUMBER else ''}.4g}"
-        table.add_row(*values, *([figure] if apart else []))
-    return table
-
-
-def _right(table: Table, *columns: int) -> None:
-    """Numbers stand with their last digits below each other."""
-    for column in columns:
-        table.columns[column].justify = "right"
+        rows.append((*(line(_value(value)) for value in (*row.key, row.before, row.now)), *([figure] if apart else [])))
+    columns = [*key, found.before, found.now, *([apart] if apart else [])]
+    return table_of("", columns, rows, numbers=range(len(key), len(key) + 3) if apart else ())
 
 
 def _key(names: Sequence[str], values: Sequence[str]) -> str:
@@ -399,8 +375,3 @@ def _figure(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def _first(values: Sequence[str]) -> str:
-    more = f" and {len(values) - _SOME:,} more" if len(values) > _SOME else ""
-    return ", ".join(values[:_SOME]) + more

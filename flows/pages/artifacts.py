@@ -189,7 +189,7 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
     left = _leave_report(request)
     found = failure(Commands(request, ray=ray), error, left.report)
     key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(left.plots)
-    log_remarks(found.remarks)
+    log_remarks(found.facts)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 
 

@@ -79,27 +79,21 @@ def printed(request: RunRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class Failure:
-    """The description of a failed run. report: the URI of its report; empty if there is none.
+    """The description of a failed run.
 
-    how: how it ended, in a few words. seen: what readers see, as a sentence. so_far: its progress; empty without a
-    plan. remarks: (word, what a person should know about how it was scored, or can do about its files). commands: word
-    → command. continues: whether `repeat` scores only what is missing.
-    none_written: that it should have a report and has none.
+    how: how it ended, in a few words. seen: what readers see, as a sentence. facts: (word, text): how far the run came,
+    what a person should know about how it was scored, or can do about its files. commands: word → command. continues:
+    whether `repeat` scores only what is missing. report: the URI of its report; empty if there is none. none_written:
+    that it should have a report and has none.
     """
 
     how: str
     seen: str
-    so_far: str
-    remarks: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
     continues: bool
     report: str = ""
     none_written: str = ""
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        """How far the run came and how it was scored, as (word, text)."""
-        return [*([("so far", self.so_far)] if self.so_far else []), *self.remarks]
 
     def adds(self, word: str) -> bool:
         """Whether the remark that it scores only what is missing belongs to this command."""
@@ -112,23 +106,35 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
     report: the URI of its report, empty if it left none; default: looked up.
     """
     request = commands.request
-    found = _Progress.of(request)
+    begun, known, facts = _progress(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
     left = written(request) if report is None else report
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if after.taken_back else "never begun" if found.unknown else outcome
+    state = "rolled back" if after.taken_back else outcome if known else "never begun"
     return Failure(
         how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
-        seen="Nothing was scored and nothing new was published." if found.nothing else after.seen,
-        so_far=found.so_far,
-        remarks=(*_beside(error), *found.remarks),
+        seen=after.seen if begun else "Nothing was scored and nothing new was published.",
+        facts=(*facts, *_beside(error)),
         commands=commands.of_error(error, state, fresh=after.fresh),
-        continues=not after.fresh and not found.nothing,
+        continues=begun and not after.fresh,
         report=left,
         # Whoever stops a run does not wait for its report.
-        none_written=none_written(request) if isinstance(error, RunFailed) and not (left or found.nothing) else "",
+        none_written=none_written(request) if isinstance(error, RunFailed) and begun and not left else "",
     )
+
+
+def _progress(request: RunRequest) -> tuple[bool, bool, list[tuple[str, str]]]:
+    """Whether the run has a revision; whether the commands that look at runs know of it; and how far it is."""
+    with suppress(StorageError):  # the run may have failed because the storage is away
+        newest = newest_revision(request.storage, request.run_uri)
+        if newest is None:
+            return False, before_it_begins(request.storage, request.run_uri, request.job.name) is not None, []
+        progress = newest.state.progress
+        so_far = [("so far", describe(progress))] if progress.shards else []
+        mends = [("mend", each) for each in mending(newest, lost(request.storage, newest))]
+        return True, True, [*so_far, *remarks(newest), *mends]
+    return True, True, []
 
 
 def _beside(error: NightjarError) -> list[tuple[str, str]]:
@@ -145,32 +151,6 @@ def asking_page(request: RunRequest, question: Question) -> str:
     look = Commands(request).show
     lines += ["", f"No answer until {question.until} counts as a no. More: the artifacts of this run, and {code(look)}"]
     return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Progress:
-    """How far the run is, and what a person should know about how it was scored.
-
-    nothing: it has no revision, so nothing of it was ever scored. unknown: nor was it kept why it could not begin, so
-    no command that looks at runs knows of it.
-    """
-
-    so_far: str = ""
-    remarks: tuple[tuple[str, str], ...] = ()
-    nothing: bool = False
-    unknown: bool = False
-
-    @classmethod
-    def of(cls, request: RunRequest) -> _Progress:
-        with suppress(StorageError):  # the run may have failed because the storage is away
-            newest = newest_revision(request.storage, request.run_uri)
-            if newest is None:
-                kept = before_it_begins(request.storage, request.run_uri, request.job.name)
-                return cls(nothing=True, unknown=kept is None)
-            progress = newest.state.progress
-            told = remarks(newest) + [("mend", each) for each in mending(newest, lost(request.storage, newest))]
-            return cls(describe(progress) if progress.shards else "", tuple(told))
-        return cls()
 
 
 def as_text(found: Failure) -> str:

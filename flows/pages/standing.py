@@ -17,17 +17,15 @@ from nightjar.inference.history.run_status import (
     RunLine,
     RunState,
     Standing,
-    before_it_begins,
+    run_line,
+    run_not_begun,
     shown_instead,
-    stands,
-    took,
 )
 from nightjar.inference.history.run_tables import lost, mending, worded
 from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
-from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waits import waits
@@ -49,36 +47,39 @@ def status(request: RunRequest) -> RunStatus:
     """Say how far a run is, how it stands and what to do about it, from its ledger and the publications."""
     newest = revs.newest_revision(request.storage, request.run_uri)
     now = publish.newest(request.storage, request.output)
-    if newest is None:
-        return _never_begun(request, now)
     shown = now.runs.get(request.run_id)
-    found = stands(RunState.of(request, newest, shown))
-    progress, about = newest.state.progress, newest.state.about
+    line = run_line(RunState.of(request, newest, shown)) if newest else run_not_begun(request, shown)
+    about = Commands.here(request)
+    known = RunStatus(
+        **as_line(run_listed(line, explained(request, line.standing))),
+        job=request.job.name,
+        job_file=near(request.job_path),
+        instead=shown_instead(now, request.run_id),
+        output_publication=now.number,
+        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
+        tables=targets.shown(request.storage, request.output, request.job.output.tables),
+    )
+    commands = {**known.commands, **about.make_way(known.instead), **about.of_tables(known.late_tables)}
+    if newest is None:
+        return replace(known, commands=commands)
+    progress, remarks = newest.state.progress, newest.state.about
     manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
-    failed, known = lost(request.storage, newest), _bare(request, found, now)
+    failed = lost(request.storage, newest)
     if len(failed) > _FAILURES:
-        more = Commands.here(request).command("show", *request.words, "--lines", str(len(failed)))
-        known = replace(known, commands={**known.commands, "more": more})
+        commands["more"] = about.command("show", *request.words, "--lines", str(len(failed)))
     return replace(
         known,
-        revision=newest.number,
+        commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
-        sign_of_life=_sign_of_life(newest.state.holder, found.state, request.lease_s),
-        published_revision=shown.revision if shown else None,
-        shards=progress.shards,
-        committed=progress.done_shards,
-        rows_out=progress.rows_out,
-        rows_quarantined=progress.rows_quarantined,
-        rows_partial=progress.rows_partial,
-        seconds=took(request.storage, newest, manifest)[1],
-        summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
-        again=about.again,
+        sign_of_life=_sign_of_life(newest.state.holder, known.state, request.lease_s),
+        summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
+        again=remarks.again,
         warnings=_warnings(newest, manifest),
         notes=(
             *_waits(request, newest),
-            *about.notes(progress.cuts, progress.backoffs),
-            *_decided(newest),
+            *remarks.notes(progress.cuts, progress.backoffs),
+            *([newest.state.decision.words] if newest.state.decision else ()),
             *mending(newest, failed),
             *damaged,
             *unreadable,
@@ -125,11 +126,6 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     return (str(found),) if found else ()
 
 
-def _decided(newest: revs.Revision) -> tuple[str, ...]:
-    """What a person answered who was asked."""
-    return (newest.state.decision.words,) if newest.state.decision else ()
-
-
 def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
     """What is known of the writer of a run that is going on; empty for any other run."""
     if holder is None or state not in {"running", "publishing"}:
@@ -139,61 +135,31 @@ def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
     return f"it wrote into the ledger just now; if it writes nothing for {lease_s:g} s, the run is called silent"
 
 
-def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
-    """`status` of a run without a ledger: what it waits for, or why it could not begin, if that was kept."""
-    shown = now.runs.get(request.run_id)
-    unknown = Standing("unknown", problem=deleted(request.run_id, date=shown.date) if shown else "")
-    begins = before_it_begins(request.storage, request.run_uri, request.job.name)
-    found = _bare(request, begins or unknown, now)
-    return replace(found, published_revision=shown.revision if shown else None)
-
-
-def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunStatus:
-    """The fields that are known for every run."""
-    known = RunStatus(
-        **_explanation(request, found),
-        job=request.job.name,
-        job_file=near(request.job_path),
-        run_id=request.run_id,
-        publication=now.number,
-        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
-        instead=shown_instead(now, request.run_id),
-        tables=targets.shown(request.storage, request.output, request.job.output.tables),
-    )
-    about = Commands.here(request)
-    more = {**about.make_way(known.instead), **about.of_tables(known.late_tables)}
-    return replace(known, commands={**known.commands, **more})
-
-
 def explained(request: RunRequest, found: Standing) -> Explained:
     """How a run stands, why, and the commands that show more, repeat or mend it."""
-    return Explained(**_explanation(request, found))
-
-
-def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
-    return {
-        "state": found.state,
-        "standing": found.words,
-        "cause": found.cause,
-        "ended": found.ended,
-        "tried_again": found.tried,
-        "commands": Commands.here(request).of_standing(found),
-    }
+    return Explained(
+        state=found.state,
+        standing=found.words,
+        cause=found.cause,
+        ended=found.ended,
+        tried_again=found.tried,
+        commands=Commands.here(request).of_standing(found),
+    )
 
 
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
     if not found.revision:
         return _never_text(found)
-    seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
+    seen = f"r{found.shown}" if found.shown else "nothing of it"
     more = found.failed_shards - len(found.failures)
     facts = [
         ("writer", found.holder or ""),
         ("alive", found.sign_of_life),
         *_explained_facts(found),
-        ("readers", f"see {seen} (publication {found.publication})"),
+        ("readers", f"see {seen} (publication {found.output_publication})"),
         ("but", named_instead(found.instead) if found.instead else ""),
-        *(("table", late_table(each, found.publication)) for each in found.late_tables),
+        *(("table", late_table(each, found.output_publication)) for each in found.late_tables),
         *(("warning", said) for said in found.warnings),
         *(late_lines(found.evaluation, found.revision) if found.evaluation else ()),
         *worded(found.again, found.notes),
@@ -225,8 +191,8 @@ def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable
 
 
 def _never_text(found: RunStatus) -> str:
-    if found.published_revision:
-        said = f"{found.job} {found.run_id}: readers see r{found.published_revision} of it, and nothing of it is there"
+    if found.shown:
+        said = f"{found.job} {found.run_id}: readers see r{found.shown} of it, and nothing of it is there"
     elif found.state == "unknown":
         known = ", ".join(found.published) or "none"
         said = f"{found.run_id}: no such run yet; published runs: {known}"

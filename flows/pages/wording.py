@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _NOT_KNOWN = {"rows": "unknown"}
 """Field → the text of its cell if its value is not known; other cells are empty then."""
+
+_SOME = 5
+"""The most values that are named in a cell or a line."""
 
 _QUIET_S = 120.0
 """Seconds without a finished shard after which this is reported."""
@@ -263,6 +266,12 @@ def metric_text(metric: Metric | None) -> str:
         return ""
     value = f"{metric.value:.4g}" if isinstance(metric.value, float) else metric.value
     return f"{metric.name} {value}{f' (r{metric.revision})' if metric.revision else ''}"
+
+
+def first_of(values: Sequence[str]) -> str:
+    """The first values, and how many more there are."""
+    more = f" and {len(values) - _SOME:,} more" if len(values) > _SOME else ""
+    return ", ".join(values[:_SOME]) + more
 
 
 def distinct_text(found: Distinct | None) -> str:

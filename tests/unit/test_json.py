@@ -166,7 +166,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     lake.run(engine="local")
     means = f"latest/, dates/ and tables show the run '{NIGHT}' for its date, not this run"
     status = said(capsys, "status", lake.job_path, "repair")
-    assert (status["published_revision"], status["instead"]) == (1, NIGHT)
+    assert (status["shown"], status["instead"]) == (1, NIGHT)
     assert f"  but        {means}\n" in status_text(standing.status(request))
     unpublish = f"unpublish {lake.job_path} {NIGHT}"
     assert status["commands"]["make way"].endswith(unpublish)

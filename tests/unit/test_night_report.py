@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages.report import charts, writing
 from nightjar.flows.pages.report import page as pages
-from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import Chart, drift_chart, pictures, trend_chart
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import Left, leave, made, write, written
@@ -364,8 +364,8 @@ def test_a_plot_that_cannot_be_drawn_costs_the_page_that_plot_alone(
     def draw(*_: object) -> Chart:
         raise ValueError("no <room>")
 
-    for name in ("trend_chart", "drift_chart"):
-        monkeypatch.setattr(pages, name, draw)
+    monkeypatch.setattr(charts, "trend_chart", draw)
+    monkeypatch.setattr(pages, "drift_chart", draw)
     night.run(date="2026-11-20")
     page = page_of(night, "2026-11-20", ACCOUNT)
     seen = Seen(page)
@@ -563,9 +563,9 @@ def test_a_group_of_a_column_keeps_its_rows() -> None:
 
 def test_the_plots_that_say_most_are_images_with_a_name(night: Lake) -> None:
     """In Markdown, for Prefect's page: escaped, and with the colours that the report's style would give."""
-    charts = drawn(nasty(collect(night.request(), ACCOUNT))).first
-    assert [each.title.partition(":")[0] for each in charts] == [NASTY, "The 7.5 s of the run, in their order"]
-    page = pictures(charts)
+    first = drawn(nasty(collect(night.request(), ACCOUNT))).first
+    assert [each.title.partition(":")[0] for each in first] == [NASTY, "The 7.5 s of the run, in their order"]
+    page = pictures(first)
     assert not re.search(r"(?<!\\)<script", page)
     images = [base64.b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([^)]+)", page)]
     assert len(images) == 2

@@ -74,8 +74,8 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
         "Nothing was scored and nothing new was published.",
     )
     assert found.commands == {
-        "try": f"check job.yaml --date {NIGHT}",
-        "repeat": f"run job.yaml --run-id {NIGHT}",
+        "try": f"nightjar check job.yaml --date {NIGHT}",
+        "repeat": f"nightjar run job.yaml --run-id {NIGHT}",
     }
     assert not found.adds("repeat")
     claim_output(request.storage, request.output, "lake")

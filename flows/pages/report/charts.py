@@ -10,7 +10,7 @@ import io
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -174,6 +174,14 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
         title += f", {gaps} of them not drawn: NaN, infinite or too large"
     rows = tuple((date, _value(value)) for date, value in nights)
     return Chart(title, _svg(title, draw, (4.8, 2.0), bottom=0.3), ("night", name), rows)
+
+
+def trend_charts(figures: Mapping[str, Sequence[tuple[str, float]]], most: int, drawing: Drawing) -> list[Chart]:
+    """A chart for each figure that at least two nights have; at most so many. figures: name → dates with values."""
+    shown = [(name, nights) for name, nights in figures.items() if len(nights) > 1][:most]
+    return [
+        chart for name, nights in shown for chart in drawing.of(f"{name} over the nights", trend_chart, name, nights)
+    ]
 
 
 def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:

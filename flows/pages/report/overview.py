@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from nightjar.flows.pages.report.charts import Chart, Drawing, trend_chart
+from nightjar.flows.pages.report.charts import Chart, Drawing, trend_charts
 from nightjar.flows.pages.report.page import ALONE, templates, tone, verdict
 from nightjar.inference.history.run_status import RunLine
 
@@ -55,12 +55,7 @@ def _charts(nights: Sequence[RunLine], drawing: Drawing) -> list[Chart]:
         name: [(date, each.value) for date, each in metrics if each.name == name and not isinstance(each.value, str)],
         "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
     }
-    shown = {what: found for what, found in values.items() if len(found) > 1}
-    return [
-        chart
-        for what, found in shown.items()
-        for chart in drawing.of(f"{what} over the nights", trend_chart, what, found)
-    ]
+    return trend_charts(values, len(values), drawing)
 
 
 _ORDER = ("asks", "bad", "open", "good")
