@@ -318,9 +318,9 @@ class FailedShard:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """How a run stands, why, and what to do about it.
+@dataclass(frozen=True, kw_only=True)
+class RunListed(RunFigures):
+    """A run in a list: how it stands, why, and what to do about it.
 
     state: published, rolled back (also by `unpublish`), publishing, running, waiting, silent, failed, rejected,
     stopped, asks, limited, validated, killed, unreadable or unknown. standing: the state with the gate or
@@ -334,11 +334,6 @@ class Explained:
     ended: Ended | None
     tried_again: Ended | None
     commands: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunListed(RunFigures, Explained):
-    """A run in the list of `runs`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Commands that show runs and what readers see of them: status, runs, show, diff, files, doctor."""
+"""Commands that show runs and what readers see of them: status, runs, show, logs, diff, files, doctor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def runs(
 
     request = make_request(job, date=date, scores=False)
     place = request.date if request.dated else None
-    found, told = [], []
+    found = []
     for line in list_runs(request.storage, request.output, request.job.name, lines, request.lease_s):
         asked = request
         # There are no commands for a run that cannot be read, and its request may not be made.
@@ -81,15 +81,14 @@ def runs(
                 asked = make_request(job, date=place, run_id=line.run_id, scores=False)
             except StorageError as error:  # what it began with; the other runs are shown all the same
                 line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
-        found.append(line)
-        told.append(standing.explained(asked, line.standing))
+        found.append(standing.run_listed(asked, line))
     if as_json:
-        emit([standing.run_listed(line, why) for line, why in zip(found, told, strict=True)])
+        emit(found)
         return
     out.print(tables.runs(request, found))
-    for line, why in zip(found, told, strict=True):
-        if why.cause or why.tried_again or why.commands:
-            tell(standing.reason_text(line.run_id, why))
+    for each in found:
+        if each.cause or each.tried_again or each.commands:
+            tell(standing.reason_text(each))
 
 
 def show(

@@ -1,5 +1,4 @@
-"""Commands for what readers see: publications lists it; rollback, unpublish and republish change it; tables updates
-it."""
+"""Commands for what readers see: publications, rollback, unpublish, republish, tables; and approve and reject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that make pages: the report of a night, and the history of a job."""
+"""Commands that make pages and metrics of nights: report, history, evaluate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and lists for the terminal: runs, a run's shards and incidents, a row's values, the nights of a backfill."""
+"""Tables and lists for the terminal: runs, shards, incidents, values of a row, nights, and what `diff` compares."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import RunListed
     from nightjar.flows.results import Night
     from nightjar.inference.history.replay import Replayed, Values
 
@@ -35,12 +36,12 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 """The columns of the table of shards. The incidents say why a shard failed."""
 
 
-def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
+def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
     """The table of a job's runs."""
     rows = []
     for each in found:
         number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
-        state = f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
+        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
         seen = f"r{each.shown}{number}" if each.shown else "nothing"
         done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
         times = (minute(each.began), duration(each.seconds))

@@ -1,6 +1,7 @@
-"""A run's artifacts on Prefect's pages: tables, and one page at the end. They are bounded, and never stop a run.
+"""A run's artifacts on Prefect's pages: the progress bar, tables, and one page at the end.
 
-Their keys contain the job's name, so that each artifact has a history over nights.
+They are bounded. If the API is slow or away, artifacts are lost, but never the run. Their keys contain the job's name,
+so that each artifact has a history over nights.
 """
 
 from __future__ import annotations
@@ -53,24 +54,20 @@ def shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Sen
     """The table of shards, and that of retries and quarantined rows, by key, as functions that send them."""
     report = RunReport(request, revision)
     shards, incidents = ([_headed(each) for each in lines] for lines in (report.shards(), report.incidents()))
-    total = len(report.plan)
+    total, of = len(report.plan), markdown(request.run_id)
     shown = f"All {total:,} shards" if len(shards) == total else f"{len(shards):,} of {total:,} shards"
     left_out = len(incidents) < report.all_incidents
     more = f" ({len(incidents):,} of {report.all_incidents:,})" if left_out else ""
-    return {
-        f"{request.job.name}-shards": lambda: create_table_artifact(
-            _bounded(shards),
-            key=f"{request.job.name}-shards",
-            description=f"{shown} of {markdown(request.run_id)}: without result first, then retried, then slowest. "
-            f"Complete in `shards-*.parquet` under {code(report.uri)}",
-        ),
-        f"{request.job.name}-retries": lambda: create_table_artifact(
-            _bounded(incidents),
-            key=f"{request.job.name}-retries",
-            description=f"Failed attempts and quarantined rows of {markdown(request.run_id)}{more}; "
-            "none is an empty table",
-        ),
-    }
+    about_shards = f"{shown} of {of}: without result first, then retried, then slowest. "
+    about_shards += f"Complete in `shards-*.parquet` under {code(report.uri)}"
+    about_incidents = f"Failed attempts and quarantined rows of {of}{more}; none is an empty table"
+    return {**_table(request, "shards", shards, about_shards), **_table(request, "retries", incidents, about_incidents)}
+
+
+def _table(request: RunRequest, name: str, lines: list[dict[str, Any]], about: str) -> dict[str, Send]:
+    """A table by its key, as a function that sends it."""
+    key = f"{request.job.name}-{name}"
+    return {key: lambda: create_table_artifact(_bounded(lines), key=key, description=about)}
 
 
 def _headed(record: ShardLine | Incident) -> dict[str, Any]:
@@ -83,7 +80,6 @@ _PASSED = {"pass": "yes", "warn": "NO (warns)", "ask": "NO (asks)", "block": "NO
 
 def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:
     """The table of gates, by key, as a function that sends it."""
-    key = f"{request.job.name}-gates"
     table = [
         {
             "gate": gate.name,
@@ -96,11 +92,7 @@ def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, 
         }
         for gate in gates
     ]
-    return {
-        key: lambda: create_table_artifact(
-            _bounded(table), key=key, description=f"Gates of {markdown(request.run_id)}"
-        ),
-    }
+    return _table(request, "gates", table, f"Gates of {markdown(request.run_id)}")
 
 
 def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:

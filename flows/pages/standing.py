@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
-from nightjar.flows.reports import Explained, FailedShard, NightListed, RunListed, RunShown, RunStatus
+from nightjar.flows.reports import FailedShard, NightListed, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
     RunFigures,
     RunLine,
     RunState,
-    Standing,
     run_line,
     run_not_begun,
     shown_instead,
@@ -51,7 +50,7 @@ def status(request: RunRequest) -> RunStatus:
     line = run_line(RunState.of(request, newest, shown)) if newest else run_not_begun(request, shown)
     about = Commands.here(request)
     known = RunStatus(
-        **as_line(run_listed(line, explained(request, line.standing))),
+        **as_line(run_listed(request, line)),
         job=request.job.name,
         job_file=near(request.job_path),
         instead=shown_instead(now, request.run_id),
@@ -135,18 +134,6 @@ def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
     return f"it wrote into the ledger just now; if it writes nothing for {lease_s:g} s, the run is called silent"
 
 
-def explained(request: RunRequest, found: Standing) -> Explained:
-    """How a run stands, why, and the commands that show more, repeat or mend it."""
-    return Explained(
-        state=found.state,
-        standing=found.words,
-        cause=found.cause,
-        ended=found.ended,
-        tried_again=found.tried,
-        commands=Commands.here(request).of_standing(found),
-    )
-
-
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
     if not found.revision:
@@ -171,9 +158,18 @@ def status_text(found: RunStatus) -> str:
     return "\n".join([head, *fact_lines(facts)])
 
 
-def run_listed(run: RunLine, why: Explained) -> RunListed:
-    """A line of `runs`. why: as `explained`."""
-    return RunListed(**_figures(run), **as_line(why))
+def run_listed(request: RunRequest, run: RunLine) -> RunListed:
+    """A run with why it stands so, and the commands that show more, repeat or mend it."""
+    found = run.standing
+    return RunListed(
+        **_figures(run),
+        state=found.state,
+        standing=found.words,
+        cause=found.cause,
+        ended=found.ended,
+        tried_again=found.tried,
+        commands=Commands.here(request).of_standing(found),
+    )
 
 
 def night_listed(run: RunLine) -> NightListed:
@@ -201,7 +197,7 @@ def _never_text(found: RunStatus) -> str:
     return "\n".join([said, *fact_lines([*_explained_facts(found), *found.commands.items()])])
 
 
-def _explained_facts(found: Explained) -> list[tuple[str, str]]:
+def _explained_facts(found: RunListed) -> list[tuple[str, str]]:
     """Why a run stands as it does, and since when, as (word, text)."""
     facts = [("why", found.cause)]
     if found.ended:
@@ -213,7 +209,7 @@ def _explained_facts(found: Explained) -> list[tuple[str, str]]:
     return facts
 
 
-def reason_text(run_id: str, found: Explained) -> str:
+def reason_text(found: RunListed) -> str:
     """The text for one run of a list: how it stands, why, and what to do about it."""
     facts = [*_explained_facts(found), *found.commands.items()]
-    return "\n".join([f"{run_id}: {found.standing}", *fact_lines(facts)])
+    return "\n".join([f"{found.run_id}: {found.standing}", *fact_lines(facts)])

@@ -1,4 +1,4 @@
-"""The page of all nights of a job: its figures over the nights, and a table of them."""
+"""The pages of several nights: those of one job, with its figures over them; and the last ones of all served jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaves the report of a night beside its manifest. A report that cannot be made never fails a night."""
+"""Leaves the report of a night beside its manifest, and knows where it is served. It never fails a night."""
 
 from __future__ import annotations
 
