@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nightjar.inference.history.run_status import RunFigures, late
+from nightjar.inference.history.run_status import RunFigures
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.tokenrates import TokenRates
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
-from nightjar.inference.output.targets import TableShown
+from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Usage
 from nightjar.inference.run.account import Account, WorkersCost
@@ -369,7 +369,7 @@ class RunStatus(RunListed):
     @property
     def late_tables(self) -> tuple[TableShown, ...]:
         """The tables that do not show what readers of the files see, or cannot be asked."""
-        return late(self.tables, self.output_publication, bool(self.published))
+        return late_tables(self.tables, self.output_publication, bool(self.published))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,6 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import Launched
     from nightjar.inference.run.request import RunRequest
 
 
@@ -57,8 +56,7 @@ def run(
         job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
     )
     note_run(request)
-    done = _launched(request, ray, as_json, verbose)
-    _tell(*done, as_json)
+    _score(request, ray, as_json, verbose)
 
 
 def retry(
@@ -88,8 +86,7 @@ def retry(
         if shown(request.storage, request.output, request.run_id) is not None:
             raise JobError(deleted(request.run_id, date=request.date))
         raise JobError(no_run(request))
-    done = _launched(request, ray, as_json, verbose)
-    _tell(*done, as_json)
+    _score(request, ray, as_json, verbose)
 
 
 def baseline(
@@ -114,23 +111,20 @@ def baseline(
 
     request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
     note_run(request)
-    done = _launched(request, ray, as_json, verbose)
-    _tell(*done, as_json)
+    _score(request, ray, as_json, verbose)
 
 
-def _launched(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> tuple[Launched, float]:
-    from nightjar.flows.starting import launched
-
-    with aside(as_json):
-        return launched(request, ray, out, verbose=verbose, quiet=as_json)
-
-
-def _tell(done: Launched, total_s: float, as_json: bool) -> None:
-    """Print how a run came out.
+def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
+    """Run it, and print how it came out.
 
     Raises:
         TablesBehind: it is published, and a table of the job does not show it.
     """
+    from nightjar.flows.starting import launched
+
+    with aside(as_json):
+        done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
+
     from nightjar.flows.pages import finished
     from nightjar.flows.pages.advice import check_tables
 

@@ -40,12 +40,12 @@ def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
     """The table of a job's runs."""
     rows = []
     for each in found:
-        number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
         state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
-        seen = f"r{each.shown}{number}" if each.shown else "nothing"
         done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
         times = (minute(each.began), duration(each.seconds))
-        rows.append((each.run_id, state, *times, seen, done, each.rows_out, each.rows_quarantined, metric))
+        rows.append(
+            (each.run_id, state, *times, each.seen or "nothing", done, each.rows_out, each.rows_quarantined, metric)
+        )
     columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
     return table_of(f"{request.job.name}: {request.output}", columns, rows)
 
@@ -135,7 +135,7 @@ def history(job: str, found: Iterable[RunLine]) -> Table:
     rows = [
         (
             each.date,
-            f"{each.run_id} r{each.revision}" if each.revision else each.run_id,
+            each.name,
             f"{each.standing.state}{f' #{each.publication}' if each.publication else ''}{_below(each.marks)}",
             each.rows,
             each.rows_quarantined,

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import NeedsRay, NightjarError, StorageError, TablesBehind, Unanswered
-from nightjar.inference.history.run_status import RunLine, Standing, mendable
+from nightjar.inference.history.run_status import RunLine, Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.targets import TableShown
+from nightjar.inference.output.targets import TableShown, mendable
 from nightjar.inference.run.request import RunRequest
 
 

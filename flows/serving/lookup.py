@@ -16,7 +16,7 @@ from nightjar.flows.pages.wording import late_table
 from nightjar.flows.prefect_api.api import run_pages
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.night import Report
-from nightjar.inference.history.run_status import UNREADABLE, RunLine, late, list_runs, mendable
+from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
@@ -71,8 +71,8 @@ def newest(served: Served) -> ShownJob:
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = [ShownNight(line=line, report=_report_of(served, job, line)) for line in lines[:_SHOWN]]
     found = replace(served.shown, nights=tuple(nights), **_late_tables(served, job, lines))
-    needing = {night.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
-    return replace(found, nights=tuple(needing.get(night.name, night) for night in nights))
+    needing = {night.line.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
+    return replace(found, nights=tuple(needing.get(night.line.name, night) for night in nights))
 
 
 def nights_page(served: Served) -> str:
@@ -164,8 +164,10 @@ def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, An
     request = make_request(served.path, date=date, scores=False)
     newest = max(publish.numbers(request.storage, request.output), default=0)
     published = any(line.shown for line in lines if not request.dated or line.date == date)
-    found = late(targets.shown(request.storage, request.output, request.job.output.tables), newest, published)
-    if not mendable(found):
+    found = targets.late_tables(
+        targets.shown(request.storage, request.output, request.job.output.tables), newest, published
+    )
+    if not targets.mendable(found):
         return {}
     return {
         "late": tuple(late_table(each, newest) for each in found),

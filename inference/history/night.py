@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.history.column_drift import ColumnCompared, compared
-from nightjar.inference.history.run_status import RunLine, RunState, late, run_line, sealed_manifest, shown_instead
+from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
@@ -306,7 +306,7 @@ class _Collector:
 
     def _late_tables(self, now: publish.Snapshot) -> tuple[TableShown, ...]:
         shown = targets.shown(self.storage, self.request.output, self.request.job.output.tables)
-        return late(shown, now.number, bool(now.runs))
+        return targets.late_tables(shown, now.number, bool(now.runs))
 
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress

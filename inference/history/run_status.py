@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import deleted, late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
-from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.run.waits import waits
@@ -164,6 +162,17 @@ class RunFigures:
     metric: Metric | None
     approved: int = 0
     warned: int = 0
+
+    @property
+    def name(self) -> str:
+        """The run and its revision."""
+        return f"{self.run_id} r{self.revision}" if self.revision else self.run_id
+
+    @property
+    def seen(self) -> str:
+        """The revision of it that readers see, with the number of its publication if that is known; empty for none."""
+        number = f" (#{self.publication})" if self.publication and self.shown == self.revision else ""
+        return f"r{self.shown}{number}" if self.shown else ""
 
     @property
     def marks(self) -> str:
@@ -422,29 +431,11 @@ def first_metric(metrics: Figures) -> Metric | None:
     """The first figure for comparing nights: of the evaluation, else of the user's own accumulators, else the greatest
     value of a checked column.
     """
-    if (evaluation := metrics.evaluation) is not None:
-        for name, value in (("auc_roc", evaluation.auc_roc), ("log_loss", evaluation.log_loss)):
-            if value is not None:
-                return Metric(name, value)
-        for name, figure in evaluation.figures().items():
-            return Metric(name, figure.value)
+    for name, figure in (metrics.evaluation.figures() if metrics.evaluation else {}).items():
+        return Metric(name, figure.value)
     for name, own in metrics.own().items():
         return Metric(name, own)
     for column, found in metrics.columns.items():
         if found.max is not None:
             return Metric(f"{column}.max", found.max)
     return None
-
-
-def late(tables: Iterable[TableShown], newest: int, published: bool) -> tuple[TableShown, ...]:
-    """Those that are behind, or cannot be asked. newest: the number of the newest publication of the output.
-    published: whether it shows a night; where it shows none there may be no table yet.
-    """
-    return tuple(
-        each for each in tables if each.problem or (each.publication < newest and (published or each.publication))
-    )
-
-
-def mendable(tables: Iterable[TableShown]) -> bool:
-    """Whether a command can commit what one of them lacks."""
-    return not all(each.final for each in tables)

@@ -73,17 +73,6 @@ class ShownNight:
     commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def name(self) -> str:
-        """The run and its revision."""
-        return f"{self.line.run_id} r{self.line.revision}" if self.line.revision else self.line.run_id
-
-    @property
-    def shown(self) -> str:
-        """The run and the revision of it that readers see, with the number of its publication if that is known."""
-        number = self.line.publication if self.line.shown == self.line.revision else 0
-        return f"{self.line.run_id} r{self.line.shown}{f' (#{number})' if number else ''}"
-
-    @property
     def verdict(self) -> str:
         """How it ended, in a few words."""
         return verdict(self.line)
