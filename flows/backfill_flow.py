@@ -31,7 +31,7 @@ from nightjar.flows.flow_call import API_AWAY, Call, handing
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.outcome import keep_reason
 from nightjar.flows.pages.advice import reaching
-from nightjar.flows.pages.delivery import deliver
+from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.logs import expect_failures

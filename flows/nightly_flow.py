@@ -28,7 +28,7 @@ from nightjar.flows import outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.flow_call import Call, current_call, job_name, request_of, run_name
 from nightjar.flows.pages import artifacts
-from nightjar.flows.pages.bar import ProgressArtifact
+from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import worker_env

@@ -11,7 +11,6 @@ import html
 import http.client
 import json
 import os
-import shlex
 import threading
 import time
 import urllib.error
@@ -21,7 +20,7 @@ from typing import IO, Any
 
 from prefect.utilities.urls import url_for
 
-from nightjar.flows.pages.advice import mended, question_of, remedies
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.prefect_api.server import has_pages
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError
@@ -73,10 +72,9 @@ def published(finished: FinishedRun) -> str:
     if not publication.number or (finished.scored.finished and not publication.tables_behind):
         return ""
     cause = "; ".join([*publication.tables_behind, *warnings(finished.verdict.gates)])
-    command = ["tables", request.job_path, *request.place]
-    if not publication.tables_behind:
-        command = ["files", request.job_path, *request.named]
-    return _post(request, "published", finished.sentence, cause, shlex.join(command))
+    commands = Commands(request)
+    command = commands.commit if publication.tables_behind else commands.command("files", *request.named)
+    return _post(request, "published", finished.sentence, cause, command)
 
 
 def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> str:
@@ -89,7 +87,7 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
         return ""
     verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
     state = ended.outcome if begun else "never begun"
-    commands = remedies(mended(request, type(error).__name__), state, request.job_path, question=question_of(error))
+    commands = Commands(request).of_error(error, state)
     event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
     return _post(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
 
@@ -119,12 +117,12 @@ def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, comman
 
 
 def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> Message:
-    about, typed = f"{request.job.name} {request.run_id}: {verdict}", f"nightjar {command}"
+    about = f"{request.job.name} {request.run_id}: {verdict}"
     cause = clip(cause)
-    text = "\n".join(filter(None, [about, cause, f"`{typed}`" if command else "", link]))
+    text = "\n".join(filter(None, [about, cause, f"`{command}`" if command else "", link]))
     night = (request.job.name, request.run_id, request.date)
     # Slack and Mattermost take <…> for links and mentions, as <!channel>; the cause may hold values of the input.
-    return Message(event, *night, verdict, cause, typed if command else "", link, html.escape(text, quote=False))
+    return Message(event, *night, verdict, cause, command, link, html.escape(text, quote=False))
 
 
 def _link(request: RunRequest) -> str:

@@ -74,7 +74,7 @@ class Reply(RunInput):
 
 def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
     """The state of a flow run that came to its end. notify: whether to send the job's own message."""
-    artifacts.show_summary(finished.request, finished.scored, finished.verdict, finished.publication, finished.account)
+    artifacts.show_summary(finished)
     events.published(finished)
     if notify:
         _warn(notifying.published(finished))

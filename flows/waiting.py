@@ -21,7 +21,7 @@ from prefect.logging import get_run_logger
 
 from nightjar.flows.flow_call import current_call
 from nightjar.flows.pages import artifacts
-from nightjar.flows.pages.delivery import deliver
+from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import is_away, no_such_limit

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ class _Printed(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: Any) -> Any:
         made = super().dataclass_schema(schema)
+        # What a record inherits is said by the records that it extends.
+        said = [cleandoc(each.__doc__ or "") for each in schema["cls"].__mro__ if is_dataclass(each)]
+        made["description"] = "\n\n".join(said)
         seldom = {each.name for each in fields(schema["cls"]) if SELDOM.items() <= each.metadata.items()}
         if required := [name for name in made.pop("required", ()) if name not in seldom]:
             made["required"] = required

@@ -9,15 +9,14 @@ from rich.table import Table
 from nightjar.flows.cli.tables import sample_rows
 from nightjar.flows.cluster import named
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.estimate import columns_of, columns_text, identity_text
-from nightjar.flows.pages.wording import rows_known
+from nightjar.flows.pages.estimate import about_input, columns_text, identity_facts
+from nightjar.flows.pages.wording import fact_lines, rows_known
 from nightjar.flows.prefect_api.api import check_limit
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.history.run_status import told_late
-from nightjar.inference.identity.identity import described
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
 from nightjar.inference.output import publications as publish
@@ -59,24 +58,14 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
 def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:
     """Everything that `check` found, as a record."""
     return CheckReport(
-        job=request.job.name,
-        run_id=request.run_id,
+        **about_input(request, discovery, discovery.rows, (*checked.warnings, *notes)),
         date=request.date,
         state="ready",
-        files=discovery.files.num_rows,
-        unreadable_files=discovery.unreadable,
-        rows=discovery.rows,
-        uncounted_files=discovery.uncounted,
         device=checked.device,
         output=request.output,
         columns=tuple(Column(name, kind) for name, kind in checked.columns),
-        identity=tuple(described(request.job, request.scoring)),
         sample=_sample(checked.sampled),
-        notes=(*checked.warnings, *notes),
         preprocess=checked.placement,
-        snapshot=discovery.snapshot,
-        where=request.job.input.where or "",
-        reads=columns_of(discovery.schema),
     )
 
 
@@ -99,19 +88,21 @@ def as_text(said: CheckReport) -> list[str | Table]:
     rows = rows_known(said.rows, said.uncounted_files) + (" (before input.where)" if said.where and said.rows else "")
     columns = (f"{line(each.name)} {each.type}" for each in said.columns)
     scores = f"scores {sample.rows:,} rows of {_places(sample.places)} on" if sample.rows else "is on"
+    facts = [
+        ("input", f"snapshot {said.snapshot} of its table" if said.snapshot else ""),
+        ("reads", columns_text(said.reads)),
+        ("columns", ", ".join(columns)),
+        *identity_facts(said.identity),
+        ("preprocess", said.preprocess),
+        ("sample", f"the first rows of {sample.file}" if sample.values else ""),
+    ]
     parts: list[str | Table] = [
         f"{said.job}: {counted(said.files, 'file')}, {rows}; the model "
         f"loads and {scores} {said.device}; {said.output} accepts conditional writes. "
         f"{'Ready, but see the notes.' if said.notes else 'Ready.'}",
-        *([f"  input      snapshot {said.snapshot} of its table"] if said.snapshot else []),
-        f"  reads      {columns_text(said.reads)}",
-        f"  columns    {', '.join(columns)}",
-        *identity_text(said.identity),
+        *fact_lines(facts),
     ]
-    if said.preprocess:
-        parts.append(f"  preprocess {line(said.preprocess)}")
     if sample.values:
-        parts.append(f"  sample     the first rows of {line(sample.file or '')}")
         parts.append(sample_rows(sample.names, sample.values))
     return parts + [f"Note: {line(note)}" for note in said.notes]
 

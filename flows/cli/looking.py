@@ -1,29 +1,37 @@
-"""Commands that show runs and what readers see of them: status, runs, show, diff, files, doctor."""
+"""Commands that show runs and what readers see of them: status, runs, show, logs, diff, files, doctor."""
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightjar.flows.cli.options import (
+    DateOfRunOption,
     DateOption,
     JobArgument,
     JsonOption,
+    LatestOption,
     LinesOption,
-    OldLimitOption,
     OptionalRunArgument,
+    PlaceOption,
     RayOption,
     RunIdOption,
-    as_json_too,
     emit,
+    emit_line,
     lead_readers,
     named_run,
     out,
     tell,
 )
+from nightjar.inference.errors import JobError
+
+if TYPE_CHECKING:
+    from nightjar.flows.reports import LogLine
+    from nightjar.inference.logs.printed import Line
 
 
 def status(
@@ -40,19 +48,15 @@ def status(
     from nightjar.flows.pages import standing
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        run = named_run(run_name, run_id)
-        found = standing.status(make_request(job, date=date, run_id=run, scores=False))
+    run = named_run(run_name, run_id)
+    found = standing.status(make_request(job, date=date, run_id=run, scores=False))
     emit(found) if as_json else tell(standing.status_text(found))
 
 
 def runs(
     job: JobArgument,
-    date: Annotated[
-        str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
-    ] = None,
+    date: PlaceOption = None,
     lines: LinesOption = 20,
-    limit: OldLimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs of a job, and what readers see.
@@ -66,27 +70,25 @@ def runs(
     from nightjar.inference.history.run_status import UNREADABLE, Standing, list_runs
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        place = request.date if request.dated else None
-        found, told = [], []
-        for line in list_runs(request.storage, request.output, request.job.name, limit or lines, request.lease_s):
-            asked = request
-            # There are no commands for a run that cannot be read, and its request may not be made.
-            if line.standing.state != UNREADABLE:
-                try:
-                    asked = make_request(job, date=place, run_id=line.run_id, scores=False)
-                except StorageError as error:  # what it began with; the other runs are shown all the same
-                    line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
-            found.append(line)
-            told.append(standing.explained(asked, line.standing))
+    request = make_request(job, date=date, scores=False)
+    place = request.date if request.dated else None
+    found = []
+    for line in list_runs(request.storage, request.output, request.job.name, lines, request.lease_s):
+        asked = request
+        # There are no commands for a run that cannot be read, and its request may not be made.
+        if line.standing.state != UNREADABLE:
+            try:
+                asked = make_request(job, date=place, run_id=line.run_id, scores=False)
+            except StorageError as error:  # what it began with; the other runs are shown all the same
+                line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
+        found.append(standing.run_listed(asked, line))
     if as_json:
-        emit([standing.run_listed(line, why) for line, why in zip(found, told, strict=True)])
+        emit(found)
         return
     out.print(tables.runs(request, found))
-    for line, why in zip(found, told, strict=True):
-        if why.cause or why.tried_again or why.commands:
-            tell(standing.reason_text(line.run_id, why))
+    for each in found:
+        if each.cause or each.tried_again or each.commands:
+            tell(standing.reason_text(each))
 
 
 def show(
@@ -95,7 +97,6 @@ def show(
     date: DateOption = None,
     run_id: RunIdOption = None,
     lines: LinesOption = 20,
-    limit: OldLimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one run's shards, failures and quarantine.
@@ -107,14 +108,12 @@ def show(
     from nightjar.inference.history.run_tables import RunReport
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        lines = limit or lines
-        request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
-        found = standing.status(request)
-        goes_on = found.state == "running"
-        report = RunReport(request, found.revision, goes_on=goes_on) if found.revision else None
-        # A part has a row at least, so that so many parts have as many rows as may be shown.
-        shards, incidents = (report.shards(lines), report.incidents(lines, parts=lines)) if report else ([], [])
+    request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+    found = standing.status(request)
+    goes_on = found.state == "running"
+    report = RunReport(request, found.revision, goes_on=goes_on) if found.revision else None
+    # A part has a row at least, so that so many parts have as many rows as may be shown.
+    shards, incidents = (report.shards(lines), report.incidents(lines, parts=lines)) if report else ([], [])
     if as_json:
         emit(standing.run_shown(found, shards, incidents))
         return
@@ -131,9 +130,7 @@ def diff(
     job: JobArgument,
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A run: its date, or its name.")],
     now: Annotated[str, typer.Argument(metavar="NOW", help="The run that is compared with it.")],
-    date: Annotated[
-        str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
-    ] = None,
+    date: PlaceOption = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
@@ -153,24 +150,23 @@ def diff(
     Columns are compared if the job describes them (profile); those that are furthest apart come first. Rows are joined
     by a key; those whose outputs moved most come first.
     """
-    from nightjar.flows.cli import diffing
+    from nightjar.flows.cli import tables
     from nightjar.inference.history import comparison
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        found = comparison.diff(request, before, now, key=key or (), rows=rows)
+    request = make_request(job, date=date, scores=False)
+    found = comparison.diff(request, before, now, key=key or (), rows=rows)
     if as_json:
         emit(found)
         return
-    for each in diffing.compared(found, lines):
+    for each in tables.compared(found, lines):
         tell(each) if isinstance(each, str) else out.print(each)
 
 
 def files(
     job: JobArgument,
     run_name: OptionalRunArgument = None,
-    date: Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")] = None,
+    date: LatestOption = None,
     run_id: RunIdOption = None,
     export: Annotated[
         str | None, typer.Option("--export", help="The files of an export instead: csv, csv.gz, jsonl or jsonl.gz.")
@@ -186,13 +182,12 @@ def files(
     from nightjar.inference.output import nights
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        run = named_run(run_name, run_id)
-        request = make_request(job, date=date, run_id=run, scores=False)
-        found = nights.published(request.storage, request.output, run, request.date if date else None)
-        if export is not None and export not in found.exports:
-            has = f"only {', '.join(found.exports)}" if found.exports else "no exports"
-            raise JobError(f"--export {export}: the run {found.run!r} has {has}; output.exports asks for them")
+    run = named_run(run_name, run_id)
+    request = make_request(job, date=date, run_id=run, scores=False)
+    found = nights.published(request.storage, request.output, run, request.date if date else None)
+    if export is not None and export not in found.exports:
+        has = f"only {', '.join(found.exports)}" if found.exports else "no exports"
+        raise JobError(f"--export {export}: the run {found.run!r} has {has}; output.exports asks for them")
     if as_json:
         print(found.as_json(), end="")
     else:
@@ -226,3 +221,63 @@ def doctor(
                 tell(f"    {'':<10} → {finding.remedy}")
     if not all(finding.ok for finding in found):
         sys.exit(1)
+
+
+def logs(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: DateOfRunOption = None,
+    run_id: RunIdOption = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard", help="Only what was printed while this shard was scored; the beginning of its id is enough."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing until the run ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run's workers printed.
+
+    Each line has time (UTC), worker, shard, stream and text. If much was printed, the first and the last lines are
+    kept.
+    """
+    from nightjar.flows.pages.advice import Commands, no_run
+    from nightjar.inference.logs import printed
+    from nightjar.inference.output.revisions import newest_revision
+    from nightjar.inference.run.request import make_request
+
+    request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
+    newest = newest_revision(request.storage, request.run_uri)
+    if newest is None:
+        raise JobError(no_run(request))
+    lines = (
+        printed.follow(request.storage, newest.uri, request.lease_s)
+        if follow
+        else printed.Reading(request.storage, newest.uri).new()
+    )
+    shown = 0
+    for line in lines:
+        if line.shard.startswith(shard or ""):
+            shown += 1
+            emit_line(_record(line)) if as_json else tell(_text(line))
+    plan = newest.plan() if shard and not shown else None
+    if shard and plan is not None and not any(each.startswith(shard) for each in plan.ids()):
+        raise JobError(f"--shard {shard}: no shard of this run begins so; `{Commands.here(request).show}` lists them")
+    if not shown and not as_json:
+        where = f"while shard {shard} was scored" if shard else "by its workers"
+        tell(f"{request.job.name} {request.run_id} r{newest.number}: nothing was printed {where}.")
+
+
+def _when(line: Line) -> str:
+    return dt.datetime.fromtimestamp(line.at, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _record(line: Line) -> LogLine:
+    from nightjar.flows.reports import LogLine
+
+    return LogLine(_when(line), line.worker, line.shard, line.attempt, line.stream, line.text)
+
+
+def _text(line: Line) -> str:
+    return f"{_when(line)} {line.worker} {line.shard or '-'} {line.stream:<4} {line.text}"

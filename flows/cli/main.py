@@ -14,9 +14,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nightjar.flows.cli import (
-    answering,
-    evaluating,
-    logs,
     looking,
     publishing,
     reporting,
@@ -26,6 +23,7 @@ from nightjar.flows.cli import (
 from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    Command,
     emit_problem,
     err,
     say,
@@ -69,14 +67,14 @@ for command in (
     looking.show,
     reporting.report,
     reporting.history,
-    logs.logs,
+    looking.logs,
     running.retry,
     running.replay,
     looking.diff,
     looking.files,
-    evaluating.evaluate,
-    answering.approve,
-    answering.reject,
+    reporting.evaluate,
+    publishing.approve,
+    publishing.reject,
     publishing.publications,
     publishing.rollback,
     publishing.unpublish,
@@ -87,7 +85,7 @@ for command in (
     scheduling.backfill,
     looking.doctor,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import JobError, NightjarError
@@ -38,13 +38,19 @@ FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of 
 DateOption = Annotated[
     str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
 ]
+PlaceOption = Annotated[
+    str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
+]
+NightOption = Annotated[
+    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or if output.uri has {date}.")
+]
+LatestOption = Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")]
 DateOfRunOption = Annotated[
     str | None, typer.Option("--date", help="The run's date, if output.uri has {date} and its name is not a date.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
 RunIdOption = Annotated[str | None, typer.Option("--run-id", help="The run, instead of RUN.")]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The most lines of a table.")]
-OldLimitOption = Annotated[int | None, typer.Option("--limit", min=1, hidden=True)]
 LimitOption = Annotated[
     int | None,
     typer.Option("--limit", help="Score only the first shards with at least this many rows; never published."),
@@ -133,45 +139,64 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
         note_aside(note)
 
 
-def emit(report: Any, *, one_line: bool = False) -> None:
-    """Print a report as JSON: a record of `reports`, or a list of them. Only here does a record become JSON.
+_about: dict[str, str] = {}
+"""The run that the command is about, for the JSON of an error: `job` and `run_id`."""
 
-    one_line: print one line, for output that is read while it comes, or of which the last line is read.
-    """
-    data = [to_json(each) for each in report] if isinstance(report, list | tuple) else to_json(report)
-    print(json.dumps(data), flush=True) if one_line else out.print_json(data=data)
-
+_emitted: list[bool] = []
+"""Not empty once the command has printed its result as JSON."""
 
 _STATES = {EXIT_HELD: "held", EXIT_ASKS: "asks", EXIT_INTERRUPTED: "interrupted"}
 """Exit code → the state of a command that did not do what it should; else it failed."""
 
 
-@contextmanager
-def as_json_too(wanted: bool) -> Iterator[dict[str, str]]:
-    """With --json, print an error as one JSON object to standard output, like a result.
+class Command(TyperCommand):
+    """A command that with `--json` prints an error to standard output, too, as one JSON object in place of a result."""
 
-    Yields what this object says besides: the job and the run, when they are known.
+    def invoke(self, ctx: Any) -> Any:
+        _about.clear()
+        _emitted.clear()
+        try:
+            return super().invoke(ctx)
+        except NightjarError as error:
+            _emit_error(ctx, _STATES.get(error.exit_code, "failed"), type(error).__name__, str(error))
+            raise
+        except KeyboardInterrupt:
+            _emit_error(ctx, "interrupted", "Interrupted", "interrupted; what was committed is kept")
+            raise
+
+
+def _emit_error(ctx: Any, state: str, error: str, message: str) -> None:
+    if ctx.params.get("as_json") and not _emitted:
+        emit_problem(state, error, message, **_about)
+
+
+def note_run(request: RunRequest) -> None:
+    """Note the run that the command is about, for the JSON of an error."""
+    _about.update(job=request.job.name, run_id=request.run_id)
+
+
+def emit(report: Any, *, one_line: bool = False) -> None:
+    """Print a command's result as JSON: a record of `reports`, or a list of them.
+
+    one_line: print one line, for output of which the last line is read.
     """
-    about: dict[str, str] = {}
-    try:
-        yield about
-    except NightjarError as error:
-        if wanted:
-            emit_problem(_STATES.get(error.exit_code, "failed"), type(error).__name__, str(error), **about)
-        raise
-    except KeyboardInterrupt:
-        if wanted:
-            emit_problem("interrupted", "Interrupted", "interrupted; what was committed is kept", **about)
-        raise
+    _emitted.append(True)
+    data = [to_json(each) for each in report] if isinstance(report, list | tuple) else to_json(report)
+    print(json.dumps(data), flush=True) if one_line else out.print_json(data=data)
 
 
-def aside(wanted: bool) -> AbstractContextManager[object]:
-    """With --json, send what the job's code prints to standard error, because standard output is for the result."""
-    return redirect_stdout(sys.stderr) if wanted else nullcontext()
+def emit_line(record: Any) -> None:
+    """Print one record of many as a line of JSON, as soon as it is known."""
+    print(json.dumps(to_json(record)), flush=True)
 
 
 def emit_problem(state: str, error: str, message: str, **about: str) -> None:
     """Print the reason why a command failed, as JSON on one line."""
     from nightjar.flows.reports import Problem
 
-    emit(Problem(state, error, message, **about), one_line=True)
+    emit_line(Problem(state, error, message, **about))
+
+
+def aside(wanted: bool) -> AbstractContextManager[object]:
+    """With --json, send what the job's code prints to standard error, because standard output is for the result."""
+    return redirect_stdout(sys.stderr) if wanted else nullcontext()

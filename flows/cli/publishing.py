@@ -1,5 +1,4 @@
-"""Commands for what readers see: publications lists it; rollback, unpublish and republish change it; tables updates
-it."""
+"""Commands for what readers see: publications, rollback, unpublish, republish, tables; and approve and reject."""
 
 from __future__ import annotations
 
@@ -11,9 +10,10 @@ from nightjar.flows.cli.options import (
     JobArgument,
     JsonOption,
     LinesOption,
+    NightOption,
     OptionalRunArgument,
+    PlaceOption,
     RunIdOption,
-    as_json_too,
     emit,
     lead_readers,
     named_run,
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from nightjar.inference.output.visibility import Change
     from nightjar.inference.run.request import RunRequest
 
-PlaceOption = Annotated[
-    str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")
-]
-
-NightOption = Annotated[
-    str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or if output.uri has {date}.")
-]
-
 
 def publications(
     job: JobArgument, date: PlaceOption = None, lines: LinesOption = 20, as_json: JsonOption = False
@@ -48,9 +40,8 @@ def publications(
     from nightjar.inference.output.visibility import publications as listed
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        found = listed(request.storage, request.output, lines)
+    request = make_request(job, date=date, scores=False)
+    found = listed(request.storage, request.output, lines)
     if as_json:
         emit([listed_publication(each.snapshot, each.changes) for each in found])
     else:
@@ -71,12 +62,11 @@ def rollback(
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        request.check_owner()
-        now, then = visibility.back(request.storage, request.output, to)
-        if not dry_run:
-            then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
+    request = make_request(job, date=date, scores=False)
+    request.check_owner()
+    now, then = visibility.back(request.storage, request.output, to)
+    if not dry_run:
+        then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
     changed = visibility.changes(now, then)
     behind = f" What publication {now.number} showed is not known, because it cannot be read." if now.damaged else ""
     if as_json:
@@ -125,14 +115,13 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, run_id=run_id, scores=False)
-        request.check_owner()
-        before = publish.newest(request.storage, request.output)
-        if act == "unpublish":
-            after = visibility.unpublish(request.storage, request.output, run_id, request.date)
-        else:
-            after = visibility.republish(request.storage, request.output, run_id, request.date)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request.check_owner()
+    before = publish.newest(request.storage, request.output)
+    if act == "unpublish":
+        after = visibility.unpublish(request.storage, request.output, run_id, request.date)
+    else:
+        after = visibility.republish(request.storage, request.output, run_id, request.date)
     changed = visibility.changes(before, after)
     if as_json:
         emit(listed_publication(after, changed))
@@ -169,12 +158,11 @@ def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = Fal
     from nightjar.inference.output import targets
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        request.check_owner()
-        output = (request.storage, request.output, request.job.output.tables)
-        check_tables(request, tuple(targets.commit(*output, dates=None)))
-        found = targets.shown(*output)
+    request = make_request(job, date=date, scores=False)
+    request.check_owner()
+    output = (request.storage, request.output, request.job.output.tables)
+    check_tables(request, tuple(targets.commit(*output, dates=None)))
+    found = targets.shown(*output)
     if as_json:
         emit(found)
     elif not found:
@@ -208,3 +196,73 @@ def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -
     runs = counted(len(after.runs), "run")
     seen = f"{runs}, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
     return f"Readers {verb} {seen}. {changed_runs(changed)}"
+
+
+ByOption = Annotated[str, typer.Option("--by", help="Who answers. Default: this user on this machine.")]
+NoteOption = Annotated[str, typer.Option("--note", help="Why; it is kept with the answer.")]
+RevisionOption = Annotated[
+    int | None, typer.Option("--revision", help="The revision that you looked at; refused if there is a newer one.")
+]
+QuestionOption = Annotated[
+    str, typer.Option("--question", help="What you were asked, as it was printed; refused if the run asks anew.")
+]
+
+
+def approve(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: NightOption = None,
+    run_id: RunIdOption = None,
+    note: NoteOption = "",
+    by: ByOption = "",
+    revision: RevisionOption = None,
+    question: QuestionOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say yes to what a run's gates ask, and publish it.
+
+    It is published as it was validated; nothing is scored.
+    """
+    _answer(job, named_run(run_name, run_id, date), date, True, by, note, revision, question, as_json)
+
+
+def reject(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    date: NightOption = None,
+    run_id: RunIdOption = None,
+    note: NoteOption = "",
+    by: ByOption = "",
+    revision: RevisionOption = None,
+    question: QuestionOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Say no to what a run's gates ask. Readers keep what they see."""
+    _answer(job, named_run(run_name, run_id, date), date, False, by, note, revision, question, as_json)
+
+
+def _answer(
+    job: str,
+    run_id: str | None,
+    date: str | None,
+    approved: bool,
+    by: str,
+    note: str,
+    revision: int | None,
+    question: str,
+    as_json: bool,
+) -> None:
+    from nightjar.flows.outcome import answer
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.inference.run.request import make_request
+
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision, question=question)
+    if as_json:
+        emit(made)
+    else:
+        seen = f"published as #{made.publication}" if made.publication else "not published; readers keep what they see"
+        tell(f"{made.job} {made.run_id} r{made.revision}: {made.words}: {seen}")
+    for each in notes:
+        note_aside(each)
+    check_tables(request, made.tables_behind)

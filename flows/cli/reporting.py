@@ -1,4 +1,4 @@
-"""Commands that make pages: the report of a night, and the history of a job."""
+"""Commands that make pages and metrics of nights: report, history, evaluate."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from nightjar.flows.cli.options import (
     DateOption,
     JobArgument,
     JsonOption,
+    LatestOption,
     LinesOption,
     OptionalRunArgument,
+    PlaceOption,
     RunIdOption,
-    as_json_too,
     emit,
     named_run,
     note_aside,
     out,
     tell,
 )
-from nightjar.flows.cli.publishing import PlaceOption
 
 OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
 
@@ -45,10 +45,9 @@ def report(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.storage.protocol import is_local
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
-        request.check_owner()
-        made, _ = writing.write(request)
+    request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+    request.check_owner()
+    made, _ = writing.write(request)
     if as_json:
         emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))
     else:
@@ -69,17 +68,17 @@ def history(
     The latest date comes first. --open makes a page of them, with a plot of each figure.
     """
     from nightjar.flows.cli import tables
-    from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
+    from nightjar.flows.pages.report.overview import MAX_NIGHTS, by_date, history_page
+    from nightjar.flows.pages.standing import night_listed
     from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json):
-        request = make_request(job, date=date, scores=False)
-        most = max(lines, MAX_NIGHTS) if show else lines
-        runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
-        found = by_date(runs)
+    request = make_request(job, date=date, scores=False)
+    most = max(lines, MAX_NIGHTS) if show else lines
+    runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
+    found = by_date(runs)
     if as_json:
-        emit(found[:lines])
+        emit([night_listed(each) for each in found[:lines]])
     else:
         out.print(tables.history(request.job.name, found[:lines]))
     if show:
@@ -95,3 +94,47 @@ def open_page(page: str | bytes, name: str) -> None:
         page = str(path)
     if not webbrowser.open(Path(page).absolute().as_uri()):
         note_aside(f"no browser could be started; the page is {page}")
+
+
+def evaluate(
+    job: JobArgument,
+    run_name: OptionalRunArgument = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--labels",
+            help="File, folder, pattern or table with labels; may be repeated. Default: late_labels.input.",
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", help="A column that a label and its row have in common; may be repeated. Default: late_labels.key."
+        ),
+    ] = None,
+    label: Annotated[
+        str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
+    ] = "",
+    date: LatestOption = None,
+    run_id: RunIdOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Join labels that came later to a night; keep its metrics.
+
+    By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
+    `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
+    """
+    from nightjar.flows.evaluation import evaluate as evaluated
+    from nightjar.flows.pages.evaluated import late_text
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.validation.evaluations import evaluation_uri
+
+    run = named_run(run_name, run_id)
+    request = make_request(job, date=date, run_id=run, scores=False)
+    made, notes = evaluated(request, run, dated=date is not None, labels=labels or (), key=key or (), label=label)
+    for note in notes:
+        note_aside(note)
+    if as_json:
+        emit(made)
+    else:
+        tell(late_text(made, evaluation_uri(request.output, made)))

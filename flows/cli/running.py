@@ -19,17 +19,16 @@ from nightjar.flows.cli.options import (
     RunIdOption,
     RunOption,
     VerboseOption,
-    as_json_too,
     aside,
     emit,
     named_run,
+    note_run,
     out,
     tell,
 )
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import Launched
     from nightjar.inference.run.request import RunRequest
 
 
@@ -53,13 +52,11 @@ def run(
     """
     from nightjar.flows.start_failures import request_to_begin
 
-    with as_json_too(as_json) as about:
-        request = request_to_begin(
-            job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
-        )
-        about.update(job=request.job.name, run_id=request.run_id)
-        done = _launched(request, ray, as_json, verbose)
-    _tell(*done, as_json)
+    request = request_to_begin(
+        job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
+    )
+    note_run(request)
+    _score(request, ray, as_json, verbose)
 
 
 def retry(
@@ -82,16 +79,14 @@ def retry(
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
 
-    with as_json_too(as_json) as about:
-        run = named_run(run_name, run_id, date)
-        request = request_to_begin(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
-        about.update(job=request.job.name, run_id=request.run_id)
-        if newest_revision(request.storage, request.run_uri) is None:
-            if shown(request.storage, request.output, request.run_id) is not None:
-                raise JobError(deleted(request.run_id, date=request.date))
-            raise JobError(no_run(request))
-        done = _launched(request, ray, as_json, verbose)
-    _tell(*done, as_json)
+    run = named_run(run_name, run_id, date)
+    request = request_to_begin(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
+    note_run(request)
+    if newest_revision(request.storage, request.run_uri) is None:
+        if shown(request.storage, request.output, request.run_id) is not None:
+            raise JobError(deleted(request.run_id, date=request.date))
+        raise JobError(no_run(request))
+    _score(request, ray, as_json, verbose)
 
 
 def baseline(
@@ -114,26 +109,22 @@ def baseline(
     from nightjar.flows.start_failures import request_to_begin
     from nightjar.inference.job.checks import BASELINE
 
-    with as_json_too(as_json) as about:
-        request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
-        about.update(job=request.job.name, run_id=request.run_id)
-        done = _launched(request, ray, as_json, verbose)
-    _tell(*done, as_json)
+    request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
+    note_run(request)
+    _score(request, ray, as_json, verbose)
 
 
-def _launched(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> tuple[Launched, float]:
-    from nightjar.flows.starting import launched
-
-    with aside(as_json):
-        return launched(request, ray, out, verbose=verbose, quiet=as_json)
-
-
-def _tell(done: Launched, total_s: float, as_json: bool) -> None:
-    """Print how a run came out.
+def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
+    """Run it, and print how it came out.
 
     Raises:
         TablesBehind: it is published, and a table of the job does not show it.
     """
+    from nightjar.flows.starting import launched
+
+    with aside(as_json):
+        done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
+
     from nightjar.flows.pages import finished
     from nightjar.flows.pages.advice import check_tables
 
@@ -160,16 +151,15 @@ def plan(
     """Show what would be scored, without scoring."""
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json) as about:
-        request = make_request(job, date=date, run_id=run_id, limit=limit)
-        about.update(job=request.job.name, run_id=request.run_id)
-        from nightjar.flows.pages import estimate
-        from nightjar.inference.history.replay import measure_shard
-        from nightjar.inference.run import steps
+    request = make_request(job, date=date, run_id=run_id, limit=limit)
+    note_run(request)
+    from nightjar.flows.pages import estimate
+    from nightjar.inference.history.replay import measure_shard
+    from nightjar.inference.run import steps
 
-        found = steps.discover(request)
-        made = steps.plan(request, found)
-        measured = measure_shard(request, found, made.plan) if measure else None
+    found = steps.discover(request)
+    made = steps.plan(request, found)
+    measured = measure_shard(request, found, made.plan) if measure else None
     planned = estimate.planned(request, found, made, measured)
     emit(planned) if as_json else tell(estimate.plan_text(planned))
 
@@ -188,16 +178,15 @@ def check(
     """
     from nightjar.inference.run.request import make_request
 
-    with as_json_too(as_json) as about:
-        request = make_request(job, date=date, engine=engine)
-        about.update(job=request.job.name, run_id=request.run_id)
-        from nightjar.inference.run import steps
+    request = make_request(job, date=date, engine=engine)
+    note_run(request)
+    from nightjar.inference.run import steps
 
-        discovery = steps.discover(request)
-        from nightjar.flows.cli import checking  # Prefect takes a while to import
+    discovery = steps.discover(request)
+    from nightjar.flows.cli import checking  # Prefect takes a while to import
 
-        with aside(as_json):
-            said = checking.report(request, discovery, ray, verbose)
+    with aside(as_json):
+        said = checking.report(request, discovery, ray, verbose)
     if as_json:
         emit(said)
         return

@@ -12,10 +12,8 @@ from nightjar.flows.cli.options import (
     FolderArgument,
     JobArgument,
     JsonOption,
-    OldLimitOption,
     RayOption,
     VerboseOption,
-    as_json_too,
     emit,
     out,
     tell,
@@ -35,12 +33,11 @@ def deploy(
 
     Creates or updates it, and pauses it if its file is gone. Workers of the pool run the jobs.
     """
-    with as_json_too(as_json):
-        from nightjar.flows.prefect_api.api import require_api
-        from nightjar.flows.serving.deploy import deploy as make
+    from nightjar.flows.prefect_api.api import require_api
+    from nightjar.flows.serving.deploy import deploy as make
 
-        url = require_api()
-        done = make(folder, pool, ray, engine)
+    url = require_api()
+    done = make(folder, pool, ray, engine)
     if as_json:
         emit(done)
         return
@@ -52,7 +49,6 @@ def deploy(
 def serve(
     folder: FolderArgument,
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="The number of runs at a time.")] = 1,
-    limit: OldLimitOption = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     host: Annotated[
@@ -76,9 +72,7 @@ def serve(
     """
     from nightjar.flows.serving.serve import serve_until_ended
 
-    serve_until_ended(
-        folder, out, ray=ray, engine=engine, limit=limit or parallel, reports_host=host, reports_port=port
-    )
+    serve_until_ended(folder, out, ray=ray, engine=engine, limit=parallel, reports_host=host, reports_port=port)
 
 
 def backfill(
@@ -99,8 +93,7 @@ def backfill(
     from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
-    with as_json_too(as_json):
-        nights = starting.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
+    nights = starting.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
     if as_json:
         emit(nights, one_line=True)
     else:

@@ -1,8 +1,8 @@
-"""Tables and lists for the terminal: runs, a run's shards and incidents, a row's values, the nights of a backfill."""
+"""Tables and lists for the terminal: runs, shards, incidents, values of a row, nights, and what `diff` compares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,7 +11,10 @@ from rich.text import Text
 
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, duration, metric_text, minute
+from nightjar.flows.pages.wording import cells, distinct_text, duration, first_of, metric_text, minute
+from nightjar.inference.history.comparison import RunsCompared
+from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
+from nightjar.inference.history.row_diff import RowsCompared, RunRows
 from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
@@ -19,9 +22,10 @@ from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import NightListed
+    from nightjar.flows.reports import RunListed
     from nightjar.flows.results import Night
     from nightjar.inference.history.replay import Replayed, Values
+
 
 _RUNS = 5
 
@@ -32,24 +36,18 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 """The columns of the table of shards. The incidents say why a shard failed."""
 
 
-def runs(request: RunRequest, found: Sequence[RunLine]) -> Table:
+def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
     """The table of a job's runs."""
-    columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
-    table = table_of(f"{request.job.name}: {request.output}", columns)
+    rows = []
     for each in found:
-        number = f" (#{each.publication})" if each.publication and each.shown == each.revision else ""
-        table.add_row(
-            Text(visible(each.run_id)),
-            Text(visible(f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}") + _below(each.marks)),
-            minute(each.began),
-            duration(each.seconds),
-            f"r{each.shown}{number}" if each.shown else "nothing",
-            f"{each.done_shards:,} of {each.shards:,}",
-            f"{each.rows_out:,}",
-            f"{each.rows_quarantined:,}",
-            Text(visible(metric_text(each.metric))),
+        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
+        done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
+        times = (minute(each.began), duration(each.seconds))
+        rows.append(
+            (each.run_id, state, *times, each.seen or "nothing", done, each.rows_out, each.rows_quarantined, metric)
         )
-    return table
+    columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
+    return table_of(f"{request.job.name}: {request.output}", columns, rows)
 
 
 def shards(found: Sequence[ShardLine], total: int) -> Table:
@@ -61,20 +59,12 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
     for name in said:
         # A name or an id may take two lines, but is complete, because `nightjar retry --shard` needs the whole id.
         table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
-    for row in rows:
-        shown = (row[name] for name in said)
-        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in shown))
-    return table
+    return _with_rows(table, [[row[name] for name in said] for row in rows])
 
 
 def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of a few rows with their predictions. It has no title, because Rich would fold it in a narrow table."""
-    table = table_of("", [])
-    for name in names:
-        table.add_column(Text(line(name)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(line(value)) for value in row))
-    return table
+    return table_of("", names, rows)
 
 
 def printed(found: Sequence[ShardLine]) -> str:
@@ -103,15 +93,15 @@ def _incident(said: Incident) -> str:
 
 def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
     """The table of an output's publications; readers see the first one."""
-    table = table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"])
-    for number, each in enumerate(found):
+    rows = []
+    for index, each in enumerate(found):
         at, latest = each.snapshot, each.snapshot.latest()
         seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
         told = (at.note, seen, changed_runs(each.changes))
         if at.damaged:
             told = ("damaged: it cannot be read", "unknown", "unknown")
-        table.add_row(f"{at.number}{' (now)' if not number else ''}", at.at[:19], *(Text(visible(one)) for one in told))
-    return table
+        rows.append((f"{at.number}{'' if index else ' (now)'}", at.at[:19], *told))
+    return table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"], rows)
 
 
 def changed_runs(changed: Sequence[Change]) -> str:
@@ -140,21 +130,21 @@ def _values(kind: str, values: Values) -> list[str]:
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
 
 
-def history(job: str, found: Iterable[NightListed]) -> Table:
+def history(job: str, found: Iterable[RunLine]) -> Table:
     """The table of a job's nights."""
-    table = table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"])
-    for each in found:
-        number = f" #{each.publication}" if each.publication else ""
-        table.add_row(
+    rows = [
+        (
             each.date,
-            Text(visible(f"{each.run_id} r{each.revision}" if each.revision else each.run_id)),
-            f"{each.state}{number}{_below(each.marks)}",
-            f"{each.rows:,}",
-            f"{each.quarantined:,}",
-            Text(visible(metric_text(each.metric))),
+            each.name,
+            f"{each.standing.state}{f' #{each.publication}' if each.publication else ''}{_below(each.marks)}",
+            each.rows,
+            each.rows_quarantined,
+            metric_text(each.metric),
             "" if each.seconds is None else f"{each.seconds:,.0f}",
         )
-    return table
+        for each in found
+    ]
+    return table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"], rows)
 
 
 def _below(marks: str) -> str:
@@ -164,10 +154,8 @@ def _below(marks: str) -> str:
 
 def nights(found: Iterable[Night]) -> Table:
     """The table of a backfill's nights."""
-    table = table_of("", ["night", "state", "rows", "what happened"])
-    for night in found:
-        table.add_row(night.date, night.state, f"{night.rows:,}", Text(visible(night.said)))
-    return table
+    rows = [(night.date, night.state, night.rows, night.said) for night in found]
+    return table_of("", ["night", "state", "rows", "what happened"], rows)
 
 
 _WHY = {
@@ -190,8 +178,10 @@ def missing(found: Sequence[Night]) -> str:
     return f"{len(states)} of {counted(len(found), 'night')} {verb} not published; {'; '.join(each)}"
 
 
-def table_of(title: str, columns: Sequence[str]) -> Table:
-    """An empty table as all commands show them."""
+def table_of(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), numbers: Iterable[int] = ()
+) -> Table:
+    """A table as all commands show them. numbers: the columns whose last digits stand below each other."""
     table = Table(
         title=Text(visible(title)) if title else None,
         title_justify="left",
@@ -201,5 +191,188 @@ def table_of(title: str, columns: Sequence[str]) -> Table:
     )
     for name in columns:
         # In a narrow terminal the other columns are folded first, because people copy these and search for them.
-        table.add_column(name, overflow="fold", no_wrap=name in ("run", "night", "state"))
+        table.add_column(Text(line(name)), overflow="fold", no_wrap=name in ("run", "night", "state"))
+    for column in numbers:
+        table.columns[column].justify = "right"
+    return _with_rows(table, rows)
+
+
+def _with_rows(table: Table, rows: Iterable[Sequence[object]]) -> Table:
+    for row in rows:
+        table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in row))
     return table
+
+
+_LISTED = 3
+"""The most outputs whose rows are listed; of all others the table says how far they moved."""
+
+_NULL = "null"
+
+
+def compared(found: RunsCompared, lines: int) -> Iterator[Table | str]:
+    """Tables and lines, in order. lines: the most columns, and outputs, of a table."""
+    yield _figures(found)
+    if found.columns:
+        yield _columns(found, lines)
+    if said := _said(found, lines):
+        yield said
+    if found.rows:
+        yield from _rows(found, found.rows, lines)
+    elif found.unjoined:
+        yield line(found.unjoined)
+
+
+def _figures(found: RunsCompared) -> Table:
+    rows = [(each.name, _figure(each.before), _figure(each.now)) for each in found.figures]
+    return table_of(found.job, ["figure", found.before, found.now], rows)
+
+
+def _columns(found: RunsCompared, lines: int) -> Table:
+    """The columns that are furthest apart come first."""
+    names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now"]
+    names += ["distinct before", "distinct now", "new", "gone"]
+    rows = [
+        (
+            each.column,
+            *map(_figure, (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)),
+            *map(distinct_text, (each.distinct_before, each.distinct_now)),
+            *map(first_of, (each.new, each.vanished)),
+        )
+        for each in found.columns[:lines]
+        if not each.why
+    ]
+    return table_of("", names, rows)
+
+
+def _said(found: RunsCompared, lines: int) -> str:
+    """What these tables do not say."""
+    said = [f"{each.column!r} cannot be compared: {each.why}" for each in found.columns[:lines] if each.why]
+    if len(found.columns) > lines:
+        said.append(f"{len(found.columns) - lines:,} more columns: --lines {len(found.columns)}")
+    said += [
+        f"the columns of {run} were not described: write `profile` into the job, and score it again"
+        for run in found.undescribed
+    ]
+    said += [
+        f"the columns of {run} are described by {counted(rows, 'row')}, drawn at random (profile.share)"
+        for run, rows in found.drawn.items()
+    ]
+    said += [
+        f"{name} was counted by other code in {found.before} than in {found.now}: its figures may differ for that alone"
+        for name in found.recounted
+    ]
+    return "\n".join(map(line, said))
+
+
+def _rows(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[Table | str]:
+    yield line(f"{counted(rows.joined, 'row')} of both runs joined by {', '.join(rows.key)}")
+    yield from _left_over(found, rows)
+    measured = [each for each in rows.outputs if not each.why]
+    if rows.joined and measured:
+        yield _outputs(measured[:lines])
+    yield from _notes(found, rows, lines)
+    moved = [each for each in measured if each.changed]
+    for each in moved[:_LISTED]:
+        yield from _listed(found, rows.key, each)
+    if len(moved) > _LISTED:
+        yield f"{len(moved) - _LISTED:,} more outputs changed; --json has their rows, too"
+
+
+def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | str]:
+    """The rows that were not joined."""
+    both = (rows_of.before, rows_of.now)
+    told = {
+        "only this run has the key": [each.only for each in both],
+        "several rows have the key": [each.repeated for each in both],
+        "the key is null": [each.keyless for each in both],
+    }
+    rows = [(name, *numbers) for name, numbers in told.items() if any(numbers)]
+    if not rows:
+        return
+    yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
+    for run, each in zip((found.before, found.now), both, strict=True):
+        yield from _examples(run, rows_of.key, each)
+
+
+def _examples(run: str, key: Sequence[str], rows: RunRows) -> Iterator[str]:
+    told = (("only in", rows.only, rows.some_only), ("not joined, because repeated, in", 0, rows.some_repeated))
+    for what, total, some in told:
+        if some:
+            keys = "; ".join(_key(key, each) for each in some)
+            more = f" and {total - len(some):,} more" if total > len(some) else ""
+            yield line(f"{what} {run}: {keys}{more}")
+
+
+def _outputs(outputs: Sequence[OutputMoved]) -> Table:
+    """How far each output moved."""
+    partly = any(each.unmeasured for each in outputs)
+    names = ["output", "unchanged", "changed", *(["no distance"] if partly else []), "median", "p99", "max"]
+    rows = [
+        (
+            each.output,
+            f"{each.unchanged / (each.changed + each.unchanged):.2%}",
+            each.changed,
+            *([each.unmeasured] if partly else []),
+            *map(_figure, (each.median, each.p99, each.max)),
+        )
+        for each in outputs
+    ]
+    return table_of("", names, rows, numbers=range(1, len(names)))
+
+
+def _notes(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[str]:
+    """What the table of outputs does not say."""
+    for each in rows.outputs[:lines]:
+        if each.why:
+            yield line(f"{each.output!r} was not compared: {each.why}")
+        elif each.types[0] != each.types[1]:
+            yield line(f"{each.output!r} is {each.types[0]} in {found.before} and {each.types[1]} in {found.now}")
+        if each.unmeasured_rows:
+            some = "; ".join(
+                f"{_key(rows.key, row.key)} ({_value(row.before)} → {_value(row.now)})" for row in each.unmeasured_rows
+            )
+            more = each.unmeasured - len(each.unmeasured_rows)
+            yield line(f"{each.output!r} has no distance: {some}{f' and {more:,} more' if more else ''}")
+    if len(rows.outputs) > lines:
+        yield f"{len(rows.outputs) - lines:,} more outputs: --lines {len(rows.outputs)}"
+
+
+def _listed(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Iterator[Table | str]:
+    """The rows of one output, and of values the changes."""
+    if output.changes:
+        yield line(f"{output.output}: which values changed")
+        total = output.changed + output.unchanged
+        rows = [
+            (line(_value(each.before)), line(_value(each.now)), each.rows, f"{each.rows / total:.2%}")
+            for each in output.changes
+        ]
+        yield table_of("", [found.before, found.now, "rows", "of the joined"], rows, numbers=(2, 3))
+    if not output.rows:
+        return
+    which = "the first that changed, by their keys" if output.kind == VALUE else "the farthest first"
+    yield line(f"{output.output}: {counted(len(output.rows), 'row')} of {output.changed:,}, {which}")
+    yield _moved(found, key, output)
+
+
+def _moved(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Table:
+    apart = {NUMBER: "change", VECTOR: "distance"}.get(output.kind)
+    rows = []
+    for row in output.rows:
+        figure = "" if row.change is None else f"{row.change:{'+' if output.kind == NUMBER else ''}.4g}"
+        rows.append((*(line(_value(value)) for value in (*row.key, row.before, row.now)), *([figure] if apart else [])))
+    columns = [*key, found.before, found.now, *([apart] if apart else [])]
+    return table_of("", columns, rows, numbers=range(len(key), len(key) + 3) if apart else ())
+
+
+def _key(names: Sequence[str], values: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+
+
+def _value(value: str | None) -> str:
+    return _NULL if value is None else value
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int) or 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import NeedsRay, NightjarError, StorageError, TablesBehind, Unanswered
 from nightjar.inference.history.run_status import RunLine, Standing
-from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS, FAILED
+from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.targets import TableShown, mendable
 from nightjar.inference.run.request import RunRequest
 
 
@@ -36,42 +38,118 @@ def near(path: str) -> str:
         return path
 
 
-def no_run(request: RunRequest) -> str:
-    """That there is no such run, and how to see which there are."""
-    listed = shlex.join(["runs", near(request.job_path), *request.place])
-    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{typed('nightjar')} {listed}` lists them"
-
-
 def reaching(ray: str | None) -> list[str]:
     """The options that name the run's cluster, if one was named."""
     return ["--ray", ray] if ray else []
 
 
-def repeating(request: RunRequest, ray: str | None, *, fresh: bool = False) -> str:
-    """The options with which the run's command continues it. ray: the cluster that was named."""
-    return shlex.join(_again(request, ray, fresh=fresh))
-
-
-def _again(request: RunRequest, ray: str | None, *, fresh: bool = False) -> list[str]:
-    return [*request.again, *(["--fresh"] if fresh else []), *reaching(ray)]
-
-
 @dataclass(frozen=True)
-class Aftermath:
-    """The state after a run has failed. seen: what readers see, as a sentence.
+class Commands:
+    """The whole commands about one run. ray: the cluster that was named.
 
-    fresh: repeating the run needs `--fresh` again, because it has no revision of its own yet. taken_back: the run was
-    published, and a person took it back, so that repeating it changes nothing.
+    program, job: how the reader types them; by default as any reader of a page can.
     """
 
-    seen: str
-    fresh: bool
-    taken_back: bool = False
+    request: RunRequest
+    program: str = "nightjar"
+    job: str = ""
+    ray: str | None = None
+
+    @classmethod
+    def here(cls, request: RunRequest, ray: str | None = None) -> Commands:
+        """As this person can type them, in the current folder."""
+        return cls(request, typed("nightjar"), near(request.job_path), ray)
+
+    def command(self, name: str, *words: str) -> str:
+        """A command of this name about the job."""
+        return f"{self.program} {shlex.join([name, self.job or self.request.job_path, *words])}"
 
     @property
-    def state(self) -> str:
-        """The state in the form that `remedies` takes."""
-        return "rolled back" if self.taken_back else FAILED
+    def show(self) -> str:
+        """Shows the run."""
+        return self.command("show", *self.request.words)
+
+    @property
+    def commit(self) -> str:
+        """Commits what the tables of the job lack."""
+        return self.command("tables", *self.request.place)
+
+    def repeat(self, *, fresh: bool = False) -> str:
+        """Continues the run. fresh: `--fresh` is needed again."""
+        options = [*self.request.again, *(["--fresh"] if fresh else []), *reaching(self.ray)]
+        return self.command(self.request.command, *options)
+
+    def answer(self, word: str, question: str) -> str:
+        """Answers this question and no other. word: approve or reject."""
+        return self.command(word, *self.request.words, *(["--question", question] if question else []))
+
+    def of_tables(self, late: Iterable[TableShown]) -> dict[str, str]:
+        """The command that mends late tables; empty if none can be mended."""
+        return {"commit": self.commit} if mendable(late) else {}
+
+    def make_way(self, instead: str) -> dict[str, str]:
+        """The command that lets `latest/`, `dates/` and tables show this run for its date.
+
+        instead: the run that they show now; empty for this one.
+        """
+        return {"make way": self.command("unpublish", instead, *self.request.place)} if instead else {}
+
+    def take_back(self, line: RunLine) -> dict[str, str]:
+        """The command that takes a night away from readers, if they see it.
+
+        It names the night. A rollback would take back whatever was published last by the time that somebody types it.
+        """
+        return {"if it is wrong": self.command("unpublish", *self.request.words)} if line.shown else {}
+
+    def of_state(self, state: str, *, fresh: bool = False, question: str = "") -> dict[str, str]:
+        """What a person can do about a run: word → command; empty if the run is fine.
+
+        state: as in `Standing`, or `unknown`, or `never begun` for a run that failed before it began. fresh: whether
+        `--fresh` is needed again. question: the name of what is asked.
+        """
+        request, again = self.request, self.repeat(fresh=fresh or state == "rolled back")
+        match state:
+            case "unknown" | "never begun" | "rejected":
+                tried = {"try": self.command("check", "--date", request.date, *request.how)}
+                return tried if state == "unknown" else {**tried, "repeat": again}
+            case "published" | "limited" | "running" | "publishing" | "unreadable" | "waiting":
+                return {}
+            case "rolled back":
+                return {"republish": self.command("republish", *request.named), "anew": again}
+            case "validated":
+                return {"publish": again} if request.command == "run" else {}
+            case "asks":
+                return {"look": self.show, **{word: self.answer(word, question) for word in ("approve", "reject")}}
+        return {"look": self.show, "repeat": again}
+
+    def of_error(self, error: NightjarError, state: str, *, fresh: bool = False) -> dict[str, str]:
+        """`of_state` for a run that has just ended with an error."""
+        question = error.question if isinstance(error, Unanswered) else ""
+        return self._mended(type(error).__name__).of_state(state, fresh=fresh, question=question)
+
+    def of_standing(self, found: Standing) -> dict[str, str]:
+        """`of_state` for a run that is looked at later."""
+        tried = found.tried is not None and found.state == "published"
+        publish = found.state == "validated" or found.ended is None or found.ended.publish
+        asked = replace(
+            self.request,
+            publish=publish and not self.request.limit,
+            engine=found.engine if found.engine in ENGINES else RAY,
+        )
+        never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
+        about = replace(self, request=asked)._mended(found.ended.error if found.ended else "")
+        commands = about.of_state("never begun" if never or tried else found.state, question=found.question)
+        return {**commands, **({"approve": self.answer("approve", found.question)} if found.may_be_approved else {})}
+
+    def _mended(self, error: str) -> Commands:
+        """On Ray, if only that helps after an error of this class."""
+        return replace(self, request=replace(self.request, engine=RAY)) if error == NeedsRay.__name__ else self
+
+
+def no_run(request: RunRequest) -> str:
+    """That there is no such run, and how to see which there are."""
+    lists = Commands.here(request).command("runs", *request.place)
+    return f"there is no run {request.run_id!r} of {request.job.name} yet; `{lists}` lists them"
 
 
 def check_tables(request: RunRequest, behind: tuple[str, ...]) -> None:
@@ -88,28 +166,22 @@ def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
     """The error for tables that are behind, with the command that commits what they lack."""
     return TablesBehind(
         f"readers of the files see it, but {'; '.join(behind)}. What is mended is committed by "
-        f"`{committing(request)}`, and by the next run of the job",
+        f"`{Commands.here(request).commit}`, and by the next run of the job",
         behind,
     )
 
 
-def committing(request: RunRequest, job: str = "", program: str = "") -> str:
-    """The command that commits what the tables of a job lack. job, program: default: as this person can type them."""
-    return _command(program, "tables", job or near(request.job_path), *request.place)
+@dataclass(frozen=True)
+class Aftermath:
+    """The state after a run has failed. seen: what readers see, as a sentence.
 
-
-def making_way(request: RunRequest, instead: str, job: str = "", program: str = "") -> dict[str, str]:
-    """The command that lets `latest/`, `dates/` and tables show this run for its date: word → command. instead: the run
-    that they show, empty for this one. job, program: as for `committing`.
+    fresh: repeating the run needs `--fresh` again, because it has no revision of its own yet. taken_back: the run was
+    published, and a person took it back, so that repeating it changes nothing.
     """
-    if not instead:
-        return {}
-    return {"make way": _command(program, "unpublish", job or near(request.job_path), instead, *request.place)}
 
-
-def _command(program: str, *words: str) -> str:
-    """A whole command. program: default: as this person can type it."""
-    return f"{program or typed('nightjar')} {shlex.join(words)}"
+    seen: str
+    fresh: bool
+    taken_back: bool = False
 
 
 def aftermath(request: RunRequest) -> Aftermath:
@@ -127,72 +199,3 @@ def aftermath(request: RunRequest) -> Aftermath:
         return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)
     taken_back = newest is not None and newest.success is not None
     return Aftermath("What was committed is kept and nothing new was published.", fresh, taken_back and not fresh)
-
-
-def remedies(
-    request: RunRequest, state: str, job: str, *, fresh: bool = False, ray: str | None = None, question: str = ""
-) -> dict[str, str]:
-    """What a person can do about a run: word → command without `nightjar`; empty if the run is fine.
-
-    state: as in `Standing`, or `unknown`, or `never begun` for a run that failed before it began. job: the job file, as
-    the person can type it. fresh: whether `--fresh` is needed again. ray: the cluster that was named.
-    question: the name of what is asked.
-    """
-    again = shlex.join([request.command, job, *_again(request, ray, fresh=fresh or state == "rolled back")])
-    match state:
-        case "unknown" | "never begun" | "rejected":
-            tried = {"try": shlex.join(["check", job, "--date", request.date, *request.how])}
-            return tried if state == "unknown" else {**tried, "repeat": again}
-        case "published" | "limited" | "running" | "publishing" | "unreadable" | "waiting":
-            return {}
-        case "rolled back":
-            return {"republish": shlex.join(["republish", job, *request.named]), "anew": again}
-        case "validated" if request.command != "run":
-            return {}
-        case "validated":
-            return {"publish": again}
-        case "asks":
-            words = [job, request.run_id, *request.place]
-            answers = {word: _answer(word, request, job, question) for word in ("approve", "reject")}
-            return {"look": shlex.join(["show", *words]), **answers}
-    return {"look": shlex.join(["show", job, request.run_id, *request.place]), "repeat": again}
-
-
-def mended(request: RunRequest, error: str) -> RunRequest:
-    """The request that may do better after a run that ended with an error of this class: on Ray, if only that helps."""
-    return replace(request, engine=RAY) if error == NeedsRay.__name__ else request
-
-
-def question_of(error: NightjarError) -> str:
-    """The name of the question that a run ends with; '' if it asks nothing."""
-    return error.question if isinstance(error, Unanswered) else ""
-
-
-def _answer(word: str, request: RunRequest, job: str, question: str) -> str:
-    """The command that answers this question and no other."""
-    return shlex.join([word, job, request.run_id, *request.place, *(["--question", question] if question else [])])
-
-
-def advised(request: RunRequest, found: Standing, job: str, program: str = "") -> dict[str, str]:
-    """`remedies` as whole commands, for a run that is looked at later. program: default: as this person can type it."""
-    tried = found.tried is not None and found.state == "published"
-    publish = found.state == "validated" or found.ended is None or found.ended.publish
-    asked = replace(
-        request, publish=publish and not request.limit, engine=found.engine if found.engine in ENGINES else RAY
-    )
-    never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
-    asked = mended(asked, found.ended.error if found.ended else "")
-    commands = remedies(asked, "never begun" if never or tried else found.state, job, question=found.question)
-    if found.may_be_approved:
-        commands |= {"approve": _answer("approve", request, job, found.question)}
-    return {word: f"{program or typed('nightjar')} {command}" for word, command in commands.items()}
-
-
-def taking_back(request: RunRequest, line: RunLine, job: str, program: str = "") -> dict[str, str]:
-    """The command that takes a night away from readers, if they see it: word → command. job, program: as for `advised`.
-
-    It names the night. A rollback would take back whatever was published last by the time that somebody types it.
-    """
-    if not line.shown:
-        return {}
-    return {"if it is wrong": _command(program, "unpublish", job, *request.words)}

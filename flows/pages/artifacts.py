@@ -1,13 +1,17 @@
-"""A run's artifacts on Prefect's pages: tables, and one page at the end. They are bounded, and never stop a run.
+"""A run's artifacts on Prefect's pages: the progress bar, tables, and one page at the end.
 
-Their keys contain the job's name, so that each artifact has a history over nights.
+They are bounded. If the API is slow or away, artifacts are lost, but never the run. Their keys contain the job's name,
+so that each artifact has a history over nights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextvars
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import httpx
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
@@ -17,23 +21,28 @@ from prefect.artifacts import (
 )
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from nightjar.flows.pages.bar import so_far
-from nightjar.flows.pages.delivery import Send, deliver
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import pictures
-from nightjar.flows.pages.wording import cells, said_of
+from nightjar.flows.pages.wording import cells, partly, said_of
+from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine
+from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.messages import counted
 from nightjar.inference.output.revisions import Revision, newest_revision
+from nightjar.inference.records import Event
 from nightjar.inference.run.account import Account
+from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.run.steps import Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
 
 _COMMANDS = 400_000
@@ -45,24 +54,20 @@ def shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Sen
     """The table of shards, and that of retries and quarantined rows, by key, as functions that send them."""
     report = RunReport(request, revision)
     shards, incidents = ([_headed(each) for each in lines] for lines in (report.shards(), report.incidents()))
-    total = len(report.plan)
+    total, of = len(report.plan), markdown(request.run_id)
     shown = f"All {total:,} shards" if len(shards) == total else f"{len(shards):,} of {total:,} shards"
     left_out = len(incidents) < report.all_incidents
     more = f" ({len(incidents):,} of {report.all_incidents:,})" if left_out else ""
-    return {
-        f"{request.job.name}-shards": lambda: create_table_artifact(
-            _bounded(shards),
-            key=f"{request.job.name}-shards",
-            description=f"{shown} of {markdown(request.run_id)}: without result first, then retried, then slowest. "
-            f"Complete in `shards-*.parquet` under {code(report.uri)}",
-        ),
-        f"{request.job.name}-retries": lambda: create_table_artifact(
-            _bounded(incidents),
-            key=f"{request.job.name}-retries",
-            description=f"Failed attempts and quarantined rows of {markdown(request.run_id)}{more}; "
-            "none is an empty table",
-        ),
-    }
+    about_shards = f"{shown} of {of}: without result first, then retried, then slowest. "
+    about_shards += f"Complete in `shards-*.parquet` under {code(report.uri)}"
+    about_incidents = f"Failed attempts and quarantined rows of {of}{more}; none is an empty table"
+    return {**_table(request, "shards", shards, about_shards), **_table(request, "retries", incidents, about_incidents)}
+
+
+def _table(request: RunRequest, name: str, lines: list[dict[str, Any]], about: str) -> dict[str, Send]:
+    """A table by its key, as a function that sends it."""
+    key = f"{request.job.name}-{name}"
+    return {key: lambda: create_table_artifact(_bounded(lines), key=key, description=about)}
 
 
 def _headed(record: ShardLine | Incident) -> dict[str, Any]:
@@ -75,7 +80,6 @@ _PASSED = {"pass": "yes", "warn": "NO (warns)", "ask": "NO (asks)", "block": "NO
 
 def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:
     """The table of gates, by key, as a function that sends it."""
-    key = f"{request.job.name}-gates"
     table = [
         {
             "gate": gate.name,
@@ -88,11 +92,7 @@ def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, 
         }
         for gate in gates
     ]
-    return {
-        key: lambda: create_table_artifact(
-            _bounded(table), key=key, description=f"Gates of {markdown(request.run_id)}"
-        ),
-    }
+    return _table(request, "gates", table, f"Gates of {markdown(request.run_id)}")
 
 
 def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -149,15 +149,12 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
     deliver({"what was missed": send})
 
 
-def show_summary(
-    request: RunRequest, scored: Scored, verdict: Verdict, publication: Publication, account: Account | None
-) -> None:
-    """Write the report; send the page that a person reads in the morning, and a link to the output. account: where the
-    time of the run went, if it is known.
-    """
-    left = _leave_report(request, finished=scored.finished, account=account)
-    where = f"{request.run_uri}/r{scored.revision}"
-    state, page = finished_page(request, scored, verdict, publication, left.report, account)
+def show_summary(run: FinishedRun) -> None:
+    """Write the report; send the page that a person reads in the morning, and a link to the output."""
+    request = run.request
+    left = _leave_report(request, finished=run.scored.finished, account=run.account)
+    where = f"{request.run_uri}/r{run.scored.revision}"
+    state, page = finished_page(run, left.report)
     page += pictures(left.plots)
     name = request.job.name
     deliver(
@@ -182,9 +179,9 @@ def _leave_report(request: RunRequest, *, finished: bool = False, account: Accou
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the page of a run that failed. ray: the cluster that was named."""
     left = _leave_report(request)
-    found = failure(request, error, request.job_path, ray, left.report)
+    found = failure(Commands(request, ray=ray), error, left.report)
     key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(left.plots)
-    log_remarks(found.remarks)
+    log_remarks(found.facts)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 
 
@@ -192,3 +189,102 @@ def log_remarks(remarks: Iterable[tuple[str, str]]) -> None:
     """Log what a person should know about how a run was scored."""
     for word, text in remarks:
         get_run_logger().info("%s: %s", word, text)
+
+
+EVERY_S = 2.0
+"""Seconds between two updates of the bar, if it has moved."""
+
+
+class ProgressArtifact(Listener):
+    """A progress bar in Prefect's UI. A thread sends it, so that a slow or absent API never delays scoring."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self._key = f"{request.job.name}-progress"
+        self._run = request.run_id
+        self._latest: Progress | None = None
+        self._shown = ""
+        self._artifact: Any = None
+        self._done = threading.Event()
+        self._thread = thread_of(self._loop)
+
+    def __enter__(self) -> ProgressArtifact:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(PATIENCE_S)
+
+    def progress(self, progress: Progress) -> None:
+        """Note the progress; the thread sends it when it is due."""
+        self._latest = progress
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Do nothing: the bar shows only totals."""
+
+    def _loop(self) -> None:
+        while True:
+            last = self._done.wait(EVERY_S)
+            self._send()
+            if last:
+                return
+
+    def _send(self) -> None:
+        progress = self._latest
+        if progress is None or not progress.shards:
+            return
+        share, about = 100.0 * progress.done_shards / progress.shards, so_far(self._run, progress)
+        if about == self._shown:
+            return
+
+        def send() -> None:
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(share, key=self._key, description=about)
+            else:
+                update_progress_artifact(self._artifact, share, description=about)
+
+        if sent({self._key: send}):
+            self._shown = about
+
+
+def so_far(run: str, progress: Progress) -> str:
+    """The line below the bar, which says how far the run is."""
+    return (
+        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
+        f"{progress.rows_quarantined:,} quarantined, {partly(progress)}"
+        f"{counted(progress.failed_attempts, 'failed attempt')}"
+        + ("; loading the model" if progress.step == "load" else "")
+    )
+
+
+PATIENCE_S = 5.0
+"""Seconds that a task waits at its end until the API has taken its artifacts."""
+
+Send = Callable[[], object]
+
+
+def deliver(due: dict[str, Send]) -> None:
+    """Send artifacts, by key, for at most `PATIENCE_S`. If the API is away, artifacts are lost, but never the run."""
+    thread = thread_of(lambda: sent(due))
+    thread.start()
+    thread.join(PATIENCE_S)
+    if thread.is_alive():
+        get_run_logger().warning("Prefect's API took no artifact for %g s; going on: %s", PATIENCE_S, ", ".join(due))
+
+
+def sent(due: dict[str, Send]) -> bool:
+    """Send artifacts; those that fail are named in the run's log. Returns whether all were taken."""
+    for key, send in due.items():
+        try:
+            send()
+        # RuntimeError: the task has ended meanwhile and closed its connection.
+        except (httpx.HTTPError, PrefectException, OSError, RuntimeError, StorageError) as error:
+            get_run_logger().warning("the artifact %s could not be sent: %s", key, error)
+            return False
+    return True
+
+
+def thread_of(target: Callable[[], object]) -> threading.Thread:
+    """Make a thread that knows its task run."""
+    context = contextvars.copy_context()
+    return threading.Thread(target=lambda: context.run(target), daemon=True, name="nightjar-artifacts")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import duration, money, rows_known
+from nightjar.flows.pages.wording import duration, fact_lines, money, rows_known
 from nightjar.flows.reports import Column, Estimate, PlanReport, TokenEstimate
 from nightjar.inference.identity.identity import described
 from nightjar.inference.job.outputtypes import type_name
@@ -39,14 +37,8 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
     return PlanReport(
-        job=request.job.name,
-        run_id=request.run_id,
-        files=discovery.files.num_rows,
-        unreadable_files=discovery.unreadable,
+        **about_input(request, discovery, plan.rows, made.doubts),
         unread=discovery.unread,
-        rows=plan.rows,
-        uncounted_files=discovery.uncounted,
-        where=request.job.input.where or "",
         files_left_out=discovery.left_out,
         shards=len(plan),
         committed=done,
@@ -55,16 +47,24 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
         columns=len(discovery.schema),
         again=made.again,
         measured=_estimate(request, plan, done, measured) if measured else None,
-        snapshot=discovery.snapshot,
-        reads=columns_of(discovery.schema),
-        notes=made.doubts,
-        identity=tuple(described(request.job, request.scoring)),
     )
 
 
-def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns of a schema, for a report."""
-    return tuple(Column(each.name, type_name(each.type)) for each in schema)
+def about_input(request: RunRequest, discovery: Discovery, rows: int, notes: Iterable[str]) -> dict[str, Any]:
+    """The fields of `Ahead`. rows: those that are known."""
+    return {
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "files": discovery.files.num_rows,
+        "unreadable_files": discovery.unreadable,
+        "rows": rows,
+        "uncounted_files": discovery.uncounted,
+        "where": request.job.input.where or "",
+        "snapshot": discovery.snapshot,
+        "reads": tuple(Column(each.name, type_name(each.type)) for each in discovery.schema),
+        "identity": tuple(described(request.job, request.scoring)),
+        "notes": tuple(notes),
+    }
 
 
 def columns_text(columns: Sequence[Column]) -> str:
@@ -73,9 +73,9 @@ def columns_text(columns: Sequence[Column]) -> str:
     return ", ".join(f"{line(each.name)} {each.type}" for each in columns[:_SHOWN]) + more
 
 
-def identity_text(identity: Sequence[str]) -> list[str]:
-    """What scores the shards, as text for people."""
-    return [f"  {'' if index else 'identity':<10} {line(each)}" for index, each in enumerate(identity)]
+def identity_facts(identity: Sequence[str]) -> list[tuple[str, str]]:
+    """What scores the shards, as (word, text)."""
+    return [("" if index else "identity", each) for index, each in enumerate(identity)]
 
 
 def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
@@ -119,48 +119,58 @@ def plan_text(found: PlanReport) -> str:
     low, high = found.rows_per_shard
     rows = counted(low, "row") if low == high else f"{low:,} to {high:,} rows"
     shares = f", {rows} a shard" if high else ""
-    lines = [
+    head = (
         f"{found.job} {found.run_id}: {found.to_score:,} of {found.shards:,} shards to score, "
         f"{rows_known(found.rows, found.uncounted_files)} in {counted(found.files, 'file')}{shares}"
+    )
+    without = f"; {counted(found.files_left_out, 'other file')} cannot match" if found.files_left_out else ""
+    facts = [
+        ("input", f"snapshot {found.snapshot} of its table" if found.snapshot else ""),
+        *(("again", why) for why in found.again),
+        ("where", f"of these rows only those with {found.where}{without}" if found.where else ""),
+        ("reads", columns_text(found.reads)),
+        *identity_facts(found.identity),
+        *(("note", note) for note in (found.unread, *found.notes)),
+        *(_measured_facts(found.measured) if found.measured else ()),
     ]
-    if found.snapshot:
-        lines.append(f"  input      snapshot {found.snapshot} of its table")
-    lines += [f"  again      {why}" for why in found.again]
-    if found.where:
-        without = f"; {counted(found.files_left_out, 'other file')} cannot match" if found.files_left_out else ""
-        lines.append(f"  where      of these rows only those with {line(found.where)}{without}")
-    lines.append(f"  reads      {columns_text(found.reads)}")
-    lines += identity_text(found.identity)
-    lines += [f"  note       {line(note)}" for note in (found.unread, *found.notes) if note]
-    if m := found.measured:
-        lines.append(
-            f"  measured   {m.rows:,} rows in {duration(m.score_s)} ({m.rows_per_s:,} rows/s), model "
-            f"loaded in {duration(m.load_s)}: about {duration(m.estimate_s)} with {counted(m.actors, 'actor')}"
-        )
-        lines.append(
-            f"             counted: {duration(m.start_s)} to start (typical), loading the model twice (preflight, "
-            "actors), reading, scoring; not counted: writing, the audit"
-        )
-        if m.tokens:
-            lines += _tokens_text(m.tokens, m.actors)
-    return "\n".join(lines)
+    return "\n".join([head, *fact_lines(facts)])
 
 
-def _tokens_text(found: TokenEstimate, actors: int) -> list[str]:
-    """What a language model would take, a line each."""
+def _measured_facts(found: Estimate) -> list[tuple[str, str]]:
+    return [
+        (
+            "measured",
+            f"{found.rows:,} rows in {duration(found.score_s)} ({found.rows_per_s:,} rows/s), model loaded in "
+            f"{duration(found.load_s)}: about {duration(found.estimate_s)} with {counted(found.actors, 'actor')}",
+        ),
+        (
+            "",
+            f"counted: {duration(found.start_s)} to start (typical), loading the model twice (preflight, actors), "
+            "reading, scoring; not counted: writing, the audit",
+        ),
+        *(_token_facts(found.tokens, found.actors) if found.tokens else ()),
+    ]
+
+
+def _token_facts(found: TokenEstimate, actors: int) -> list[tuple[str, str]]:
+    """What a language model would take."""
     used = found.measured
     told = f"; {counted(used.cut, 'answer')} cut at the most tokens" if used.cut else ""
     told += f"; {counted(used.failed, 'row')} without outputs" if used.failed else ""
-    lines = [
-        f"  tokens     about {_about(found.prompt_tokens)} in and {_about(found.output_tokens)} out: an estimate from "
-        f"{counted(found.rows_measured, 'row')} of one shard, which took {used.prompt_tokens:,} in and "
-        f"{used.output_tokens:,} out{told}"
+    return [
+        (
+            "tokens",
+            f"about {_about(found.prompt_tokens)} in and {_about(found.output_tokens)} out: an estimate from "
+            f"{counted(found.rows_measured, 'row')} of one shard, which took {used.prompt_tokens:,} in and "
+            f"{used.output_tokens:,} out{told}",
+        ),
+        ("", f"with {actors:,} actors, if the endpoint answers them as fast as one" if actors > 1 else ""),
+        *(
+            [("cost", f"about {money(found.cost, found.currency)}, by the prices in model.cost")]
+            if found.cost is not None
+            else []
+        ),
     ]
-    if actors > 1:
-        lines.append(f"             with {actors:,} actors, if the endpoint answers them as fast as one")
-    if found.cost is not None:
-        lines.append(f"  cost       about {money(found.cost, found.currency)}, by the prices in model.cost")
-    return lines
 
 
 def _about(tokens: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from nightjar.flows.pages.wording import fact_lines
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures, short_name
 
@@ -135,7 +136,7 @@ def late_text(made: LateEvaluation, kept: str) -> str:
         ("kept", kept),
     ]  # fmt: skip
     head = f"{made.job} {made.run_id} r{made.revision}: evaluation {made.number}; what is published stays as it is"
-    return "\n".join([head, *(f"  {word:<10} {text}" for word, text in lines)])
+    return "\n".join([head, *fact_lines(lines)])
 
 
 def _notes(made: LateEvaluation) -> list[str]:

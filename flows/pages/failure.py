@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from nightjar.flows.pages.addresses import shown_at
-from nightjar.flows.pages.advice import aftermath, mended, near, question_of, remedies, typed
-from nightjar.flows.pages.escaping import address, cell, code, line, markdown
-from nightjar.flows.pages.report.writing import none_written, written
-from nightjar.flows.pages.wording import describe, said_of
+from nightjar.flows.pages.advice import Commands, aftermath
+from nightjar.flows.pages.escaping import address, cell, code, markdown
+from nightjar.flows.pages.report.writing import none_written, served_at, written
+from nightjar.flows.pages.wording import describe, fact_lines, said_of
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, Unanswered
 from nightjar.inference.history.run_status import before_it_begins
 from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, printed_last, remarks
@@ -67,7 +65,7 @@ def printed(request: RunRequest) -> list[str]:
         return []
     if not found:
         return []
-    command = shlex.join(["nightjar", "logs", request.job_path, request.run_id, *request.place])
+    command = Commands(request).command("logs", *request.words)
     lines = ["", f"Printed last; all of it: {code(command)}"]
     for shard, last in islice(found.items(), _PRINTED):
         lines += [
@@ -81,56 +79,62 @@ def printed(request: RunRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class Failure:
-    """The description of a failed run. report: the URI of its report; empty if there is none.
+    """The description of a failed run.
 
-    how: how it ended, in a few words. seen: what readers see, as a sentence. so_far: its progress; empty without a
-    plan. remarks: (word, what a person should know about how it was scored, or can do about its files). commands: word
-    → command without `nightjar`. continues: whether `repeat` scores only what is missing.
-    none_written: that it should have a report and has none.
+    how: how it ended, in a few words. seen: what readers see, as a sentence. facts: (word, text): how far the run came,
+    what a person should know about how it was scored, or can do about its files. commands: word → command. continues:
+    whether `repeat` scores only what is missing. report: the URI of its report; empty if there is none. none_written:
+    that it should have a report and has none.
     """
 
     how: str
     seen: str
-    so_far: str
-    remarks: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
     continues: bool
     report: str = ""
     none_written: str = ""
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        """How far the run came and how it was scored, as (word, text)."""
-        return [*([("so far", self.so_far)] if self.so_far else []), *self.remarks]
 
     def adds(self, word: str) -> bool:
         """Whether the remark that it scores only what is missing belongs to this command."""
         return word == "repeat" and self.continues
 
 
-def failure(request: RunRequest, error: NightjarError, job: str, ray: str | None, report: str | None = None) -> Failure:
-    """Describe a failed run as it is now. job: the job file, as the person can type it. ray: the named cluster. report:
-    the URI of its report, empty if it left none; default: looked up.
+def failure(commands: Commands, error: NightjarError, report: str | None = None) -> Failure:
+    """Describe a failed run as it is now.
+
+    report: the URI of its report, empty if it left none; default: looked up.
     """
-    found = _Progress.of(request)
+    request = commands.request
+    begun, known, facts = _progress(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
     left = written(request) if report is None else report
     outcome = ended.outcome if ended else endings.FAILED
-    state = after.state if after.taken_back else "never begun" if found.unknown else outcome
+    state = "rolled back" if after.taken_back else outcome if known else "never begun"
     return Failure(
         how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
-        seen="Nothing was scored and nothing new was published." if found.nothing else after.seen,
-        so_far=found.so_far,
-        remarks=(*_beside(error), *found.remarks),
-        commands=remedies(
-            mended(request, type(error).__name__), state, job, fresh=after.fresh, ray=ray, question=question_of(error)
-        ),
-        continues=not after.fresh and not found.nothing,
+        seen=after.seen if begun else "Nothing was scored and nothing new was published.",
+        facts=(*facts, *_beside(error)),
+        commands=commands.of_error(error, state, fresh=after.fresh),
+        continues=begun and not after.fresh,
         report=left,
         # Whoever stops a run does not wait for its report.
-        none_written=none_written(request) if isinstance(error, RunFailed) and not (left or found.nothing) else "",
+        none_written=none_written(request) if isinstance(error, RunFailed) and begun and not left else "",
     )
+
+
+def _progress(request: RunRequest) -> tuple[bool, bool, list[tuple[str, str]]]:
+    """Whether the run has a revision; whether the commands that look at runs know of it; and how far it is."""
+    with suppress(StorageError):  # the run may have failed because the storage is away
+        newest = newest_revision(request.storage, request.run_uri)
+        if newest is None:
+            return False, before_it_begins(request.storage, request.run_uri, request.job.name) is not None, []
+        progress = newest.state.progress
+        so_far = [("so far", describe(progress))] if progress.shards else []
+        mends = [("mend", each) for each in mending(newest, lost(request.storage, newest))]
+        return True, True, [*so_far, *remarks(newest), *mends]
+    return True, True, []
 
 
 def _beside(error: NightjarError) -> list[tuple[str, str]]:
@@ -144,51 +148,24 @@ def asking_page(request: RunRequest, question: Question) -> str:
     lines = [f"**{markdown(request.job.name)} {markdown(request.run_id)}**: may it be published?", ""]
     lines += [f"- {markdown(gate.name)}: {markdown(gate.sentence)}" for gate in question.gates]
     lines += [f"- {markdown(gate.row)}: {code(gate.replay)}" for gate in question.gates if gate.row]
-    look = shlex.join(["nightjar", "show", request.job_path, *request.words])
+    look = Commands(request).show
     lines += ["", f"No answer until {question.until} counts as a no. More: the artifacts of this run, and {code(look)}"]
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class _Progress:
-    """How far the run is, and what a person should know about how it was scored.
-
-    nothing: it has no revision, so nothing of it was ever scored. unknown: nor was it kept why it could not begin, so
-    no command that looks at runs knows of it.
-    """
-
-    so_far: str = ""
-    remarks: tuple[tuple[str, str], ...] = ()
-    nothing: bool = False
-    unknown: bool = False
-
-    @classmethod
-    def of(cls, request: RunRequest) -> _Progress:
-        with suppress(StorageError):  # the run may have failed because the storage is away
-            newest = newest_revision(request.storage, request.run_uri)
-            if newest is None:
-                kept = before_it_begins(request.storage, request.run_uri, request.job.name)
-                return cls(nothing=True, unknown=kept is None)
-            progress = newest.state.progress
-            told = remarks(newest) + [("mend", each) for each in mending(newest, lost(request.storage, newest))]
-            return cls(describe(progress) if progress.shards else "", tuple(told))
-        return cls()
-
-
 def as_text(found: Failure) -> str:
     """The text for the terminal, where the error itself was printed before."""
-    told = [(word, line(text)) for word, text in found.facts]
-    told += [
-        (word, f"{typed('nightjar')} {command}{'   (scores only what is missing)' if found.adds(word) else ''}")
+    commands = (
+        (word, f"{command}{'   (scores only what is missing)' if found.adds(word) else ''}")
         for word, command in found.commands.items()
-    ]
-    told += [("report", said)] if (said := found.report or found.none_written) else []
-    return "\n".join([found.seen, *(f"  {word:<10} {text}" for word, text in told)])
+    )
+    facts = [*found.facts, *commands, ("report", found.report or found.none_written)]
+    return "\n".join([found.seen, *fact_lines(facts)])
 
 
 def after_failure(request: RunRequest, error: NightjarError, ray: str | None = None) -> str:
     """The text on what to do after a run has failed. ray: the cluster that was named."""
-    return as_text(failure(request, error, near(request.job_path), ray))
+    return as_text(failure(Commands.here(request, ray), error))
 
 
 def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
@@ -203,12 +180,11 @@ def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
         *gate_rows(error),
         *[f"- {word}: {markdown(text)}" for word, text in found.facts],
         *[
-            f"- {word}{', which scores only what is missing' if found.adds(word) else ''}: "
-            f"{code(f'nightjar {command}')}"
+            f"- {word}{', which scores only what is missing' if found.adds(word) else ''}: {code(command)}"
             for word, command in found.commands.items()
         ],
         *([f"- report: [{markdown(found.report)}]({address(found.report)})"] if found.report else []),
-        *([f"- report now: [{markdown(page)}]({page})"] if (page := shown_at(request)) else []),
+        *([f"- report now: [{markdown(page)}]({page})"] if (page := served_at(request)) else []),
         *(rows_without_result(request) if isinstance(error, RunFailed) else []),
         *printed(request),
     ]

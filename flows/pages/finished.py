@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nightjar.flows.pages.addresses import shown_at
-from nightjar.flows.pages.advice import committing, making_way, near, repeating, typed
-from nightjar.flows.pages.escaping import address, code, line, markdown
+from nightjar.flows.pages.advice import Commands
+from nightjar.flows.pages.escaping import address, code, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.failure import lost_rows, rows_without_result
-from nightjar.flows.pages.report.writing import none_written, written
+from nightjar.flows.pages.report.writing import none_written, served_at, written
 from nightjar.flows.pages.wording import (
     duration,
+    fact_lines,
     language,
     left_out,
     machines_cost,
     memory,
     named_instead,
-    notes,
     partly,
     speed,
+    unfinished,
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
@@ -36,13 +36,13 @@ from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.records import as_line
-from nightjar.inference.run.account import Account, workers_cost
+from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.run.steps import Publication, Verdict
 from nightjar.inference.validation.gates import marked, overruled, warnings
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import Launched
+    from nightjar.flows.results import FinishedRun, Launched
 
 
 def run_result(launched: Launched, total_s: float) -> RunResult:
@@ -120,55 +120,62 @@ def _took_s(launched: Launched, total_s: float) -> float:
     return run.account.wall_s if run.account and not run.scored.finished else total_s
 
 
+def _figures(run: FinishedRun) -> list[tuple[str, str]]:
+    """What is said of a finished run besides its rows and paths, as (word, text): in the terminal and on the page."""
+    request, scored, progress = run.request, run.scored, run.scored.progress
+    where, prices = request.job.input.where, prices_of(request.job)
+    found = [("where", left_out(progress.rows_left_out, where))] if where else []
+    if progress.rows_per_s:
+        found.append(("speed", f"{speed(progress)}, on {scored.device}"))
+    if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
+        found.append(("cost", machines_cost(cost)))
+    if run.account is not None:
+        found.append(("time", where_time_went(run.account)))
+    found += language(progress, prices)
+    if progress.memory:
+        found.append(("memory", memory(progress)))
+    if progress.failed_attempts or progress.retries:
+        failed, faults = counted(progress.failed_attempts, "failed attempt"), counted(progress.retries, "fault")
+        found.append(("retries", f"{failed} ({progress.deaths} by a lost process), {faults} overcome in place"))
+    found.append(("gates", _passed(run.verdict)))
+    found += [("warning", said) for said in warnings(run.verdict.gates)]
+    return [*found, *metric_lines(run.verdict.metrics)]
+
+
+def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
+    """What a person should know about how a finished run was scored and published, as (word, text). more: notes."""
+    notes = (
+        *run.scored.warnings,
+        *nonfinite_notes(run.verdict.metrics.outputs),
+        *unfinished(run.publication),
+        *_instead(run.request, run.publication),
+        *more,
+    )
+    return worded(run.scored.again, notes)
+
+
 def as_text(launched: Launched, total_s: float) -> str:
     """The closing summary: figures, paths, next steps."""
     run = launched.run
-    request, scored, progress = run.request, run.scored, run.scored.progress
-    folder = revs.revision_uri(request.run_uri, scored.revision)
-    away = filter(None, [launched.unreported])
-    lines = [
-        _headline(launched, total_s),
-        f"  rows       {progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
-        f"{partly(progress)}"
-        f"over {counted(progress.shards, 'shard')}"
-        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""),
-    ]
-    if request.job.input.where:
-        lines.append(f"  where      {left_out(progress.rows_left_out, request.job.input.where)}")
-    lines += [f"  again      {why}" for why in scored.again]
-    if progress.rows_per_s:
-        lines.append(f"  speed      {speed(progress)}, on {scored.device}")
-    if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
-        lines.append(f"  cost       {machines_cost(cost)}")
-    if run.account is not None:
-        lines.append(f"  time       {where_time_went(run.account)}")
-    lines += [f"  {word:<10} {text}" for word, text in language(progress, prices_of(request.job))]
-    if progress.memory:
-        lines.append(f"  memory     {memory(progress)}")
-    if progress.failed_attempts or progress.retries:
-        lines.append(
-            f"  retries    {counted(progress.failed_attempts, 'failed attempt')} "
-            f"({progress.deaths} by a lost process), {counted(progress.retries, 'fault')} overcome in place"
-        )
-    lines.append(f"  gates      {_passed(run.verdict)}")
-    lines += [f"  warning    {line(said)}" for said in warnings(run.verdict.gates)]
-    lines += [f"  {line(name):<10} {line(value)}" for name, value in metric_lines(run.verdict.metrics)]
+    request, progress = run.request, run.scored.progress
+    folder = revs.revision_uri(request.run_uri, run.scored.revision)
+    away = [f"Prefect's page may be wrong, its API was away at the end ({launched.unreported})"]
+    rows = (
+        f"{progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
+        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
+        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
+    )
+    facts = [("rows", rows), *_figures(run)]
     if progress.rows_in_quarantine:
-        first = [f"  {'':<10} the first: {line(said)}" for said, _ in lost_rows(request, 1)]
-        lines += [f"  quarantine {folder}/quarantine", *first]
-    lines += [
-        f"  data       {folder}/data",
-        f"  manifest   {request.output}/{run.publication.manifest}",
-        f"  report     {written(request) or none_written(request)}",
-        *[f"  note       {warning}" for warning in scored.warnings],
-        *[f"  note       {note}" for note in nonfinite_notes(run.verdict.metrics.outputs)],
-        *[f"  note       {note}" for note in notes(run.publication)],
-        *[f"  note       {note}" for note in _instead(request, run.publication)],
-        *[f"  note       Prefect's page may be wrong, its API was away at the end ({said})" for said in away],
-        "",
-        *_next_steps(launched),
+        facts.append(("quarantine", f"{folder}/quarantine"))
+        facts += [("", f"the first: {said}") for said, _ in lost_rows(request, 1)]
+    facts += [
+        ("data", f"{folder}/data"),
+        ("manifest", f"{request.output}/{run.publication.manifest}"),
+        ("report", written(request) or none_written(request)),
+        *_remarks(run, away if launched.unreported else ()),
     ]
-    return "\n".join(lines)
+    return "\n".join([_headline(launched, total_s), *fact_lines(facts), "", *_next_steps(launched)])
 
 
 def _instead(request: RunRequest, publication: Publication) -> list[str]:
@@ -177,7 +184,7 @@ def _instead(request: RunRequest, publication: Publication) -> list[str]:
         return []
     with suppress(StorageError, JobError):  # how the run ended is known, and `status` says this, too
         if found := shown_instead(publications.newest(request.storage, request.output), request.run_id):
-            (command,) = making_way(request, found).values()
+            (command,) = Commands.here(request).make_way(found).values()
             return [f"published, but {named_instead(found)}; `{command}` makes way for it"]
     return []
 
@@ -202,76 +209,61 @@ def _headline(launched: Launched, total_s: float) -> str:
 
 def _next_steps(launched: Launched) -> list[str]:
     run = launched.run
-    job = shlex.quote(near(run.request.job_path))
+    commands = Commands.here(run.request, launched.ray)
     steps = []
     if run.scored.progress.rows_in_quarantine:
-        steps.append(f"Quarantine:   {typed('nightjar')} show {job} {shlex.join(run.request.words)}")
+        steps.append(f"Quarantine:   {commands.show}")
     if run.publication.number:
-        steps.append(f"Read it:      {typed('nightjar')} files {job} {shlex.join(run.request.named)}")
+        steps.append(f"Read it:      {commands.command('files', *run.request.named)}")
         if not run.scored.finished:
             # Not a rollback, which takes back whatever was published last by the time that somebody types it.
-            steps.append(f"Take it back: {typed('nightjar')} unpublish {job} {shlex.join(run.request.words)}")
+            steps.append(f"Take it back: {commands.command('unpublish', *run.request.words)}")
     elif run.request.command == "run" and not run.request.limit:
-        publishing = replace(run.request, publish=True)
-        steps.append(f"Publish it:   {typed('nightjar')} run {job} {repeating(publishing, launched.ray)}")
+        publishing = replace(commands, request=replace(run.request, publish=True))
+        steps.append(f"Publish it:   {publishing.repeat()}")
     if not launched.own_api:
         steps.append(f"In the UI:    {launched.api_url.removesuffix('/api')} → Runs, and Artifacts")
     return steps
 
 
-def as_page(
-    request: RunRequest,
-    scored: Scored,
-    verdict: Verdict,
-    publication: Publication,
-    report: str = "",
-    account: Account | None = None,
-) -> tuple[str, str]:
+def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
     """In a few words whether readers see the run; and the page in Markdown. report: the URI of its report, if it left
-    one. account: where its time went, if that is known.
+    one.
     """
+    request, verdict, publication, progress = run.request, run.verdict, run.publication, run.scored.progress
     marks = marked(**overruled(verdict.gates))
     state = f"published as #{publication.number}{marks}" if publication.number else "not published"
-    mended = f"`{committing(request)}` commits what is mended"
-    late = [f"published, but {each}; {mended}" for each in publication.tables_behind]
-    late += _instead(request, publication)
-    nonfinite = nonfinite_notes(verdict.metrics.outputs)
-    remarks = worded(scored.again, (*scored.warnings, *nonfinite, *notes(publication), *late))
-    progress = scored.progress
-    where = f"{request.run_uri}/r{scored.revision}"
+    mends = f"`{Commands.here(request).commit}` commits what is mended"
+    late = [f"published, but {each}; {mends}" for each in publication.tables_behind]
+    where = f"{request.run_uri}/r{run.scored.revision}"
+    facts = [
+        ("rows in", f"{progress.rows:,}"),
+        ("rows out", f"{progress.rows_out:,}"),
+        ("quarantined", f"{progress.rows_quarantined:,}"),
+        *([("partly scored", f"{progress.rows_partial:,}")] if progress.rows_partial else []),
+        ("shards", f"{progress.shards:,} ({progress.reused_shards:,} taken over)"),
+        ("failed attempts", f"{progress.failed_attempts:,}"),
+        *([("took", duration(run.account.wall_s))] if run.account and not run.scored.finished else []),
+        *_figures(run),
+        *_remarks(run, late),
+    ]
+    paths = {
+        "output": f"{where}/data",
+        **({"quarantine": f"{where}/quarantine"} if progress.rows_in_quarantine else {}),
+        "every shard": f"{request.output}/{verdict.shards}",
+        "manifest": f"{request.output}/{verdict.manifest}",
+    }
     lines = [
         f"# {request.job.name} {markdown(request.run_id)}: {state}",
         "",
         "| | |",
         "|---|---|",
-        f"| rows in | {progress.rows:,} |",
-        f"| rows out | {progress.rows_out:,} |",
-        f"| quarantined | {progress.rows_quarantined:,} |",
-        *([f"| partly scored | {progress.rows_partial:,} |"] if progress.rows_partial else []),
-        *(
-            [f"| left out | {markdown(left_out(progress.rows_left_out, request.job.input.where))} |"]
-            if request.job.input.where
-            else []
-        ),
-        f"| shards | {progress.shards:,} ({progress.reused_shards:,} taken over) |",
-        f"| failed attempts | {progress.failed_attempts:,} |",
-        f"| gates | {_passed(verdict)} |",
-        *[f"| **warning** | {markdown(said)} |" for said in warnings(verdict.gates)],
-        *[f"| {markdown(name)} | {markdown(value)} |" for name, value in metric_lines(verdict.metrics)],
-        *([f"| took | {duration(account.wall_s)} |"] if account and not scored.finished else []),
-        *([f"| speed | {speed(progress)} |"] if progress.rows_per_s else []),
-        *([f"| device | {scored.device} |"] if scored.device else []),
-        *[f"| {word} | {text} |" for word, text in language(progress, prices_of(request.job))],
-        *([f"| memory | {memory(progress)} |"] if progress.memory else []),
-        *[f"| {word} | {markdown(text)} |" for word, text in remarks],
-        f"| output | {code(f'{where}/data', cell=True)} |",
-        *([f"| quarantine | {code(f'{where}/quarantine', cell=True)} |"] if progress.rows_in_quarantine else []),
-        f"| every shard | {code(f'{request.output}/{verdict.shards}', cell=True)} |",
-        f"| manifest | {code(f'{request.output}/{verdict.manifest}', cell=True)} |",
+        *[f"| {f'**{word}**' if word == 'warning' else markdown(word)} | {markdown(text)} |" for word, text in facts],
+        *[f"| {word} | {code(path, cell=True)} |" for word, path in paths.items()],
         *([f"| report | [{markdown(report)}]({address(report)}) |"] if report else []),
-        *([f"| report now | [{markdown(page)}]({page}) |"] if (page := shown_at(request)) else []),
+        *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
         "",
-        f"The exact files: {code(shlex.join(['nightjar', 'files', request.job_path, *request.named]))}",
+        f"The exact files: {code(Commands(request).command('files', *request.named))}",
         *(rows_without_result(request) if progress.rows_in_quarantine else []),
     ]
     return state, "\n".join(lines)

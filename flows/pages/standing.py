@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.pages.advice import advised, as_typed, committing, making_way, near, typed
-from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
-from nightjar.flows.pages.wording import describe, late_table, named_instead
-from nightjar.flows.reports import Explained, FailedShard, RunListed, RunShown, RunStatus
+from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
+from nightjar.flows.reports import FailedShard, NightListed, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
     RunFigures,
     RunLine,
     RunState,
-    Standing,
-    before_it_begins,
+    run_line,
+    run_not_begun,
     shown_instead,
-    stands,
-    took,
 )
 from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.history.stale_tables import mendable
 from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
-from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import waits
@@ -52,36 +46,39 @@ def status(request: RunRequest) -> RunStatus:
     """Say how far a run is, how it stands and what to do about it, from its ledger and the publications."""
     newest = revs.newest_revision(request.storage, request.run_uri)
     now = publish.newest(request.storage, request.output)
-    if newest is None:
-        return _never_begun(request, now)
     shown = now.runs.get(request.run_id)
-    found = stands(RunState.of(request, newest, shown))
-    progress, about = newest.state.progress, newest.state.about
+    line = run_line(RunState.of(request, newest, shown)) if newest else run_not_begun(request, shown)
+    about = Commands.here(request)
+    known = RunStatus(
+        **as_line(run_listed(request, line)),
+        job=request.job.name,
+        job_file=near(request.job_path),
+        instead=shown_instead(now, request.run_id),
+        output_publication=now.number,
+        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
+        tables=targets.shown(request.storage, request.output, request.job.output.tables),
+    )
+    commands = {**known.commands, **about.make_way(known.instead), **about.of_tables(known.late_tables)}
+    if newest is None:
+        return replace(known, commands=commands)
+    progress, remarks = newest.state.progress, newest.state.about
     manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
-    failed, known = lost(request.storage, newest), _bare(request, found, now)
+    failed = lost(request.storage, newest)
     if len(failed) > _FAILURES:
-        all_ = shlex.join(["show", known.job_file, *request.words, "--lines", str(len(failed))])
-        known = replace(known, commands={**known.commands, "more": f"{typed('nightjar')} {all_}"})
+        commands["more"] = about.command("show", *request.words, "--lines", str(len(failed)))
     return replace(
         known,
-        revision=newest.number,
+        commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
-        sign_of_life=_sign_of_life(newest.state.holder, found.state, request.lease_s),
-        published_revision=shown.revision if shown else None,
-        shards=progress.shards,
-        committed=progress.done_shards,
-        rows_out=progress.rows_out,
-        rows_quarantined=progress.rows_quarantined,
-        rows_partial=progress.rows_partial,
-        seconds=took(request.storage, newest, manifest)[1],
-        summary=describe(progress, running=found.state == "running") if progress.shards else "not planned yet",
-        again=about.again,
+        sign_of_life=_sign_of_life(newest.state.holder, known.state, request.lease_s),
+        summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
+        again=remarks.again,
         warnings=_warnings(newest, manifest),
         notes=(
             *_waits(request, newest),
-            *about.notes(progress.cuts, progress.backoffs),
-            *_decided(newest),
+            *remarks.notes(progress.cuts, progress.backoffs),
+            *([newest.state.decision.words] if newest.state.decision else ()),
             *mending(newest, failed),
             *damaged,
             *unreadable,
@@ -128,11 +125,6 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     return (str(found),) if found else ()
 
 
-def _decided(newest: revs.Revision) -> tuple[str, ...]:
-    """What a person answered who was asked."""
-    return (newest.state.decision.words,) if newest.state.decision else ()
-
-
 def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
     """What is known of the writer of a run that is going on; empty for any other run."""
     if holder is None or state not in {"running", "publishing"}:
@@ -142,75 +134,51 @@ def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
     return f"it wrote into the ledger just now; if it writes nothing for {lease_s:g} s, the run is called silent"
 
 
-def _never_begun(request: RunRequest, now: publish.Snapshot) -> RunStatus:
-    """`status` of a run without a ledger: what it waits for, or why it could not begin, if that was kept."""
-    shown = now.runs.get(request.run_id)
-    unknown = Standing("unknown", problem=deleted(request.run_id, date=shown.date) if shown else "")
-    begins = before_it_begins(request.storage, request.run_uri, request.job.name)
-    found = _bare(request, begins or unknown, now)
-    return replace(found, published_revision=shown.revision if shown else None)
-
-
-def _bare(request: RunRequest, found: Standing, now: publish.Snapshot) -> RunStatus:
-    """The fields that are known for every run."""
-    known = RunStatus(
-        **_explanation(request, found),
-        job=request.job.name,
-        job_file=near(request.job_path),
-        run_id=request.run_id,
-        publication=now.number,
-        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
-        instead=shown_instead(now, request.run_id),
-        tables=targets.shown(request.storage, request.output, request.job.output.tables),
-    )
-    commits = {"commit": committing(request)} if mendable(known.late_tables) else {}
-    return replace(known, commands={**known.commands, **making_way(request, known.instead), **commits})
-
-
-def explained(request: RunRequest, found: Standing) -> Explained:
-    """How a run stands, why, and the commands that show more, repeat or mend it."""
-    return Explained(**_explanation(request, found))
-
-
-def _explanation(request: RunRequest, found: Standing) -> dict[str, Any]:
-    return {
-        "state": found.state,
-        "standing": found.words,
-        "cause": found.cause,
-        "ended": found.ended,
-        "tried_again": found.tried,
-        "commands": advised(request, found, near(request.job_path)),
-    }
-
-
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
     if not found.revision:
-        return "\n".join(_never_text(found))
-    lines = [f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"]
-    if found.holder:
-        lines.append(f"  writer     {found.holder}")
-    if found.sign_of_life:
-        lines.append(f"  alive      {found.sign_of_life}")
-    lines += explained_lines(found)
-    seen = f"r{found.published_revision}" if found.published_revision else "nothing of it"
-    lines.append(f"  readers    see {seen} (publication {found.publication})")
-    lines += [f"  but        {named_instead(found.instead)}"] if found.instead else []
-    lines += [f"  table      {line(late_table(each, found.publication))}" for each in found.late_tables]
-    lines += [f"  warning    {line(said)}" for said in found.warnings]
-    late = late_lines(found.evaluation, found.revision) if found.evaluation else []
-    lines += [f"  {word:<10} {line(text)}" for word, text in late]
-    lines += [f"  {word:<10} {line(text)}" for word, text in worded(found.again, found.notes)]
-    lines += [f"  shard      {each.shard}: {each.cause}: {line(each.message)}" for each in found.failures]
-    if more := found.failed_shards - len(found.failures):
-        lines.append(f"             and {more:,} more")
-    return "\n".join([*lines, *command_lines(found)])
+        return _never_text(found)
+    seen = f"r{found.shown}" if found.shown else "nothing of it"
+    more = found.failed_shards - len(found.failures)
+    facts = [
+        ("writer", found.holder or ""),
+        ("alive", found.sign_of_life),
+        *_explained_facts(found),
+        ("readers", f"see {seen} (publication {found.output_publication})"),
+        ("but", named_instead(found.instead) if found.instead else ""),
+        *(("table", late_table(each, found.output_publication)) for each in found.late_tables),
+        *(("warning", said) for said in found.warnings),
+        *(late_lines(found.evaluation, found.revision) if found.evaluation else ()),
+        *worded(found.again, found.notes),
+        *(("shard", f"{each.shard}: {each.cause}: {each.message}") for each in found.failures),
+        ("", f"and {more:,} more" if more else ""),
+        *found.commands.items(),
+    ]
+    head = f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"
+    return "\n".join([head, *fact_lines(facts)])
 
 
-def run_listed(run: RunLine, why: Explained) -> RunListed:
-    """A line of `runs`. why: as `explained`."""
-    figures = {each.name: getattr(run, each.name) for each in fields(RunFigures)}
-    return RunListed(**figures, **as_line(why))
+def run_listed(request: RunRequest, run: RunLine) -> RunListed:
+    """A run with why it stands so, and the commands that show more, repeat or mend it."""
+    found = run.standing
+    return RunListed(
+        **_figures(run),
+        state=found.state,
+        standing=found.words,
+        cause=found.cause,
+        ended=found.ended,
+        tried_again=found.tried,
+        commands=Commands.here(request).of_standing(found),
+    )
+
+
+def night_listed(run: RunLine) -> NightListed:
+    """A line of `history`."""
+    return NightListed(**_figures(run), state=run.standing.state)
+
+
+def _figures(run: RunLine) -> dict[str, Any]:
+    return {each.name: getattr(run, each.name) for each in fields(RunFigures)}
 
 
 def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
@@ -218,35 +186,30 @@ def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable
     return RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents))
 
 
-def _never_text(found: RunStatus) -> list[str]:
-    if found.published_revision:
-        said = f"{found.job} {found.run_id}: readers see r{found.published_revision} of it, and nothing of it is there"
+def _never_text(found: RunStatus) -> str:
+    if found.shown:
+        said = f"{found.job} {found.run_id}: readers see r{found.shown} of it, and nothing of it is there"
     elif found.state == "unknown":
         known = ", ".join(found.published) or "none"
         said = f"{found.run_id}: no such run yet; published runs: {known}"
     else:
         said = f"{found.job} {found.run_id}: {found.standing}, nothing of it was begun"
-    return [said, *explained_lines(found), *command_lines(found)]
+    return "\n".join([said, *fact_lines([*_explained_facts(found), *found.commands.items()])])
 
 
-def explained_lines(found: Explained) -> list[str]:
-    """Lines that say why a run stands as it does, and since when."""
-    lines = [f"  why        {line(found.cause)}"] if found.cause else []
+def _explained_facts(found: RunListed) -> list[tuple[str, str]]:
+    """Why a run stands as it does, and since when, as (word, text)."""
+    facts = [("why", found.cause)]
     if found.ended:
         for gate in found.ended.gates:
-            told = (("row", gate.row), ("replay", as_typed(gate.replay)))
-            lines += [f"  {word:<10} {line(text)}" for word, text in told if text]
-        lines.append(f"  ended      {found.ended.at}")
+            facts += [("row", gate.row), ("replay", as_typed(gate.replay))]
+        facts.append(("ended", found.ended.at))
     if tried := found.tried_again:
-        lines.append(f"  tried      again {tried.at}: {tried.outcome} at {tried.step}: {line(tried.message)}")
-    return lines
+        facts.append(("tried", f"again {tried.at}: {tried.outcome} at {tried.step}: {tried.message}"))
+    return facts
 
 
-def reason_text(run_id: str, found: Explained) -> str:
+def reason_text(found: RunListed) -> str:
     """The text for one run of a list: how it stands, why, and what to do about it."""
-    return "\n".join([f"{run_id}: {found.standing}", *explained_lines(found), *command_lines(found)])
-
-
-def command_lines(found: Explained) -> list[str]:
-    """Lines with the commands."""
-    return [f"  {word:<10} {command}" for word, command in found.commands.items()]
+    facts = [*_explained_facts(found), *found.commands.items()]
+    return "\n".join([f"{found.run_id}: {found.standing}", *fact_lines(facts)])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from nightjar.flows.pages.escaping import line
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 _NOT_KNOWN = {"rows": "unknown"}
 """Field → the text of its cell if its value is not known; other cells are empty then."""
 
+_SOME = 5
+"""The most values that are named in a cell or a line."""
+
 _QUIET_S = 120.0
 """Seconds without a finished shard after which this is reported."""
 
@@ -34,6 +39,11 @@ def cells(record: ShardLine | Incident) -> dict[str, Any]:
     """The cells of a table for a record, by field."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     return {name: _NOT_KNOWN.get(name, "") if value is None else value for name, value in values.items()}
+
+
+def fact_lines(facts: Iterable[tuple[str, str]]) -> list[str]:
+    """Facts as lines for the terminal: a column of words, and their texts. A fact without a text is left out."""
+    return [f"  {line(word):<10} {line(text)}" for word, text in facts if text]
 
 
 def describe(progress: Progress, *, running: bool = False) -> str:
@@ -237,7 +247,7 @@ def late_table(table: TableShown, newest: int) -> str:
     return f"{table.uri} shows publication {table.publication}, not yet {newest}"
 
 
-def notes(publication: Publication) -> list[str]:
+def unfinished(publication: Publication) -> list[str]:
     """Notes on what is left to do for a publication that readers see."""
     left = publication.unfinished
     untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"
@@ -256,6 +266,12 @@ def metric_text(metric: Metric | None) -> str:
         return ""
     value = f"{metric.value:.4g}" if isinstance(metric.value, float) else metric.value
     return f"{metric.name} {value}{f' (r{metric.revision})' if metric.revision else ''}"
+
+
+def first_of(values: Sequence[str]) -> str:
+    """The first values, and how many more there are."""
+    more = f" and {len(values) - _SOME:,} more" if len(values) > _SOME else ""
+    return ", ".join(values[:_SOME]) + more
 
 
 def distinct_text(found: Distinct | None) -> str:

@@ -7,18 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nightjar.flows.pages import addresses
-from nightjar.flows.pages.advice import advised, committing
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.history import MAX_NIGHTS, by_date, history_page
-from nightjar.flows.pages.report.index import ShownJob, ShownNight
+from nightjar.flows.pages.report.overview import MAX_NIGHTS, ShownJob, ShownNight, by_date, history_page
 from nightjar.flows.pages.wording import late_table
 from nightjar.flows.prefect_api.api import run_pages
-from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
-from nightjar.inference.history.stale_tables import late, mendable
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
@@ -50,7 +46,7 @@ class Served:
     @property
     def page(self) -> str:
         """The address of the page of all its nights, from the page of all jobs."""
-        return addresses.of_job(self.name)
+        return writing.job_address(self.name)
 
     @property
     def shown(self) -> ShownJob:
@@ -73,8 +69,8 @@ def newest(served: Served) -> ShownJob:
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = [ShownNight(line=line, report=_report_of(served, job, line)) for line in lines[:_SHOWN]]
     found = replace(served.shown, nights=tuple(nights), **_late_tables(served, job, lines))
-    needing = {night.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
-    return replace(found, nights=tuple(needing.get(night.name, night) for night in nights))
+    needing = {night.line.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
+    return replace(found, nights=tuple(needing.get(night.line.name, night) for night in nights))
 
 
 def nights_page(served: Served) -> str:
@@ -83,8 +79,8 @@ def nights_page(served: Served) -> str:
     lines = _lines(job, _MORE_DAYS, MAX_NIGHTS)
     nights = by_date(lines)[:MAX_NIGHTS]
 
-    def report(night: NightListed) -> str:
-        return addresses.of_run(night.run_id, _place(job, night.date)) if night.revision else ""
+    def report(night: RunLine) -> str:
+        return writing.run_address(night.run_id, _place(job, night.date)) if night.revision else ""
 
     around = {"All jobs": "../../", **({"Its deployment in Prefect": served.deployment} if served.deployment else {})}
     return history_page(job.name, job.output.uri, nights, around, report)
@@ -160,18 +156,20 @@ def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, An
     request = make_request(served.path, date=date, scores=False)
     newest = max(publish.numbers(request.storage, request.output), default=0)
     published = any(line.shown for line in lines if not request.dated or line.date == date)
-    found = late(targets.shown(request.storage, request.output, request.job.output.tables), newest, published)
-    if not mendable(found):
+    found = targets.late_tables(
+        targets.shown(request.storage, request.output, request.job.output.tables), newest, published
+    )
+    if not targets.mendable(found):
         return {}
     return {
         "late": tuple(late_table(each, newest) for each in found),
-        "commit": committing(request, served.path, "nightjar"),
+        "commit": Commands(request).commit,
     }
 
 
 def _report_of(served: Served, job: Job, line: RunLine) -> str:
     """The address of a run's report, from the page of all jobs; empty if nothing of it was begun."""
-    return f"{served.page}{addresses.of_run(line.run_id, _place(job, line.date))}" if line.revision else ""
+    return f"{served.page}{writing.run_address(line.run_id, _place(job, line.date))}" if line.revision else ""
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
@@ -180,4 +178,4 @@ def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
         return {}
     place = _place(job, line.date) or None
     request = make_request(served.path, date=place, run_id=line.run_id, scores=False)
-    return advised(request, line.standing, served.path, "nightjar")
+    return Commands(request).of_standing(line.standing)

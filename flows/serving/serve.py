@@ -24,7 +24,7 @@ from prefect.utilities.urls import url_for
 from rich.console import Console
 
 from nightjar.flows.flow_call import SERVED
-from nightjar.flows.pages import addresses
+from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, job_address
 from nightjar.flows.prefect_api.api import is_away, without_user
 from nightjar.flows.prefect_api.ownserver import nights_ahead, password_file, passwords
 from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
@@ -185,8 +185,8 @@ def serve_until_ended(
         with reporting_to(api, verbose=True) as reporting:
             reporting.wait()
             runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, reports.address)
-            base = os.environ.get(addresses.BASE) or reports.address  # where people reach the reports
-            runs = {addresses.BASE: base, SERVED: json.dumps(list(jobs))}
+            base = os.environ.get(REPORTS_VARIABLE) or reports.address  # where people reach the reports
+            runs = {REPORTS_VARIABLE: base, SERVED: json.dumps(list(jobs))}
             with pages_of(served, reports), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]
                 said += [f"paused nightly/{each.name}: {each.schedule}" for each in paused]
@@ -222,7 +222,7 @@ def _deployed(
         known = {deployment.name: deployment for deployment in known_deployments(client)}
         made = [
             as_deployment(
-                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{addresses.of_job(job.name)}"
+                path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{job_address(job.name)}"
             )
             for path, job in jobs.items()
         ]

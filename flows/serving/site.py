@@ -33,7 +33,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightjar.flows.pages.report.index import ShownJob, index_page, problem_page
+from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
 from nightjar.flows.prefect_api.api import home, run_pages
 from nightjar.flows.prefect_api.ownserver import passwords
 from nightjar.flows.serving.lookup import Served, kept_report, newest, nights_page, report_page

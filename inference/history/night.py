@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.history.column_drift import ColumnCompared, compared
 from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
-from nightjar.inference.history.shard_times import ShardTimes, shard_times
-from nightjar.inference.history.stale_tables import late
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
@@ -303,7 +305,7 @@ class _Collector:
 
     def _late_tables(self, now: publish.Snapshot) -> tuple[TableShown, ...]:
         shown = targets.shown(self.storage, self.request.output, self.request.job.output.tables)
-        return late(shown, now.number, bool(now.runs))
+        return targets.late_tables(shown, now.number, bool(now.runs))
 
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress
@@ -365,3 +367,74 @@ def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:
     return tuple(
         GateResult(each.name, False, "", "", each.sentence, on_fail=on_fail) for each in (ended.gates if ended else ())
     )
+
+
+SLOW_S, SLOW_TIMES = 1.0, 5.0
+"""A shard is slow that took at least so many seconds, and so many times as long as most of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowShard:
+    """A shard that kept its worker much longer than the others did. others_s: the median of these."""
+
+    shard: str
+    seconds: float
+    others_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTimes:
+    """The shards that were scored for this revision.
+
+    taken_over: shards with a result of an earlier revision, which the other fields leave out. seconds: from the start
+    of the first shard to the end of the last. shard_seconds: the sum over all shards. workers: how many scored. slow:
+    the slowest shard, if it took much longer than the others.
+    """
+
+    shards: int = 0
+    taken_over: int = 0
+    seconds: float = 0.0
+    shard_seconds: float = 0.0
+    workers: int = 0
+    slow: SlowShard | None = None
+
+
+def shard_times(outcomes: pa.Table) -> ShardTimes:
+    """The times of all committed shards. outcomes: as `output.outcomes.outcomes`."""
+    committed = outcomes.filter(pc.equal(outcomes["status"], "committed"))
+    own = pc.fill_null(pc.equal(committed["adopted_from"], ""), True)
+    scored = committed.filter(own).select(["worker", "started_at", "seconds", "shard"])
+    taken_over = committed.num_rows - scored.num_rows
+    if not scored.num_rows:
+        return ShardTimes(taken_over=taken_over)
+    names = np.array(scored["worker"].to_pylist(), dtype=object)
+    begin, seconds = (scored[name].to_numpy().astype(float) for name in ("started_at", "seconds"))
+    begin -= begin.min()
+    end = begin + seconds
+    return ShardTimes(
+        shards=scored.num_rows,
+        taken_over=taken_over,
+        seconds=round(float(end.max()), 3),
+        shard_seconds=round(float(seconds.sum()), 3),
+        workers=len(set(names)),
+        slow=_slow(scored["shard"], _own(names, begin, end)),
+    )
+
+
+def _own(names: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The seconds of each shard after its worker had ended the one before: a shard that is begun early waits for it."""
+    order = np.lexsort((end, names))
+    before = np.concatenate([[0.0], np.where(names[order][1:] == names[order][:-1], end[order][:-1], 0.0)])
+    own = np.empty(len(end))
+    own[order] = end[order] - np.maximum(begin[order], before)
+    return own
+
+
+def _slow(shards: pa.ChunkedArray, seconds: np.ndarray) -> SlowShard | None:
+    if len(seconds) < 2:
+        return None
+    at = int(seconds.argmax())
+    longest, others = float(seconds[at]), float(np.median(np.delete(seconds, at)))
+    if longest < max(SLOW_S, SLOW_TIMES * others):
+        return None
+    return SlowShard(shards[at].as_py(), round(longest, 3), round(others, 3))

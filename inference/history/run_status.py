@@ -19,7 +19,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.nights import late_files, night_of
+from nightjar.inference.output.nights import deleted, late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
@@ -157,10 +157,22 @@ class RunFigures:
     rows: int = 0
     rows_out: int = 0
     rows_quarantined: int = 0
+    rows_partial: int = 0
     failed: int = 0
     metric: Metric | None
     approved: int = 0
     warned: int = 0
+
+    @property
+    def name(self) -> str:
+        """The run and its revision."""
+        return f"{self.run_id} r{self.revision}" if self.revision else self.run_id
+
+    @property
+    def seen(self) -> str:
+        """The revision of it that readers see, with the number of its publication if that is known; empty for none."""
+        number = f" (#{self.publication})" if self.publication and self.shown == self.revision else ""
+        return f"r{self.shown}{number}" if self.shown else ""
 
     @property
     def marks(self) -> str:
@@ -214,9 +226,15 @@ def _line(
     newest = revs.newest_revision(storage, uri)
     if newest is None:
         found = before_it_begins(storage, uri, job)
-        began = found.ended.at if found and found.ended else ""
-        return _without_ledger(run_id, found, shown, began) if found else None
+        return _without_ledger(run_id, found, shown) if found else None
     return run_line(RunState(storage, output, run_id, newest, shown, job, lease_s))
+
+
+def run_not_begun(request: RunRequest, shown: Published | None) -> RunLine:
+    """A run without a ledger: what it waits for, why it could not begin, or that nothing is known of it."""
+    unknown = Standing("unknown", problem=deleted(request.run_id, date=shown.date) if shown else "")
+    found = before_it_begins(request.storage, request.run_uri, request.job.name) or unknown
+    return _without_ledger(request.run_id, found, shown)
 
 
 def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | None:
@@ -248,6 +266,7 @@ def run_line(run: RunState) -> RunLine:
         rows=progress.rows,
         rows_out=progress.rows_out,
         rows_quarantined=progress.rows_quarantined,
+        rows_partial=progress.rows_partial,
         failed=progress.failed_attempts,
         metric=_metric(storage, output, newest, manifest, shown),
         flow_run=scored[-1].flow_run if scored else "",
@@ -290,11 +309,17 @@ def _date_of(storage: Storage, run_uri: str) -> str:
         return ""
 
 
-def _without_ledger(run_id: str, found: Standing, shown: Published | None, began: str = "") -> RunLine:
+def _without_ledger(run_id: str, found: Standing, shown: Published | None) -> RunLine:
     day = date_named(run_id)
-    date = day.isoformat() if day else ""
-    seen = shown.revision if shown else 0
-    return RunLine(run_id=run_id, date=date, standing=found, shown=seen, began=began, seconds=None, metric=None)
+    return RunLine(
+        run_id=run_id,
+        date=day.isoformat() if day else "",
+        standing=found,
+        shown=shown.revision if shown else 0,
+        began=found.ended.at if found.ended else "",
+        seconds=None,
+        metric=None,
+    )
 
 
 def stands(run: RunState) -> Standing:
@@ -406,12 +431,8 @@ def first_metric(metrics: Figures) -> Metric | None:
     """The first figure for comparing nights: of the evaluation, else of the user's own accumulators, else the greatest
     value of a checked column.
     """
-    if (evaluation := metrics.evaluation) is not None:
-        for name, value in (("auc_roc", evaluation.auc_roc), ("log_loss", evaluation.log_loss)):
-            if value is not None:
-                return Metric(name, value)
-        for name, figure in evaluation.figures().items():
-            return Metric(name, figure.value)
+    for name, figure in (metrics.evaluation.figures() if metrics.evaluation else {}).items():
+        return Metric(name, figure.value)
     for name, own in metrics.own().items():
         return Metric(name, own)
     for column, found in metrics.columns.items():

@@ -15,12 +15,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from nightjar.flows.pages.report.history import by_date, history_page
+from nightjar.flows.pages.report.overview import by_date, history_page
 from nightjar.flows.pages.report.writing import write
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.history.run_status import list_runs
-from support import Lake, wait_until
+from support import Lake
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]
 
@@ -36,7 +36,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 WIDER = """[...document.querySelectorAll('body *')]
-    .filter(each => !each.closest('svg, .scroll, pre, .skip, thead') && each.checkVisibility())
+    .filter(each => !each.closest('svg, pre, .skip, thead') && each.checkVisibility())
     .filter(each => each.getBoundingClientRect().right > document.documentElement.clientWidth + 1
         || each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).display !== 'inline')
     .map(each => each.outerHTML.slice(0, 90))"""
@@ -122,7 +122,7 @@ def test_a_page_is_seen_whole_and_without_an_error(
     page.goto(pages[name])
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["viewport"]["width"]
-    assert page.evaluate(WIDER) == [], "nor is a table cut: only a wide plot may be scrolled"
+    assert page.evaluate(WIDER) == [], "nor is a table cut"
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
     assert page.locator("figure svg").count() >= (0 if name == "failed" else 3)
     picture = pictures / f"report-{name}-{size}.png"
@@ -193,16 +193,3 @@ def test_every_section_is_reached_by_keyboard(page: Page, pages: dict[str, str],
         "[...document.querySelectorAll('[role=region]')].filter(each => each.checkVisibility()).length"
     )
     assert sum(tag in ("DIV", "PRE") for tag, _ in reached) == regions
-
-
-def test_a_wide_plot_is_scrolled_by_keyboard(browser: Browser, pages: dict[str, str]) -> None:
-    """On a telephone's width it is wider than the page, and the arrow keys move it."""
-    context = browser.new_context(**SIZES["narrow"])
-    page = context.new_page()
-    page.goto(pages["refused"])
-    plot = page.locator("#time ~ .charts .scroll").first
-    plot.focus()
-    page.keyboard.press("ArrowRight")
-    # The page's policy forbids what Playwright's own waiting does, which is to evaluate a text in the page.
-    wait_until(lambda: plot.evaluate("element => element.scrollLeft > 0"), 30, "the plot moves")
-    context.close()

@@ -13,7 +13,7 @@ import pytest
 
 import nightjar.flows.pages
 import nightjar.inference.run
-from nightjar.flows.pages.bar import ProgressArtifact
+from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Prepared, Preparing, Receipt, Started
 from nightjar.inference.run import steps as run

@@ -20,7 +20,7 @@ import pytest
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.index import index_page
+from nightjar.flows.pages.report.overview import index_page
 from nightjar.flows.results import FinishedRun, Launched, Night
 from nightjar.flows.serving import lookup
 from nightjar.flows.serving.lookup import Served

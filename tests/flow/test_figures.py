@@ -45,7 +45,7 @@ def test_each_figure_of_a_night_is_the_same_everywhere(lake: Lake, api_env: dict
     ).json()
     page = next(each["data"] for each in found if str(lake.out) in each["data"])
     assert f"| took | {took} |" in page
-    assert f"| speed | {speed[1]} |" in page
+    assert f"| speed | {speed[1]}, on " in page
     written = re.search(r"^  report +(\S+)$", terminal, re.MULTILINE)
     assert written, terminal
     report = html.unescape(Path(written[1]).read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.pages.standing import status
 from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswered
@@ -150,7 +150,7 @@ def test_an_answer_to_what_is_no_longer_there_is_refused(lake: Lake) -> None:
     assert now.value.question != before.name
     assert pickle.loads(pickle.dumps(now.value)).question == now.value.question
     for word in ("approve", "reject"):
-        command = advised(request, stands_at(lake), "job.yaml", "nightjar")[word]
+        command = Commands(request, job="job.yaml").of_standing(stands_at(lake))[word]
         assert command == f"nightjar {word} job.yaml 2026-11-19 --question {now.value.question}"
     with pytest.raises(
         JobError, match=f"asked: the question is now {now.value.question}, not {before.name}; look at it"

@@ -147,7 +147,7 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
     assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in as_text(done, 3.0)
     assert (run_result(done, 3.0).usage.cost, run_result(done, 3.0).usage.currency) == (round(cost, 6), "USD")
     assert run_result(launched(lake, lake.run()), 3.0).usage.cost == round(cost, 6), "prices make no result old"
-    text, page = as_text(done, 3.0), as_page(done.run.request, ran.scored, ran.verdict, ran.publication)[1]
+    text, page = as_text(done, 3.0), as_page(done.run)[1]
     known = "13% from the prefix cache, longest prompt 69"
     tokens = f"60 requests: 2,370 in ({known}), 180 out; answers ended: 59 stop, 1 length"
     rates = r"[\d.,]+ prompts/s, [\d,]+ input tokens/s, [\d,]+ output tokens/s, [\d.]+ ms per output token in a request"

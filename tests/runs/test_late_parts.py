@@ -97,7 +97,7 @@ def named(lake: Lake) -> list[str]:
     entry = publications.newest(request.storage, request.output).runs[NIGHT]
     return [
         standing.status(request).cause,
-        standing.explained(request, line.standing).cause,
+        standing.run_listed(request, line).cause,
         stood.told_late(request.storage, request.output, NIGHT, entry),
     ]
 

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from nightjar.flows.pages.advice import advised
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import failure
 from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, opened
@@ -348,12 +348,12 @@ def test_a_night_that_only_ray_gets_over_is_repeated_there(lake: Lake) -> None:
     lake.write_model("import sys\n\n\ndef score(batch):\n    if 5000 in batch['x']:\n        sys.exit(3)\n" + SCORES)
     with pytest.raises(NeedsRay) as ended:
         lake.ready().run()
-    found = failure(lake.request(), ended.value, "job.yaml", None, report="")
+    found = failure(Commands(lake.request(), job="job.yaml"), ended.value, report="")
     request = lake.request()
     revision = newest_revision(request.storage, request.run_uri)
     assert revision is not None
     standing = stands(RunState.of(request, revision, None))
-    later = advised(request, standing, "job.yaml")
+    later = Commands(request, job="job.yaml").of_standing(standing)
     for repeat in (found.commands["repeat"], later["repeat"]):
         assert repeat.endswith("run job.yaml --run-id 2026-11-19")
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.cli.diffing import compared
+from nightjar.flows.cli.tables import compared
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.inference.history.comparison import RunsCompared, recounted
 from nightjar.inference.history.night import figures_of

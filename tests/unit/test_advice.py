@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.pages.advice import aftermath, as_typed, repeating, typed
+from nightjar.flows.pages.advice import Commands, aftermath, as_typed, typed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import open_epoch
@@ -33,11 +33,15 @@ def published(lake: Lake) -> RunRequest:
 
 def test_a_night_is_named_by_its_date(lake: Lake) -> None:
     request = lake.ready().request(date=NIGHT)
-    assert repeating(request, None) == f"--run-id {NIGHT}"
+
+    def repeating(request: RunRequest, ray: str | None = None) -> str:
+        return Commands(request, job="job.yaml", ray=ray).repeat().removeprefix("nightjar run job.yaml ")
+
+    assert repeating(request) == f"--run-id {NIGHT}"
     assert repeating(request, "head:6379") == f"--run-id {NIGHT} --ray head:6379"
-    assert repeating(replace(request, publish=False), None) == f"--run-id {NIGHT} --no-publish"
-    assert repeating(lake.request(date=NIGHT, limit=5), None) == f"--run-id {NIGHT}-limit-5 --limit 5"
-    assert repeating(lake.request(date=NIGHT, run_id="mine"), None) == f"--run-id mine --date {NIGHT}"
+    assert repeating(replace(request, publish=False)) == f"--run-id {NIGHT} --no-publish"
+    assert repeating(lake.request(date=NIGHT, limit=5)) == f"--run-id {NIGHT}-limit-5 --limit 5"
+    assert repeating(lake.request(date=NIGHT, run_id="mine")) == f"--run-id mine --date {NIGHT}"
 
 
 def test_a_command_can_be_pasted_from_an_environment_with_a_space_in_its_path(
@@ -89,7 +93,7 @@ def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: R
     """Without that the published revision would count as done."""
     fresh = replace(published, fresh=True)
     assert aftermath(fresh).fresh
-    assert repeating(fresh, None, fresh=True) == f"--run-id {NIGHT} --fresh"
+    assert Commands(fresh).repeat(fresh=True).endswith(f" --run-id {NIGHT} --fresh")
     assert publish.newest(fresh.storage, fresh.output).runs[NIGHT].revision == 1
     here = replace(fresh, engine=LOCAL)
     scored = run.score(here, run.discover(here))  # now it has a revision of its own

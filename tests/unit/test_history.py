@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from nightjar.flows.cli.main import app
-from nightjar.flows.pages.report.history import history_page
-from nightjar.flows.reports import NightListed
+from nightjar.flows.pages.report.overview import history_page
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
-from nightjar.inference.history.run_status import Metric, list_runs
+from nightjar.inference.history.run_status import Metric, RunLine, Standing, list_runs
 from nightjar.inference.run import failure_notes
 from support import Lake, command, conforms
 
@@ -89,11 +88,23 @@ def test_open_gives_the_page_to_the_browser(nights: Lake, words: tuple[str, ...]
     assert page.startswith("<!doctype html>")
 
 
+def a_night(date: str, rows: int, metric: Metric | None, state: str = "published") -> RunLine:
+    return RunLine(
+        run_id=NASTY,
+        date=date,
+        standing=Standing(state),
+        revision=1,
+        shown=1,
+        publication=rows,
+        began="",
+        seconds=3.0,
+        rows=rows,
+        metric=metric,
+    )
+
+
 def test_the_page_of_all_nights_has_plots_and_escapes_what_it_is_given() -> None:
-    nights = [
-        NightListed(f"2026-11-{day}", NASTY, 1, "published", day, day, 0, Metric(NASTY, day / 10), 3.0)
-        for day in (20, 19, 18)
-    ]
+    nights = [a_night(f"2026-11-{day}", day, Metric(NASTY, day / 10)) for day in (20, 19, 18)]
     page = history_page(NASTY, NASTY, nights)
     assert page == history_page(NASTY, NASTY, nights)
     assert "<script" not in page
@@ -102,18 +113,14 @@ def test_the_page_of_all_nights_has_plots_and_escapes_what_it_is_given() -> None
 
 
 def test_a_metric_that_is_too_large_to_draw_leaves_the_page_of_all_nights_whole() -> None:
-    nights = [
-        NightListed(f"2026-11-{day}", NASTY, 1, "published", day, day, 0, Metric(NASTY, 1.7e308), 3.0)
-        for day in (20, 19, 18)
-    ]
+    nights = [a_night(f"2026-11-{day}", day, Metric(NASTY, 1.7e308)) for day in (20, 19, 18)]
     page = history_page(NASTY, NASTY, nights)
     assert page.count("<svg") == 4
     assert "3 of them not drawn: NaN, infinite or too large" in page
 
 
 def test_a_single_night_has_nothing_to_compare_with() -> None:
-    (night,) = [NightListed("2026-11-20", "2026-11-20", 1, "failed", 0, 0, 0, None, None)]
-    assert "nothing to compare" in history_page("job", "/out", [night])
+    assert "nothing to compare" in history_page("job", "/out", [a_night("2026-11-20", 0, None, "failed")])
 
 
 def test_a_night_that_never_began_has_the_date_of_its_name(nights: Lake) -> None:

@@ -156,19 +156,23 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     for _ in range(2):
         ran = lake.run(run_id="repair", date=NIGHT, engine="local")
         done = Launched(FinishedRun(request, ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
-        pages = (as_text(done, 3.0), as_page(request, ran.scored, ran.verdict, ran.publication)[1], made(request)[2])
+        pages = (
+            as_text(done, 3.0),
+            as_page(done.run)[1],
+            made(request)[2],
+        )
         assert not [page for page in pages if "not this run" in page], "no other run is there"
         assert said(capsys, "status", lake.job_path, "repair")["instead"] == ""
     lake.run(engine="local")
     means = f"latest/, dates/ and tables show the run '{NIGHT}' for its date, not this run"
     status = said(capsys, "status", lake.job_path, "repair")
-    assert (status["published_revision"], status["instead"]) == (1, NIGHT)
+    assert (status["shown"], status["instead"]) == (1, NIGHT)
     assert f"  but        {means}\n" in status_text(standing.status(request))
     unpublish = f"unpublish {lake.job_path} {NIGHT}"
     assert status["commands"]["make way"].endswith(unpublish)
     text = as_text(done, 3.0)
     assert f"  note       published, but {means}; `{typed('nightjar')} {unpublish}` makes way for it\n" in text
-    page = as_page(request, ran.scored, ran.verdict, ran.publication)[1]
+    page = as_page(done.run)[1]
     assert f"| note | {markdown(f'published, but {means}')}" in page
     report = html.unescape(made(request)[2])
     assert f"Readers see r1 of this run, but {means}." in report
@@ -250,7 +254,7 @@ def test_a_check_that_only_warns_publishes_and_says_so_wherever_the_run_is_shown
     text = as_text(done, 3.0)
     assert said_of_it.startswith(warning)
     assert f"  gates      2 of 3 passed, 1 warned\n  warning    {said_of_it}\n" in text
-    state, page = as_page(request, ran.scored, ran.verdict, ran.publication)
+    state, page = as_page(done.run)
     assert state == "published as #1, 1 gate warned"
     assert "| gates | 2 of 3 passed, 1 warned |\n| **warning** | score.max: " in page
     status = said(capsys, "status", lake.job_path, NIGHT)

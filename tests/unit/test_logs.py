@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from nightjar.flows.cli import tables
-from nightjar.flows.cli.logs import logs as logs_command
+from nightjar.flows.cli.looking import logs as logs_command
 from nightjar.flows.pages import failure
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.history.run_tables import RunReport, printed_last

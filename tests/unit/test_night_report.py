@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.pages.report import charts, writing
 from nightjar.flows.pages.report import page as pages
-from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.charts import Chart, drift_chart, pictures, trend_chart
 from nightjar.flows.pages.report.page import drawn, report_page
 from nightjar.flows.pages.report.writing import Left, leave, made, write, written
@@ -34,11 +34,12 @@ from nightjar.inference.history.night import (
     MAX_GROUPED,
     SHARDS_SHOWN,
     Report,
+    SlowShard,
     beside,
     collect,
+    shard_times,
 )
 from nightjar.inference.history.run_tables import Incident
-from nightjar.inference.history.shard_times import MAX_BARS, MAX_WORKERS, SlowShard, shard_times
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.profile import Profile
@@ -82,8 +83,12 @@ def night(lake: Lake) -> Lake:
     return lake
 
 
-def page_of(lake: Lake, date: str = NIGHT) -> str:
-    report, _ = write(lake.request(date=date))
+ACCOUNT = Account(wall_s=7.5, parts={"score": 7.5}, workers=1, scoring={"predict": 7.5}, worker_s=7.5)
+"""Where the time went of a night that ran as a flow."""
+
+
+def page_of(lake: Lake, date: str = NIGHT, account: Account | None = None) -> str:
+    report, _ = write(lake.request(date=date), account)
     return Path(report.page).read_text()
 
 
@@ -97,7 +102,7 @@ def shown(report: Report, commands: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def test_the_page_begins_with_the_verdict_and_has_every_section(night: Lake) -> None:
-    seen = Seen(page_of(night))
+    seen = Seen(page_of(night, account=ACCOUNT))
     assert seen.headings == SECTIONS
     assert "Published as #1" in seen.text
     assert "8,000" in seen.text
@@ -359,15 +364,15 @@ def test_a_plot_that_cannot_be_drawn_costs_the_page_that_plot_alone(
     def draw(*_: object) -> Chart:
         raise ValueError("no <room>")
 
-    for name in ("trend_chart", "drift_chart", "account_charts", "timeline_chart"):
-        monkeypatch.setattr(pages, name, draw)
+    monkeypatch.setattr(charts, "trend_chart", draw)
+    monkeypatch.setattr(pages, "drift_chart", draw)
     night.run(date="2026-11-20")
-    seen = Seen(page_of(night, "2026-11-20"))
+    page = page_of(night, "2026-11-20", ACCOUNT)
+    seen = Seen(page)
     assert seen.headings == SECTIONS
     said = "Not in this report: the plot of rows over the nights, which cannot be drawn: ValueError: no <room>"
     assert said in seen.text
-    assert "the plot of the shards of each worker, which cannot" in seen.text
-    assert "<figcaption>Rows per second</figcaption>" in page_of(night, "2026-11-20")
+    assert "<figcaption>What 1 worker did while scoring, on average</figcaption>" in page
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308, 1e300, math.inf, math.nan, pytest.param(10**400, id="an int")])
@@ -414,8 +419,7 @@ def test_a_report_that_cannot_be_written_is_said_and_fails_nothing(night: Lake) 
 def test_a_run_that_has_its_account_in_hand_need_not_read_it(night: Lake) -> None:
     """It also says where the report is, so that nobody has to look. One that is there of a finished run stays."""
     storage = FaultyStorage(LakeStorage(), [fail("read", "*/account-*.json", nth=None)])
-    account = Account(wall_s=7.5, parts={"score": 7.5}, workers=1, scoring={}, worker_s=7.5)
-    left = leave(night.request(storage=storage), pytest.fail, account=account)
+    left = leave(night.request(storage=storage), pytest.fail, account=ACCOUNT)
     assert left.report == str(night.revision() / "report.html")
     page = Path(left.report).read_text()
     assert "The 7.5 s of the run, in their order" in page
@@ -510,15 +514,11 @@ def wide(columns: int, shift: float) -> Profile:
     return profile
 
 
-@pytest.mark.parametrize("workers", [1, 16, 500])
-def test_the_times_of_a_large_night_are_bounded_and_lose_no_row(workers: int) -> None:
-    times = shard_times(outcomes_of(100_000, workers))
-    assert (times.shards, times.workers) == (100_000, workers)
-    assert len(times.bars) <= MAX_BARS
-    assert len(times.busiest) == min(workers, MAX_WORKERS)
-    assert sum(bar.rows for bar in times.bars) == sum(each.rows for each in times.busiest)
-    edges = np.diff([0.0, *times.spans])
-    assert float(edges @ np.array(times.rows_per_s)) == pytest.approx(1e8, rel=1e-3)
+def test_the_times_of_a_large_night_are_those_of_its_shards() -> None:
+    times = shard_times(outcomes_of(100_000, 16))
+    assert (times.shards, times.workers, times.taken_over) == (100_000, 16, 0)
+    assert times.seconds == pytest.approx(100_000 / 16 + 0.5, abs=0.7)
+    assert times.shard_seconds == pytest.approx(80_000, rel=1e-3)
 
 
 def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
@@ -541,7 +541,6 @@ def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
     page = shown(large)
     assert len(page.encode()) < 5_000_000
     assert "(the first 300 of 400)" in page
-    assert "several shards that a worker scored after each other; shown are the 40 workers" in page
 
 
 def test_nights_that_end_at_the_same_moment_draw_the_same_plots() -> None:
@@ -564,9 +563,9 @@ def test_a_group_of_a_column_keeps_its_rows() -> None:
 
 def test_the_plots_that_say_most_are_images_with_a_name(night: Lake) -> None:
     """In Markdown, for Prefect's page: escaped, and with the colours that the report's style would give."""
-    charts = drawn(nasty(collect(night.request()))).first
-    assert [each.title.partition(":")[0] for each in charts] == [NASTY, "Rows per second"]
-    page = pictures(charts)
+    first = drawn(nasty(collect(night.request(), ACCOUNT))).first
+    assert [each.title.partition(":")[0] for each in first] == [NASTY, "The 7.5 s of the run, in their order"]
+    page = pictures(first)
     assert not re.search(r"(?<!\\)<script", page)
     images = [base64.b64decode(each).decode() for each in re.findall(r"data:image/svg\+xml;base64,([^)]+)", page)]
     assert len(images) == 2

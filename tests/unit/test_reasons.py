@@ -548,11 +548,3 @@ def stood(request: RunRequest) -> tuple[str, str]:
     assert newest is not None
     found = stands(RunState.of(request, newest, None))
     return found.words, found.cause
-
-
-def test_the_old_name_of_an_option_is_understood(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--limit` means rows to score alone now; scripts that ask for lines with it go on."""
-    for date in ("2026-11-18", NIGHT):
-        fails(job, "score", ShardsFailed("no"), date=date)
-    lists = [json.loads(said(capsys, "runs", "job.yaml", option, "1", "--json")) for option in ("--lines", "--limit")]
-    assert [[line["run_id"] for line in found] for found in lists] == [[NIGHT], [NIGHT]]

@@ -9,11 +9,12 @@ import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
 from nightjar.flows.pages import finished
-from nightjar.flows.pages.advice import typed
+from nightjar.flows.pages.advice import Commands, typed
 from nightjar.flows.pages.artifacts import _COMMANDS, _bounded, _headed
 from nightjar.flows.pages.failure import after_failure, as_page, failure
 from nightjar.flows.pages.report.writing import write
 from nightjar.flows.pages.wording import left_out, money
+from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import GateFailed, Interrupted, JobError, NightjarError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import MAX_LINES, RunReport
 from nightjar.inference.ledger.progress import Progress
@@ -34,7 +35,7 @@ PUBLICATION = Publication(1, 1, "manifest.json")
 
 def failed_page(request: RunRequest, error: NightjarError) -> str:
     """What Prefect is given of a run that failed."""
-    return as_page(failure(request, error, request.job_path, None), request, error)
+    return as_page(failure(Commands(request), error), request, error)
 
 
 @pytest.fixture
@@ -67,23 +68,23 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
     """No command would find it, and nothing is scored that a repetition could leave out."""
     request = lake.ready().request()
     late = GateFailed("Waited 1s for data/", (GateResult("input.wait", False, "", "", "Waited 1s for data/"),))
-    found = failure(request, late, "job.yaml", None)
+    found = failure(Commands(request, job="job.yaml"), late)
     assert (found.how, found.seen) == (
         "failed at gate input.wait",
         "Nothing was scored and nothing new was published.",
     )
     assert found.commands == {
-        "try": f"check job.yaml --date {NIGHT}",
-        "repeat": f"run job.yaml --run-id {NIGHT}",
+        "try": f"nightjar check job.yaml --date {NIGHT}",
+        "repeat": f"nightjar run job.yaml --run-id {NIGHT}",
     }
     assert not found.adds("repeat")
     claim_output(request.storage, request.output, "lake")
     failure_notes.keep(request, late, "discover")
-    found = failure(request, late, "job.yaml", None)
+    found = failure(Commands(request, job="job.yaml"), late)
     assert list(found.commands) == ["look", "repeat"], "its reason is kept now, and `show` has it"
     assert not found.adds("repeat")
     away = FaultyStorage(LakeStorage(), [fail("*", nth=None)])
-    found = failure(replace(request, storage=away), late, "job.yaml", None, "")
+    found = failure(Commands(replace(request, storage=away), job="job.yaml"), late, "")
     assert "could not be looked up" in found.seen
     assert list(found.commands) == ["look", "repeat"]
 
@@ -119,7 +120,7 @@ def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(fa
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")
     done = Scored(1, 1, "", Progress(rows=8000, rows_quarantined=1))
-    _, published = finished.as_page(request, done, PUBLISHED, PUBLICATION)
+    _, published = finished.as_page(FinishedRun(request, done, PUBLISHED, PUBLICATION))
     failed = failed_page(request, QuarantineFull("1 row is quarantined, more than 0"))
     for page in (published, failed):
         (said,) = (each for each in page.splitlines() if each.endswith(f"; `{line['replay']}`"))

@@ -18,9 +18,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from forked import forked_light
-from nightjar.flows.pages.addresses import BASE, shown_at
-from nightjar.flows.pages.report.index import ShownJob, index_page, problem_page
-from nightjar.flows.pages.report.writing import write
+from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
+from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, served_at, write
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
@@ -358,13 +357,13 @@ def test_text_from_outside_is_text(night: Lake) -> None:
 def test_a_run_that_knows_of_the_pages_links_its_own(
     pages: TestClient, night: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown_at(night.request()) == ""
-    monkeypatch.setenv(BASE, "http://127.0.0.1:4201/")
-    address = shown_at(night.request())
+    assert served_at(night.request()) == ""
+    monkeypatch.setenv(REPORTS_VARIABLE, "http://127.0.0.1:4201/")
+    address = served_at(night.request())
     assert address == f"http://127.0.0.1:4201/jobs/lake/runs/{NIGHT}"
     assert "Published as #1" in shown(pages, urlsplit(address).path)
-    monkeypatch.setenv(BASE, "javascript:alert(1)//")
-    assert shown_at(night.request()) == ""
+    monkeypatch.setenv(REPORTS_VARIABLE, "javascript:alert(1)//")
+    assert served_at(night.request()) == ""
 
 
 @pytest.mark.s3

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -19,7 +19,6 @@ from markupsafe import Markup
 
 from nightjar.flows.pages.escaping import line, markdown
 from nightjar.flows.pages.wording import duration, said_of_part
-from nightjar.inference.history.shard_times import ShardTimes
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.figures import CalibrationBin
@@ -92,15 +91,12 @@ _LONG = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A plot, and the same figures as a table. title: of both. svg: safe to be put into a page. wide: it needs the
-    whole width.
-    """
+    """A plot, and the same figures as a table. title: of both. svg: safe to be put into a page."""
 
     title: str
     svg: Markup
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    wide: bool = False
 
     @property
     def image(self) -> str:
@@ -180,6 +176,14 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
     return Chart(title, _svg(title, draw, (4.8, 2.0), bottom=0.3), ("night", name), rows)
 
 
+def trend_charts(figures: Mapping[str, Sequence[tuple[str, float]]], most: int, drawing: Drawing) -> list[Chart]:
+    """A chart for each figure that at least two nights have; at most so many. figures: name → dates with values."""
+    shown = [(name, nights) for name, nights in figures.items() if len(nights) > 1][:most]
+    return [
+        chart for name, nights in shown for chart in drawing.of(f"{name} over the nights", trend_chart, name, nights)
+    ]
+
+
 def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:
     """The share of labels 1 for each mean score; on the diagonal scores mean what they say."""
 
@@ -222,45 +226,6 @@ def _seconds_chart(title: str, parts: Sequence[tuple[str, float]]) -> Chart:
     rows = tuple((name, f"{seconds:,.2f}", f"{seconds / whole:.1%}") for name, seconds in parts)
     size = (4.8, 0.8 + 0.22 * max(3, len(parts)))
     return Chart(title, _svg(title, draw, size, left=1.5), ("part", "seconds", "share"), rows)
-
-
-def timeline_chart(times: ShardTimes) -> Chart:
-    """The bars of each worker; the one that scored longest is at the top."""
-    names = [each.worker for each in times.busiest]
-
-    def draw(axes: Axes) -> None:
-        for place, name in enumerate(names):
-            its = [(each.begin, max(each.end - each.begin, 1e-3)) for each in times.bars if each.worker == name]
-            axes.broken_barh(its, (place - 0.38, 0.76), facecolor=_BEFORE, edgecolor=_NOW, linewidth=0.6)
-        axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.set_xlim(0, max(times.seconds, 1e-3))
-        axes.set_xlabel("seconds since the first shard began")
-        axes.grid(visible=False, axis="y")
-
-    title = f"Shards of {len(names)} of {times.workers:,} workers" if times.workers > len(names) else "Shards by worker"
-    rows = tuple((each.worker, f"{each.shards:,}", f"{each.rows:,}", f"{each.seconds:,.1f}") for each in times.busiest)
-    height = 1.0 + 0.22 * max(2, len(names))
-    return Chart(
-        title, _svg(title, draw, (9.2, height), left=1.4), ("worker", "shards", "rows", "seconds"), rows, wide=True
-    )
-
-
-def throughput_chart(times: ShardTimes) -> Chart:
-    """Rows per second over time."""
-
-    def draw(axes: Axes) -> None:
-        edges = [0.0, *times.spans]
-        axes.stairs(times.rows_per_s, edges, fill=True, color=_BEFORE)
-        axes.stairs(times.rows_per_s, edges, color=_NOW, linewidth=1.4)
-        axes.set_xlim(0, edges[-1])
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="seconds since the first shard began", ylabel="rows/s")
-        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-
-    title = "Rows per second"
-    rows = tuple((f"{end:,.1f}", f"{speed:,.0f}") for end, speed in zip(times.spans, times.rows_per_s, strict=True))
-    return Chart(title, _svg(title, draw, (9.2, 2.3)), ("until second", "rows/s"), rows, wide=True)
 
 
 def pictures(charts: Sequence[Chart]) -> str:

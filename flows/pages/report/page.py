@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -24,14 +24,13 @@ from nightjar.flows.pages.report.charts import (
     account_charts,
     calibration_chart,
     drift_chart,
-    throughput_chart,
-    timeline_chart,
-    trend_chart,
+    trend_charts,
 )
 from nightjar.flows.pages.wording import (
     details,
     distinct_text,
     duration,
+    first_of,
     late_table,
     machines_cost,
     metric_text,
@@ -41,7 +40,7 @@ from nightjar.flows.pages.wording import (
     shards_done,
 )
 from nightjar.inference.errors import Rejected
-from nightjar.inference.history.night import NightFigures, Report
+from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.messages import counted
 from nightjar.inference.validation.gates import GateResult
@@ -55,8 +54,7 @@ _JOB = 20_000
 _GATES = 300
 _TRENDS = 6
 _FILES = 100
-_VALUES = 5
-"""The most gates, figures with a trend, files of code or model, and new values of a column that are shown."""
+"""The most gates, figures with a trend, and files of code or model that are shown."""
 
 ALONE: Mapping[str, str] = MappingProxyType({})
 """No other pages: of a page that is a file."""
@@ -72,28 +70,35 @@ class Charts:
     calibration: Chart | None
     trends: tuple[Chart, ...]
     account: tuple[Chart, ...]
-    times: tuple[Chart, ...]
     missing: tuple[str, ...] = ()
 
     @property
     def first(self) -> tuple[Chart, ...]:
-        """The few that say most: the column that differs most, a figure over the nights, and the speed."""
-        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.times[-1:])
+        """The few that say most: the column that differs most, a figure over the nights, and where the time went."""
+        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.account[:1])
 
 
 def drawn(report: Report) -> Charts:
     """Draw the plots of a night."""
-    drawing, times = Drawing(), report.times
-    drift, trend = _drift_charts(report, drawing), trends(report, drawing)
+    drawing = Drawing()
+    drift = [
+        chart
+        for night in report.compared
+        for each in night.columns
+        if each.groups
+        for chart in drawing.of(
+            f"the column {each.figures.column}", drift_chart, each.figures.column, night.called, each.groups
+        )
+    ]
+    evaluation = report.metrics.evaluation if report.metrics else None
+    bins = evaluation.calibration if evaluation else ()
+    calibration = drawing.of("the calibration", calibration_chart, bins) if bins else []
     account = drawing.of("where the time went", account_charts, report.account) if report.account else []
-    timeline = drawing.of("the shards of each worker", timeline_chart, times) if times.seconds else []
-    speed = drawing.of("the rows per second", throughput_chart, times) if times.seconds else []
     return Charts(
         drift=tuple(drift),
-        calibration=_calibration(report, drawing),
-        trends=tuple(trend),
+        calibration=calibration[0] if calibration else None,
+        trends=tuple(trend_charts(_trends(report), _TRENDS, drawing)),
         account=tuple(chain(*account)),
-        times=(*timeline, *speed),
         missing=tuple(drawing.missing),
     )
 
@@ -128,7 +133,6 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             identity=_identity(report),
             files=_files(report),
             cost=machines_cost(report.cost) if report.cost else "",
-            values=_VALUES,
             around=around,
         )
     )
@@ -172,41 +176,15 @@ def tone(state: str, marks: str = "") -> str:
     return "good" if state in {"published", "validated"} and not marks else "bad" if state in _BAD else "open"
 
 
-def trends(report: Report, drawing: Drawing) -> list[Chart]:
-    """Each figure of tonight over the nights before."""
+def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
+    """Each figure of tonight over the nights before that have it: name → dates with values."""
     if report.tonight is None or not report.trend:
-        return []
-    nights = [*report.trend, report.tonight]
-    named = dict.fromkeys(["rows", "quarantined", *report.tonight.figures])
-    found = {name: [(each.date, value) for each in nights for value in _figure(each, name)] for name in named}
-    shown = {name: values for name, values in found.items() if len(values) > 1}
-    drawn_of = (drawing.of(f"{name} over the nights", trend_chart, name, values) for name, values in shown.items())
-    return list(chain.from_iterable(islice(drawn_of, _TRENDS)))
-
-
-def _figure(night: NightFigures, name: str) -> list[float]:
-    """The figure of a night; none if the night does not have it."""
-    known = {"rows": night.rows, "quarantined": night.quarantined, **night.figures}
-    return [known[name]] if name in known else []
-
-
-def _drift_charts(report: Report, drawing: Drawing) -> list[Chart]:
-    return [
-        chart
-        for night in report.compared
-        for each in night.columns
-        if each.groups
-        for chart in drawing.of(
-            f"the column {each.figures.column}", drift_chart, each.figures.column, night.called, each.groups
-        )
+        return {}
+    nights = [
+        (each.date, {"rows": each.rows, "quarantined": each.quarantined, **each.figures})
+        for each in (*report.trend, report.tonight)
     ]
-
-
-def _calibration(report: Report, drawing: Drawing) -> Chart | None:
-    evaluation = report.metrics.evaluation if report.metrics else None
-    if evaluation is None or not evaluation.calibration:
-        return None
-    return next(iter(drawing.of("the calibration", calibration_chart, evaluation.calibration)), None)
+    return {name: [(date, known[name]) for date, known in nights if name in known] for name in nights[-1][1]}
 
 
 def _evaluation(report: Report) -> list[tuple[str, str]]:
@@ -259,11 +237,6 @@ def text(value: Any) -> Any:
     return visible(value if len(value) <= _TEXT else value[:_TEXT] + "…")
 
 
-def _short_list(values: Sequence[str]) -> str:
-    more = f" and {len(values) - _VALUES:,} more" if len(values) > _VALUES else ""
-    return ", ".join(values[:_VALUES]) + more
-
-
 def _number(value: float | None, form: str = ".4g") -> str:
     return "" if value is None else format(value, form)
 
@@ -297,7 +270,7 @@ def templates() -> Environment:
         "number": _number,
         "metric": metric_text,
         "distinct": distinct_text,
-        "short_list": _short_list,
+        "short_list": first_of,
         "counted": counted,
         "minute": minute,
         "duration": duration,

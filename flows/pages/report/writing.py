@@ -1,20 +1,20 @@
-"""Leaves the report of a night beside its manifest. A report that cannot be made never fails a night."""
+"""Leaves the report of a night beside its manifest, and knows where it is served. It never fails a night."""
 
 from __future__ import annotations
 
-import shlex
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
 
 from markupsafe import Markup, escape
 
-from nightjar.flows.pages.advice import advised, committing, making_way, near, taking_back, typed
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.history.night import REPORT, Report, collect
-from nightjar.inference.history.stale_tables import mendable
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.run.account import Account
@@ -32,6 +32,28 @@ MAIN = '<main id="main" tabindex="-1">'
 if TYPE_CHECKING:
     from nightjar.flows.pages.report.charts import Chart
     from nightjar.flows.pages.report.page import Charts
+
+
+REPORTS_VARIABLE = "NIGHTJAR_REPORTS"
+"""The variable that has the address where people reach the reports; `nightjar serve` sets it for its runs."""
+
+
+def job_address(name: str) -> str:
+    """The page of all nights of a job, below the base."""
+    return f"jobs/{quote(name, safe='')}/"
+
+
+def run_address(run_id: str, date: str) -> str:
+    """A night's report, below its job's page. date: of a job whose nights have an output each; else empty."""
+    return f"runs/{quote(run_id, safe='')}" + (f"?{urlencode({'date': date})}" if date else "")
+
+
+def served_at(request: RunRequest) -> str:
+    """Where a person finds the report of this run; empty if nothing is known that serves it."""
+    base = os.environ.get(REPORTS_VARIABLE, "").rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        return ""
+    return f"{base}/{job_address(request.job.name)}{run_address(request.run_id, request.date if request.dated else '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +95,12 @@ def made(
 
     report = collect(request, account)
     charts = drawn(report)
-    line, job, program = report.line, request.job_path, "nightjar"
+    about = Commands(request)
     commands = {
-        **advised(request, line.standing, job, program),
-        **making_way(request, report.instead, job, program),
-        **({"commit": committing(request, job, program)} if mendable(report.late_tables) else {}),
-        **taking_back(request, line, job, program),
+        **about.of_standing(report.line.standing),
+        **about.make_way(report.instead),
+        **about.of_tables(report.late_tables),
+        **about.take_back(report.line),
     }
     return report, charts, report_page(report, charts, commands, around(report))
 
@@ -118,7 +140,7 @@ def _mark(request: RunRequest, after: Snapshot, warn: Callable[[str], object]) -
     """Write above a report what happened since it was made."""
     shown = after.runs.get(request.run_id)
     seen = f"r{shown.revision} of this run" if shown else "nothing of this run"
-    again = shlex.join(["nightjar", "report", request.job_path, *request.words])
+    again = Commands(request).command("report", *request.words)
     said = (
         f"Since this page was made: {after.note}, publication {after.number} of {after.at[:19]} UTC. Now readers see "
         f"{seen}. This page is made again by: {again}"
@@ -155,7 +177,7 @@ def _write_above(storage: Storage, uri: str, said: Markup) -> None:
 
 def none_written(request: RunRequest) -> str:
     """That a run left no report which should have left one, and which command makes it."""
-    again = shlex.join([typed("nightjar"), "report", near(request.job_path), *request.words])
+    again = Commands.here(request).command("report", *request.words)
     return f"none could be written, the run's log says why; `{again}` makes it"
 
 

@@ -1,13 +1,62 @@
-"""The page of the jobs that are served: how the last night of each ended, and what needs a person."""
+"""The pages of several nights: those of one job, with its figures over them; and the last ones of all served jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from nightjar.flows.pages.report.page import templates, tone, verdict
+from nightjar.flows.pages.report.charts import Chart, Drawing, trend_charts
+from nightjar.flows.pages.report.page import ALONE, templates, tone, verdict
 from nightjar.inference.history.run_status import RunLine
+
+MAX_NIGHTS = 400
+"""The most nights of the page: a year and a month. The ledger of each is read."""
+
+
+def by_date(lines: Sequence[RunLine]) -> list[RunLine]:
+    """The nights, the latest date first; a run that never began has no date, and comes by its name."""
+    return sorted(lines, key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
+
+
+def history_page(
+    job: str,
+    output: str,
+    nights: Sequence[RunLine],
+    around: Mapping[str, str] = ALONE,
+    reports: Callable[[RunLine], str] = lambda _: "",
+) -> str:
+    """The page. nights: the latest first. around: other pages, by name, where it is one of several. reports: the
+    address of a night's report; empty if there is none.
+    """
+    template = templates().get_template("history.html")
+    drawing = Drawing()
+    charts = _charts(nights, drawing)
+    return template.render(
+        job=job,
+        output=output,
+        nights=nights,
+        tone=tone,
+        charts=charts,
+        missing=drawing.missing,
+        around=around,
+        reports=reports,
+    )
+
+
+def _charts(nights: Sequence[RunLine], drawing: Drawing) -> list[Chart]:
+    """The figures of the published nights, in the order of their dates."""
+    seen = [night for night in reversed(nights) if night.standing.state == "published"]
+    metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
+    name = metrics[-1][1].name if metrics else ""
+    values: dict[str, list[tuple[str, float]]] = {
+        "rows": [(each.date, each.rows) for each in seen],
+        "quarantined": [(each.date, each.rows_quarantined) for each in seen],
+        name: [(date, each.value) for date, each in metrics if each.name == name and not isinstance(each.value, str)],
+        "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
+    }
+    return trend_charts(values, len(values), drawing)
+
 
 _ORDER = ("asks", "bad", "open", "good")
 """The jobs that need a person come first."""
@@ -22,17 +71,6 @@ class ShownNight:
     line: RunLine
     report: str = ""
     commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def name(self) -> str:
-        """The run and its revision."""
-        return f"{self.line.run_id} r{self.line.revision}" if self.line.revision else self.line.run_id
-
-    @property
-    def shown(self) -> str:
-        """The run and the revision of it that readers see, with the number of its publication if that is known."""
-        number = self.line.publication if self.line.shown == self.line.revision else 0
-        return f"{self.line.run_id} r{self.line.shown}{f' (#{number})' if number else ''}"
 
     @property
     def verdict(self) -> str:

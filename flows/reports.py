@@ -1,0 +1,398 @@
+"""Frozen records that the commands and the Python functions report. Their fields are the keys of `--json`.
+
+`docs/json/` has the JSON Schema of each command's output, made from these classes by `tests/json_schemas.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nightjar.inference.history.run_status import RunFigures
+from nightjar.inference.history.run_tables import Incident, ShardLine
+from nightjar.inference.ledger.endings import Ended
+from nightjar.inference.ledger.lines import Decision
+from nightjar.inference.ledger.progress import TokenRates
+from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.output.publications import Origin
+from nightjar.inference.output.targets import TableShown, late_tables
+from nightjar.inference.output.visibility import Change
+from nightjar.inference.records import Usage
+from nightjar.inference.run.account import Account, WorkersCost
+from nightjar.inference.validation.evaluations import LateEvaluation
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEstimate:
+    """What a language model would be asked and answer in a run, if all rows were as the measured ones.
+
+    rows_measured: that many rows were asked for it. measured: what these took. cost: by `model.cost`, in `currency`;
+    null if the job has no prices.
+    """
+
+    rows_measured: int
+    measured: Usage
+    prompt_tokens: int
+    output_tokens: int
+    cost: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One shard scored here, and how long the run would take. start_s: to start Ray and Prefect, as it usually takes.
+
+    load_s, score_s: to load the model, and to read and score the shard. estimate_s: with so many actors. rows: of the
+    shard; of language models those that were asked. tokens: of language models.
+    """
+
+    shard: str
+    rows: int
+    load_s: float
+    score_s: float
+    rows_per_s: int
+    start_s: float
+    estimate_s: float
+    actors: int
+    tokens: TokenEstimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. type: Arrow's name of it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """What is known of a run before it scores: its input, and what its shards' identity is made of.
+
+    rows: those that are known before the files are read; of uncounted_files they are not. where: only the rows that
+    match it are scored; empty if the job has none. snapshot: of the table that is the input. reads: the columns of the
+    input. identity: a line for each thing that scores, with the reason for each file of the code. notes: what a person
+    should know, such as types that hang on a few values.
+    """
+
+    job: str
+    run_id: str
+    files: int
+    unreadable_files: int
+    rows: int
+    uncounted_files: int
+    where: str
+    snapshot: str
+    reads: tuple[Column, ...]
+    identity: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport(Ahead):
+    """What would be scored.
+
+    unread: why files could not be read, empty if all could. files_left_out: files that cannot match `where`, by what
+    their paths say, or their table. committed: shards that have a result; to_score: those that have none.
+    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result. measured:
+    with `--measure` alone.
+    """
+
+    unread: str
+    files_left_out: int
+    shards: int
+    committed: int
+    to_score: int
+    rows_per_shard: tuple[int, int]
+    columns: int
+    again: tuple[str, ...]
+    measured: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the model made of a few rows. places: of the input, so many. failed: rows that could not be scored.
+
+    nonfinite: NaN and infinite values by output. file: that of the rows shown. names, values: of these rows, as text.
+    """
+
+    rows: int
+    places: int
+    failed: int
+    nonfinite: Mapping[str, int]
+    file: str | None
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport(Ahead):
+    """What `nightjar check` found. state: `ready`.
+
+    columns: those that readers will get. preprocess: where it would run, and why, and so would staged models; empty if
+    the job has none of these.
+    """
+
+    date: str
+    state: str
+    device: str
+    output: str
+    columns: tuple[Column, ...]
+    sample: Sample
+    preprocess: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """How long each part of a command took, in seconds. ray, prefect: until they had started, side by side."""
+
+    total: float
+    ray: float
+    prefect: float
+    discover: float
+    score: float
+    validate: float
+    publish: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
+
+    steady_s: from the first shard's start to the last one's end. rows_per_s: scored in that time.
+    workers: those whose memory was measured, which only Linux tells. resident_mb: of the largest one.
+    proportional_mb: of all together, where a page that several of them share is counted once.
+    """
+
+    startup_s: float
+    first_start: float
+    steady_s: float
+    rows_per_s: int
+    workers: int
+    resident_mb: int
+    proportional_mb: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageFigures(Usage):
+    """What language models took in a run, by whichever command; zeros for other models.
+
+    requests … answering_ms: as in the manifest. cached_share: of the prompts' tokens those that the model had computed
+    before. rates: of this command. cost: by `model.cost`, in `currency`; null if the job has no such prices.
+    """
+
+    cached_share: float
+    rates: TokenRates
+    cost: float | None = None
+    currency: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A finished run. rows_in = rows_out + rows_quarantined. rows_partial: of `rows_out`, those that only some of
+    several models could score; they are in the quarantine, too. rows_left_out: read besides; they do not match
+    `input.where`.
+
+    state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
+    those that were committed before. again: what made shards old that had a result. notes: what a person should know of
+    how it was scored. warnings: what those gates say that did not pass and only warn. unreported: why Prefect's API
+    does not know how the run ended. metrics: what the audit computed of outputs and labels. manifest: its URI.
+    tables_behind: why tables of the job do not show what is published, a sentence each.
+    """
+
+    job: str
+    run_id: str
+    revision: int
+    state: str
+    publication: int
+    rows_in: int
+    rows_out: int
+    rows_quarantined: int
+    rows_partial: int
+    rows_left_out: int
+    shards: int
+    reused_shards: int
+    failed_attempts: int
+    retries: int
+    batches_cut: int
+    deaths: int
+    device: str
+    again: tuple[str, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    tables_behind: tuple[str, ...]
+    unreported: str
+    metrics: Figures
+    manifest: str
+    seconds: Seconds
+    account: Account | None
+    engine: EngineFigures
+    usage: UsageFigures
+    cost: WorkersCost | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """What `nightjar approve` and `nightjar reject` did. at: UTC. publication: its number; 0 after a no.
+
+    note: the person's. unresumed: why Prefect's run, which waits, could not be told.
+    """
+
+    job: str
+    run_id: str
+    revision: int
+    approved: bool
+    by: str
+    note: str
+    at: str
+    publication: int
+    tables_behind: tuple[str, ...] = ()
+    unresumed: str = ""
+
+    @property
+    def words(self) -> str:
+        """Who said what, for people."""
+        return Decision("", self.approved, self.by, self.note, self.at).words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationListed:
+    """One publication: when and by what it was made, and what it changed for readers.
+
+    latest: the run of the highest date. runs: the revision that readers see of each run.
+    """
+
+    publication: int
+    at: str
+    made_by: Origin
+    note: str
+    latest: str | None
+    runs: Mapping[str, int]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack(PublicationListed):
+    """The publication after a rollback. With dry_run it is the earlier one that would be shown again."""
+
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a command failed. error: the class of the exception. job, run_id: empty until they are known.
+
+    state: `failed`, `held` (another writer holds the run), `asks` (a person must say yes before it is published) or
+    `interrupted`.
+    """
+
+    state: str
+    error: str
+    message: str
+    job: str = ""
+    run_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a worker printed. time: UTC. shard: what was being scored, empty before the first one.
+
+    stream: `out`, `err`, or `note` where it is a remark of Nightjar's.
+    """
+
+    time: str
+    worker: str
+    shard: str
+    attempt: int
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedShard:
+    """A shard without a result: how often it was tried, and the cause (a word) and message of the last attempt."""
+
+    shard: str
+    attempts: int
+    cause: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunListed(RunFigures):
+    """A run in a list: how it stands, why, and what to do about it.
+
+    state: published, rolled back (also by `unpublish`), publishing, running, waiting, silent, failed, rejected,
+    stopped, asks, limited, validated, killed, unreadable or unknown. standing: the state with the gate or
+    step. cause: why it stands so, a sentence. ended: how it ended without a publication. tried_again: how the last try
+    ended that could not begin. commands: what to do, each under a word for it.
+    """
+
+    state: str
+    standing: str
+    cause: str
+    ended: Ended | None
+    tried_again: Ended | None
+    commands: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus(RunListed):
+    """How far a run is: its figures as `runs` lists them, and what follows.
+
+    job_file: as the person can type it. holder: who writes the run now. sign_of_life: what is known of that writer, if
+    the run goes on. instead: the run that latest/, dates/ and tables show for the date of this one, if that is another;
+    else empty. output_publication: the newest publication of the output, whatever it shows. published: the last of the
+    runs that readers see. tables: the job's output.tables; one whose publication is lower does not show yet what
+    readers of the files see. summary: its progress in a sentence. again: what makes shards old that had a result.
+    notes: what a person should know about how it was scored. warnings: what the gates say that did not pass and only
+    warn. failed_shards: the number of all; failures: the first of them. evaluation: the newest one by labels that came
+    later, of the revision that readers see, or else of this one.
+    """
+
+    job: str
+    job_file: str
+    holder: str | None = None
+    sign_of_life: str = ""
+    instead: str = ""
+    output_publication: int = 0
+    published: tuple[str, ...] = ()
+    tables: tuple[TableShown, ...] = ()
+    summary: str = ""
+    again: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    failed_shards: int = 0
+    failures: tuple[FailedShard, ...] = ()
+    evaluation: LateEvaluation | None = None
+
+    @property
+    def late_tables(self) -> tuple[TableShown, ...]:
+        """The tables that do not show what readers of the files see, or cannot be asked."""
+        return late_tables(self.tables, self.output_publication, bool(self.published))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunShown(RunStatus):
+    """How far a run is, and the first of its shards (without a result, then retried, then slowest) and incidents."""
+
+    shards_shown: tuple[ShardLine, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightListed(RunFigures):
+    """A night in the list of `history`. state: as in `runs`."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWritten:
+    """The page of a night that `nightjar report` wrote. state: as in `RunStatus`. page: its URI."""
+
+    job: str
+    run_id: str
+    revision: int
+    state: str
+    page: str
