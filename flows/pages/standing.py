@@ -25,12 +25,12 @@ from nightjar.inference.history.run_status import (
     took,
 )
 from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.history.stale_tables import mendable
 from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.nights import deleted
+from nightjar.inference.output.targets import mendable
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waits import waits

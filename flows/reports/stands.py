@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from nightjar.inference.history.run_status import Metric, RunFigures
 from nightjar.inference.history.run_tables import Incident, ShardLine
-from nightjar.inference.history.stale_tables import late
 from nightjar.inference.ledger.endings import Ended
-from nightjar.inference.output.targets import TableShown
+from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.validation.evaluations import LateEvaluation
 from nightjar.inference.validation.gates import marked
 
@@ -85,7 +84,7 @@ class RunStatus(Explained):
     @property
     def late_tables(self) -> tuple[TableShown, ...]:
         """The tables that do not show what readers of the files see, or cannot be asked."""
-        return late(self.tables, self.publication, bool(self.published))
+        return late_tables(self.tables, self.publication, bool(self.published))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,6 @@ from nightjar.flows.reports import NightListed
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
-from nightjar.inference.history.stale_tables import late, mendable
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
@@ -28,6 +27,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
+from nightjar.inference.output.targets import late_tables, mendable
 from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
 from nightjar.inference.storage.protocol import Storage
 
@@ -168,7 +168,7 @@ def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, An
     request = make_request(served.path, date=date, scores=False)
     newest = max(publish.numbers(request.storage, request.output), default=0)
     published = any(line.shown for line in lines if not request.dated or line.date == date)
-    found = late(targets.shown(request.storage, request.output, request.job.output.tables), newest, published)
+    found = late_tables(targets.shown(request.storage, request.output, request.job.output.tables), newest, published)
     if not mendable(found):
         return {}
     return {

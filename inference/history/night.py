@@ -8,11 +8,10 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.history.column_drift import ColumnCompared, compared
+from nightjar.inference.history.comparison import ColumnCompared, compare_column
 from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.history.shard_times import ShardTimes, shard_times
-from nightjar.inference.history.stale_tables import late
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
@@ -25,7 +24,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.manifests import RevisionFile
 from nightjar.inference.output.revisions import revision_in
-from nightjar.inference.output.targets import TableShown
+from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
@@ -33,8 +32,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, by_latest, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
-from nightjar.inference.validation.manifest import Manifest, manifest_of, profile_in
-from nightjar.inference.validation.refused import Refused, read_refused
+from nightjar.inference.validation.manifest import Manifest, Refused, manifest_of, profile_in, read_refused
 
 MAX_NIGHTS = 30
 """The most earlier nights of a trend: a month. Each costs a request to the storage."""
@@ -57,7 +55,7 @@ def figures_of(metrics: Figures) -> dict[str, float]:
     """
     found = metrics.evaluation
     if found is not None or metrics.accumulators:
-        return {name: each.value for name, each in (found.figures() if found else {}).items()} | metrics.own()
+        return {name: each.value for name, each in (found.metrics if found else {}).items()} | metrics.own()
     ends = {
         f"{name}.{end}": value
         for name, column in metrics.columns.items()
@@ -154,7 +152,7 @@ def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
 
 
 def _column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnDrifted:
-    figures = compared(name, before, now, found)
+    figures = compare_column(name, before, now, found)
     if not isinstance(found, Drift):
         return ColumnDrifted(figures, found.changed)
     return ColumnDrifted(figures, found.beyond_chance, found.groups)
@@ -304,7 +302,7 @@ class _Collector:
 
     def _late_tables(self, now: publish.Snapshot) -> tuple[TableShown, ...]:
         shown = targets.shown(self.storage, self.request.output, self.request.job.output.tables)
-        return late(shown, now.number, bool(now.runs))
+        return late_tables(shown, now.number, bool(now.runs))
 
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress

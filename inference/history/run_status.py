@@ -407,10 +407,7 @@ def first_metric(metrics: Figures) -> Metric | None:
     value of a checked column.
     """
     if (evaluation := metrics.evaluation) is not None:
-        for name, value in (("auc_roc", evaluation.auc_roc), ("log_loss", evaluation.log_loss)):
-            if value is not None:
-                return Metric(name, value)
-        for name, figure in evaluation.figures().items():
+        for name, figure in evaluation.metrics.items():
             return Metric(name, figure.value)
     for name, own in metrics.own().items():
         return Metric(name, own)

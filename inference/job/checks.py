@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from nightjar.inference.job.accumulators import OWN_METRIC
-from nightjar.inference.job.evaluating import MOST_SLICED, as_columns
+from nightjar.inference.job.evaluating import METRICS, MOST_SLICED, as_columns
 from nightjar.inference.job.sections import Section, as_tuple, once
 from nightjar.inference.messages import listed, nearest
 
@@ -113,42 +113,14 @@ class FilesCheck(Asked):
 AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
-MetricName = Literal[
-    "auroc",
-    "average_precision",
-    "log_loss",
-    "brier",
-    "ece",
-    "accuracy",
-    "precision",
-    "recall",
-    "f1",
-    "rmse",
-    "mae",
-    "bias",
-    "r2",
-    "macro_precision",
-    "macro_recall",
-    "macro_f1",
-    "weighted_precision",
-    "weighted_recall",
-    "weighted_f1",
-    "micro_precision",
-    "micro_recall",
-    "micro_f1",
-    "ndcg",
-    "mrr",
-    "map",
-]
-"""The metrics that a gate may ask for; `evaluating.METRICS` says for which labels."""
+METRIC_NAMES = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 
 
 def _known_metric(value: str) -> str:
-    names = get_args(MetricName)
-    if value not in names and not re.fullmatch(OWN_METRIC, value):
+    if value not in METRIC_NAMES and not re.fullmatch(OWN_METRIC, value):
         raise ValueError(
-            f"must be {listed(names, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
-            f"{nearest(value, names)}"
+            f"must be {listed(METRIC_NAMES, 'or')}; or a figure of an accumulator, as lift.top_decile; not {value!r}"
+            f"{nearest(value, METRIC_NAMES)}"
         )
     return value
 
@@ -156,7 +128,7 @@ def _known_metric(value: str) -> str:
 Metric = Annotated[
     str,
     AfterValidator(_known_metric),
-    WithJsonSchema({"anyOf": [{"enum": list(get_args(MetricName))}, {"pattern": OWN_METRIC}], "type": "string"}),
+    WithJsonSchema({"anyOf": [{"enum": list(METRIC_NAMES)}, {"pattern": OWN_METRIC}], "type": "string"}),
 ]
 """A metric of the labels, or a figure of an accumulator."""
 

@@ -23,11 +23,11 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "regression": ("rmse", "mae", "bias", "r2"),
     "multiclass": (
         "accuracy",
-        *(f"{average}_{kind}" for average in ("macro", "weighted", "micro") for kind in ("precision", "recall", "f1")),
+        *(f"{average}_{kind}" for average in ("macro", "weighted") for kind in ("precision", "recall", "f1")),
     ),
     "ranking": ("ndcg", "mrr", "map", "precision"),
 }
-"""Task → the metrics that a check may name."""
+"""Task → the metrics that a check may name, the one that people ask for first. Its evaluator answers each."""
 
 BESIDE = ("ranking",)
 """The tasks whose states lie beside the parts, because they are too large for the footers that every reader reads."""

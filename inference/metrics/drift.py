@@ -15,9 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from nightjar.inference.metrics.distinct import SPREAD
 from nightjar.inference.metrics.numbers import added, lowest
-from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
 
 GROUPS = 10
 """Spans of numbers; a value that has more than a tenth of the rows has a span of its own."""

@@ -8,8 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.validation import gates
@@ -28,8 +26,8 @@ def collected(
 
     table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
     """
-    metrics = Metrics.from_bytes(audited.metrics)
-    slices = Slices.from_bytes(audited.slices) if audited.slices else None
+    metrics, slices = audited.metrics, audited.slices
+    assert metrics is not None
     return gates.Evidence(
         found,
         shards=table.num_rows,
@@ -40,7 +38,7 @@ def collected(
         offenders=with_replays(request.job_path, request.words, table, audited.offenders),
         usage=outcomes.usage(table),
         evaluation=slices.whole if slices and slices.whole else metrics.evaluation,
-        profile=audited.profile.profile() if audited.profile else None,
+        profile=audited.profile,
         slices=slices,
         baselines=others,
     )
@@ -48,12 +46,9 @@ def collected(
 
 def figures(audited: Audited) -> Figures:
     """All metrics of the shards that were audited."""
-    found = replace(
-        Metrics.from_bytes(audited.metrics).results(),
-        profile=audited.profile.profile().results() if audited.profile else {},
-    )
-    if not audited.slices:
+    assert audited.metrics is not None
+    found = replace(audited.metrics.results(), profile=audited.profile.results() if audited.profile else {})
+    if (slices := audited.slices) is None:
         return found
-    slices = Slices.from_bytes(audited.slices)
     whole = slices.whole.results() if slices.whole else found.evaluation
     return replace(found, evaluation=whole, slices=slices.results())

@@ -38,8 +38,7 @@ from nightjar.inference.validation.accumulated import accumulated
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.judging import NightEvidence
-from nightjar.inference.validation.manifest import read_manifest, write_manifest
-from nightjar.inference.validation.refused import keep_refused
+from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
 

@@ -21,7 +21,7 @@ from nightjar.inference.errors import JobError, NightjarError, raised
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
-from nightjar.inference.metrics.accumulators import Broken, Kept, Kind, Tried, lacking, packed, tried
+from nightjar.inference.metrics.accumulators import Broken, Kept, Kind, lacking, packed, try_on
 from nightjar.inference.scoring.asidecode import OfRun, aside_folder, enter
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.child import Child, WorkLost
@@ -69,10 +69,10 @@ class Accumulators:
         found = self.result(name, partial(kind.of_rows, tables)) if kind else self.broken[name]
         return Kept(uses, failed=found) if isinstance(found, str) else Kept(uses, found)
 
-    def tried(self, name: str, table: pa.Table) -> Tried | str:
-        """As `accumulators.tried`, or what is wrong."""
+    def tried(self, name: str, table: pa.Table) -> tuple[str, ...] | str:
+        """The names of its figures, as of `accumulators.try_on`; or what is wrong."""
         kind = self.kinds.get(name)
-        return self.result(name, partial(tried, kind, table)) if kind else self.broken[name]
+        return self.result(name, partial(try_on, kind, table)) if kind else self.broken[name]
 
 
 def _kind(name: str, uses: str, folder: Path) -> Kind:
@@ -116,15 +116,15 @@ class Accumulating:
         kept = {name: found.get(name, Kept(uses, failed=self._lost)) for name, uses in job.accumulators.items()}
         return packed(self._spec.scoring.counting, kept)
 
-    def tried(self, table: pa.Table) -> dict[str, Tried]:
-        """Try each accumulator on sample rows.
+    def tried(self, table: pa.Table) -> dict[str, tuple[str, ...]]:
+        """Try each accumulator on sample rows. Returns the names of their figures.
 
         Raises:
             JobError: One of them is broken. Names its key.
         """
         with self._turn:
-            found: dict[str, Tried | str] = self._asked(_TRIED, [table])
-        fine = {name: each for name, each in found.items() if isinstance(each, Tried)}
+            found: dict[str, tuple[str, ...] | str] = self._asked(_TRIED, [table])
+        fine = {name: each for name, each in found.items() if isinstance(each, tuple)}
         if wrong := self._lost or next((each for each in found.values() if isinstance(each, str)), ""):
             raise JobError(f"{wrong}. It is given the columns {', '.join(table.column_names)}")
         return fine

@@ -137,7 +137,7 @@ def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial
     assert published["run_id"] == DATE
     assert (published["state"], published["revision"], published["shown"]) == ("published", 1, 1)
     assert published["rows_out"] == 336_776
-    assert (published["publication"], published["metric"]["name"], published["cause"]) == (1, "auc_roc", "")
+    assert (published["publication"], published["metric"]["name"], published["cause"]) == (1, "auroc", "")
     assert published["seconds"] > 0
     (failed,) = json.loads(forked_light("runs", partial.lake.job_path, "--json").stdout)
     assert (failed["state"], failed["standing"]) == ("failed", "failed at score")

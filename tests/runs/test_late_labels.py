@@ -187,10 +187,10 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     assert f"  labels     {second.joined.labelled:,} of 4,000 rows (88.8%) have one (evaluation 2 of " in text
     assert "AUC-ROC" in text
     figures = {each.name: each.now for each in compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures}
-    assert figures["auroc"] == second.evaluation.auc_roc
+    assert figures["auroc"] == second.evaluation.metrics["auroc"].value
     (line,) = list_runs(request.storage, request.output, "lake")
     assert line.metric is not None
-    assert (line.metric.name, line.metric.value) == ("auc_roc", second.evaluation.auc_roc)
+    assert (line.metric.name, line.metric.value) == ("auroc", second.evaluation.metrics["auroc"].value)
     last = night_before(request.storage, request.job, "2026-11-20")
     assert last is not None
     assert last.metrics.evaluation == second.evaluation, "the user's own checks compare with it, too"
@@ -238,10 +238,10 @@ def test_labels_of_the_revision_that_readers_see_are_shown_when_a_newer_one_has_
     assert "<dt>warning</dt><dd>r1, which readers see: auroc.min: " in page
     assert f"  labels     {said}\n" in status_text(status(request))
     (line,) = list_runs(request.storage, request.output, "lake")
-    assert line.metric == Metric("auc_roc", made.evaluation.auc_roc, revision=1)
+    assert line.metric == Metric("auroc", made.evaluation.metrics["auroc"].value, revision=1)
     app(["runs", str(lake.job_path), "--json"], standalone_mode=False)
     (listed,) = json.loads(capsys.readouterr().out)
-    assert listed["metric"] == {"name": "auc_roc", "value": made.evaluation.auc_roc, "revision": 1}
+    assert listed["metric"] == {"name": "auroc", "value": made.evaluation.metrics["auroc"].value, "revision": 1}
     assert metric_text(line.metric).endswith(" (r1)")
     lake.write_job(**{**JOB, "late_labels": LATE, "checks": checks})
     lake.run()

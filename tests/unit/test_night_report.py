@@ -39,8 +39,8 @@ from nightjar.inference.history.night import (
 )
 from nightjar.inference.history.run_tables import Incident
 from nightjar.inference.history.shard_times import MAX_BARS, MAX_WORKERS, SlowShard, shard_times
+from nightjar.inference.metrics.binary import BinaryState
 from nightjar.inference.metrics.drift import Group
-from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish

@@ -14,9 +14,9 @@ from nightjar.flows.pages.advice import advised, committing, making_way, near, t
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.history.night import REPORT, Report, collect
-from nightjar.inference.history.stale_tables import mendable
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.publications import Snapshot
+from nightjar.inference.output.targets import mendable
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
