@@ -26,12 +26,11 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import evaluator_of
-from nightjar.inference.metrics.slices import Slices
+from nightjar.inference.metrics.slices import Slices, check_slices
 from nightjar.inference.output import reading
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.contradictions import check_slices
 from nightjar.inference.validation.evaluations import LateEvaluation, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
 

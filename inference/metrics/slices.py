@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.evaluating import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import as_text
@@ -175,6 +176,17 @@ class Slices(States):
     def results(self) -> dict[str, SliceFigures]:
         """The figures of each column."""
         return {name: column.results() for name, column in self.columns.items()}
+
+
+def check_slices(job: Job, types: Mapping[str, pa.DataType]) -> None:
+    """Check that rows can be divided by the columns that the job names. types: of the columns that are written.
+
+    Raises:
+        JobError: They cannot. Names the column and its type.
+    """
+    for name in job.slicing:
+        if not can_slice(type_ := types[name]):
+            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
 
 
 def can_slice(type_: pa.DataType) -> bool:
