@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.row_diff import RowsCompared, key_of, moved
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.drift import Drift, Incomparable, drifts
-from nightjar.inference.metrics.figures import Distinct, Evaluation, Figures, Slice, SliceFigures
-from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.metrics.drift import ColumnCompared, compare_column, drifts
+from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
 from nightjar.inference.run.request import RunRequest
@@ -29,57 +29,6 @@ _NO_KEY = (
     "the rows were not joined: name the columns by which a row is found in both runs, --key COLUMN (if both scored the "
     "same files: --key _file --key _row), or write late_labels.key or a check {unique: […]} into the job"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnCompared:
-    """A column that is profiled in both runs; psi, js, ks, nulls, new and vanished as in `Drift`.
-
-    psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
-    lengths of texts. distinct_before, distinct_now: the number of distinct values; None if it is unknown. why: why it
-    cannot be compared; then there are no figures.
-    """
-
-    column: str
-    psi: float | None = None
-    psi_chance: float | None = None
-    js: float | None = None
-    ks: float | None = None
-    nulls: float | None = None
-    before: float | None = None
-    now: float | None = None
-    distinct_before: Distinct | None = None
-    distinct_now: Distinct | None = None
-    new: tuple[str, ...] = ()
-    vanished: tuple[str, ...] = ()
-    why: str = ""
-
-    @property
-    def rank(self) -> float:
-        """By which the columns that are furthest apart come first; those without figures come last."""
-        return -1.0 if self.psi is None else self.psi
-
-
-def compare_column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
-    """The figures of a column in two nights. found: how far they are apart."""
-    if not isinstance(found, Drift):
-        return ColumnCompared(column=name, why=found.why)
-    means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
-    return ColumnCompared(
-        column=name,
-        psi=found.psi,
-        psi_chance=found.chance.get("psi"),
-        js=found.js,
-        ks=found.ks,
-        nulls=found.nulls,
-        before=means[0],
-        now=means[1],
-        distinct_before=before.count_distinct(),
-        distinct_now=now.count_distinct(),
-        new=found.new,
-        vanished=found.vanished,
-        why=found.why,
-    )
 
 
 @dataclass(frozen=True, slots=True)

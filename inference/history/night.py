@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.history.comparison import ColumnCompared, compare_column
 from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.history.shard_times import ShardTimes, shard_times
@@ -16,7 +15,7 @@ from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.metrics.drift import Drift, Group, Incomparable, drifts
+from nightjar.inference.metrics.drift import ColumnCompared, Drift, Group, Incomparable, compare_column, drifts
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.output import publications as publish
