@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.engine.auditing import AUDIT_BLOCKS, AUDIT_SHARDS
-from nightjar.inference.metrics.profile import Described, Profile
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.validation.audit import Audited
 
 ROWS = 100_000
@@ -57,10 +57,10 @@ def described(table: pa.Table) -> bytes:
 
 def block(parts: list[bytes], first: int) -> bytes:
     """The profile of a block of shards, as a task of the audit makes it."""
-    whole = Described()
-    for at in range(first, first + AUDIT_SHARDS):
-        whole.merge(Described(parts[at % len(parts)]))
-    return bytes(whole)
+    whole = Profile.from_bytes(parts[first % len(parts)])
+    for at in range(first + 1, first + AUDIT_SHARDS):
+        whole = whole.merge(Profile.from_bytes(parts[at % len(parts)]))
+    return whole.to_bytes()
 
 
 def peak() -> float:
@@ -85,8 +85,9 @@ def main() -> None:
     print(f"a block of {AUDIT_SHARDS} shards: {each:.2f} s of CPU; {number:,} blocks: {each * number:,.0f} s")
     before, began, whole = peak(), time.process_time(), Audited()
     for at in range(number):
-        whole.merge(Audited(profile=Described(blocks[at % len(blocks)])))
-    night, took = bytes(whole.profile), time.process_time() - began
+        whole.merge(Audited(profile=Profile.from_bytes(blocks[at % len(blocks)])))
+    assert whole.profile is not None
+    night, took = whole.profile.to_bytes(), time.process_time() - began
     print(f"the blocks in the run's process: {took:,.1f} s of CPU, {peak() - before:,.0f} MB more memory at most")
     print(f"the profile of the night: {len(night) / 1000:,.0f} KB; the process had {peak():,.0f} MB at most")
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.history.column_drift import ColumnCompared, compared
 from nightjar.inference.history.row_diff import RowsCompared, key_of, moved
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.drift import drifts
+from nightjar.inference.metrics.drift import ColumnCompared, compare_column, drifts
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.revisions import revision_in, run_folder
@@ -148,15 +147,15 @@ def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float
     return {
         **figures,
         "labelled": found.rows,
-        **({"positives": found.positives} if found.of_scores else {}),
-        **{name: each.value for name, each in found.figures().items()},
+        **({"positives": found.positives} if found.positives is not None else {}),
+        **{name: each.value for name, each in found.metrics.items()},
         **manifest.metrics.own(),
     }
 
 
 def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
     """The first figure of slices; of each column those that have the most rows now."""
-    lead = next(iter(now.evaluation.figures()), "") if now.evaluation else ""
+    lead = now.evaluation.lead if now.evaluation else ""
     for column, sliced in now.slices.items():
         earlier = {each.value: each for each in before.slices.get(column, SliceFigures()).slices}
         for each in sliced.slices[:_SLICES]:
@@ -165,7 +164,7 @@ def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
 
 
 def _figure(name: str, of: Slice | None) -> float | None:
-    found = of.evaluation.figures().get(name) if of else None
+    found = of.evaluation.metrics.get(name) if of else None
     return found.value if found else None
 
 
@@ -173,6 +172,7 @@ def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompare
     if before is None or now is None:
         return ()
     found = [
-        compared(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
+        compare_column(name, before.columns[name], now.columns[name], apart)
+        for name, apart in drifts(before, now).items()
     ]
     return tuple(sorted(found, key=lambda each: each.rank, reverse=True))

@@ -7,13 +7,14 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, LabelInvalid, ShardError
 from nightjar.inference.history.joinkeys import check_kinds, declared
-from nightjar.inference.history.joins import Counts, Join
+from nightjar.inference.history.joins import Join
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
@@ -25,14 +26,12 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import evaluator_of
-from nightjar.inference.metrics.slices import Slices
+from nightjar.inference.metrics.slices import Slices, check_slices
 from nightjar.inference.output import reading
 from nightjar.inference.output.revisions import revision_in
-from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.contradictions import check_slices
-from nightjar.inference.validation.evaluations import LabelsJoined, LateEvaluation, LateGate, keep
+from nightjar.inference.validation.evaluations import LateEvaluation, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
 
 _INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, field in Input.model_fields.items())})\b")
@@ -86,8 +85,8 @@ def evaluate_late(
         revision=night.revision,
         labels=said.shown,
         key=key,
-        joined=_joined(match.counts),
-        gates=tuple(LateGate(each.name, each.passed, each.observed, each.limit, each.sentence) for each in gates),
+        joined=replace(match.counts, share=match.counts.labelled / match.counts.rows),
+        gates=gates,
         evaluation=state.results(),
         slices=compared.results(),
     )
@@ -208,7 +207,3 @@ def _check_joined(match: Join, run_id: str, labels: str) -> None:
         f"labels: no label at {labels} has the key of a row of the run {run_id!r}: a row has {mine}, a label has "
         f"{theirs}; look whether they are of this night, and whether both write the key alike"
     )
-
-
-def _joined(counts: Counts) -> LabelsJoined:
-    return LabelsJoined(**as_line(counts), share=counts.labelled / counts.rows)

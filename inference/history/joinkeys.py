@@ -15,7 +15,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import plain, plain_type
 
 _ALIKE = {"whole number", "text"}
 """The kinds that join with each other."""
@@ -28,8 +28,7 @@ _DECLARED = {"text": "string", "date": "date32", "bool": "bool"}
 
 def kind_of(type_: pa.DataType) -> str:
     """The kind of a key's column; empty for types that are no key: floats, lists, structs and the like."""
-    type_ = type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
-    type_ = type_.value_type if is_.is_dictionary(type_) else type_
+    type_ = plain_type(type_)
     if is_.is_integer(type_) or (is_.is_decimal(type_) and type_.scale == 0):
         return "whole number"
     if is_text(type_):

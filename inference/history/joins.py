@@ -23,6 +23,7 @@ from nightjar.inference.history.joinkeys import keys_of, shown, whole
 from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.metrics.keyhash import hashes
 from nightjar.inference.storage.local import storage_error
+from nightjar.inference.validation.evaluations import LabelsJoined
 
 BLOCK_ROWS = 1 << 20
 """The most rows that are divided, or looked up, at a time; and about the rows of a division."""
@@ -37,24 +38,6 @@ SOME = 5
 """The number of keys that are named of those that were not paired: the first ones in the order of their bytes."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Counts:
-    """What a join found, in rows. keyless: rows of the night with a null in their key, which no label can find.
-    repeated_rows: those whose key an earlier row has. labels: all that were read. null_labels: those without a value.
-    unmatched_labels: those with a value, whose key no row has. repeated_labels: those that say again what another one
-    said.
-    """
-
-    rows: int = 0
-    labelled: int = 0
-    keyless: int = 0
-    repeated_rows: int = 0
-    labels: int = 0
-    null_labels: int = 0
-    unmatched_labels: int = 0
-    repeated_labels: int = 0
-
-
 @dataclass(slots=True)
 class Join:
     """One join. folder: an empty one on the local disk. key: the columns that rows and labels have in common. rows:
@@ -65,7 +48,7 @@ class Join:
     folder: Path
     key: Sequence[str]
     rows: int
-    counts: Counts = field(default_factory=Counts)
+    counts: LabelsJoined = field(default_factory=LabelsJoined)
     some_key: list[str] = field(default_factory=lambda: ["", ""])
     _files: dict[str, int] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_list, is_text, shown
 from nightjar.inference.history.joinkeys import values_of
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import plain_type
 from nightjar.inference.metrics.keyhash import comparable
 from nightjar.inference.metrics.numbers import NumberState
 
@@ -214,7 +214,7 @@ def _text(value: pa.Scalar) -> str | None:
 
 def kind_of(type_: pa.DataType) -> str:
     """How an output of this type is compared."""
-    type_ = _plain(type_)
+    type_ = plain_type(type_)
     if _is_number(type_):
         return NUMBER
     return VECTOR if is_list(type_) and _is_number(type_.value_type) else VALUE
@@ -224,19 +224,11 @@ def incomparable(before: pa.DataType | None, now: pa.DataType | None, runs: tupl
     """Why the values of two runs cannot be compared; empty if they can. None: the run does not have the output."""
     if before is None or now is None:
         return f"only {runs[0] if now is None else runs[1]} has it"
-    kinds, types = (kind_of(before), kind_of(now)), (_plain(before), _plain(now))
+    kinds, types = (kind_of(before), kind_of(now)), (plain_type(before), plain_type(now))
     alike = types[0] == types[1] or all(map(is_text, types))
     if kinds[0] == kinds[1] and (kinds[0] != VALUE or alike):
         return ""
     return f"it is {type_name(before)} in {runs[0]} and {type_name(now)} in {runs[1]}; score one of the runs again"
-
-
-def _none(type_: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([], type=type_)
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    return plain(_none(type_)).type
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -244,44 +236,18 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _numbers(before: pa.ChunkedArray, now: pa.ChunkedArray) -> tuple[Bools, Floats]:
-    """Which numbers are others now, and by how much; NaN where there is no difference to tell."""
-    there = [np.asarray(each.is_valid()) for each in (before, now)]
-    both = there[0] & there[1]
-    if whole := _whole_numbers(before, now):
-        one, other = (each.cast(whole).fill_null(0).to_numpy() for each in (before, now))
-        # As unsigned numbers their difference is exact, however far they are apart.
-        mine, theirs = one.view(np.uint64), other.view(np.uint64)
-        moved = np.where(other >= one, (theirs - mine).astype(np.float64), -(mine - theirs).astype(np.float64))
-        same = one == other
-    else:
-        (one, lost), (other, missing) = map(_as_floats, (before, now))
-        with np.errstate(over="ignore", invalid="ignore"):
-            moved = (other - one) + (missing - lost)
-        same = ((one == other) & (lost == missing)) | (np.isnan(one) & np.isnan(other))
-        if before.type == now.type and is_.is_decimal(before.type):
-            same = np.asarray(pc.fill_null(pc.equal(before, now), False))
-    changed = np.where(both, ~same, there[0] != there[1])
-    return changed, np.where(both, moved, np.nan)
-
-
-def _as_floats(column: pa.ChunkedArray) -> tuple[Floats, Floats]:
-    """The numbers as the nearest floats, null as NaN; and what each float is less than its number: not 0 only of whole
-    numbers beyond 2**53, so that these are compared exactly with floats and with whole numbers of another type.
+    """Which numbers are others now, and by how much; NaN where there is no difference to tell. Numbers of one type are
+    compared exactly; others, and how far they moved, as float64.
     """
-    near = column.cast(pa.float64(), safe=False)
-    lost = np.zeros(len(column))
-    if is_.is_integer(column.type) and column.type.bit_width == 64:
-        exact, rounded = (each.cast(pa.decimal128(20, 0)) for each in (column, near))
-        lost = pc.subtract(exact, rounded).cast(pa.float64()).fill_null(0.0).to_numpy()
-    return near.fill_null(np.nan).to_numpy(), lost
-
-
-def _whole_numbers(*columns: pa.ChunkedArray) -> pa.DataType | None:
-    """The type in which both columns are exact whole numbers; None if there is none."""
-    if not all(is_.is_integer(each.type) for each in columns):
-        return None
-    large = [is_.is_uint64(each.type) for each in columns]
-    return pa.uint64() if all(large) else None if any(large) else pa.int64()
+    there = [np.asarray(each.is_valid()) for each in (before, now)]
+    one, other = (each.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy() for each in (before, now))
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = other - one
+    same = one == other
+    if before.type == now.type and not is_.is_floating(before.type):  # floats are float64, exactly
+        same = np.asarray(pc.fill_null(pc.equal(before, now), False))
+    changed = np.where(there[0] & there[1], ~(same | (np.isnan(one) & np.isnan(other))), there[0] != there[1])
+    return changed, moved
 
 
 def _vectors(before: pa.ChunkedArray, now: pa.ChunkedArray) -> tuple[Bools, Floats]:

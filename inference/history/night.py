@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.history.column_drift import ColumnCompared, compared
 from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.metrics.drift import Drift, Group, Incomparable, drifts
+from nightjar.inference.metrics.drift import ColumnCompared, Drift, Group, Incomparable, compare_column, drifts
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import ColumnProfile, Profile
 from nightjar.inference.output import publications as publish
@@ -34,8 +33,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, by_latest, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
-from nightjar.inference.validation.manifest import Manifest, manifest_of, profile_in
-from nightjar.inference.validation.refused import Refused, read_refused
+from nightjar.inference.validation.manifest import Manifest, Refused, manifest_of, profile_in, read_refused
 
 MAX_NIGHTS = 30
 """The most earlier nights of a trend: a month. Each costs a request to the storage."""
@@ -58,7 +56,7 @@ def figures_of(metrics: Figures) -> dict[str, float]:
     """
     found = metrics.evaluation
     if found is not None or metrics.accumulators:
-        return {name: each.value for name, each in (found.figures() if found else {}).items()} | metrics.own()
+        return {name: each.value for name, each in (found.metrics if found else {}).items()} | metrics.own()
     ends = {
         f"{name}.{end}": value
         for name, column in metrics.columns.items()
@@ -155,7 +153,7 @@ def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
 
 
 def _column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnDrifted:
-    figures = compared(name, before, now, found)
+    figures = compare_column(name, before, now, found)
     if not isinstance(found, Drift):
         return ColumnDrifted(figures, found.changed)
     return ColumnDrifted(figures, found.beyond_chance, found.groups)

@@ -431,8 +431,9 @@ def first_metric(metrics: Figures) -> Metric | None:
     """The first figure for comparing nights: of the evaluation, else of the user's own accumulators, else the greatest
     value of a checked column.
     """
-    for name, figure in (metrics.evaluation.figures() if metrics.evaluation else {}).items():
-        return Metric(name, figure.value)
+    if (evaluation := metrics.evaluation) is not None:
+        for name, figure in evaluation.metrics.items():
+            return Metric(name, figure.value)
     for name, own in metrics.own().items():
         return Metric(name, own)
     for column, found in metrics.columns.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -113,9 +112,7 @@ class FilesCheck(Asked):
 AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
 """The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
-
-METRIC_NAMES = tuple(dict.fromkeys(chain.from_iterable(METRICS.values())))
-"""The metrics that a gate may ask for; `METRICS` says for which labels."""
+METRIC_NAMES = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 
 
 def _known_metric(value: str) -> str:

@@ -1,8 +1,4 @@
-"""The user's own accumulators: figures of a night's rows, from states that merge exactly.
-
-A state is written as bytes, in one form only, so that the same rows have the same bytes if the class keeps what
-`Accumulator` promises. `tried` finds most classes that do not.
-"""
+"""The user's own accumulators: figures of a night's rows, from states that are merged in the order of the shards."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,18 +27,16 @@ METHODS = ("update", "merge", "state", "results")
 """The methods of an `Accumulator`."""
 
 _JSON, _RAW = b"j", b"b"
-_SHOWN = 60
-"""The most characters of a value in a sentence."""
 
-_ROUNDED = 1e-9
-"""Floats that differ by no more than this, relative to their size or in all, differ by how a sum was rounded."""
+_ROUNDED = 1e-6
+"""Figures that differ by no more than this, relative to their size or in all, differ by how a sum was rounded."""
 
 
 class Accumulator(Protocol):
     """A class of the user's own that `accumulators` names. Called without arguments, it makes one that has no rows.
 
-    Any grouping and any order of the same rows must give the same state: each shard has its own, and the audit merges
-    them.
+    Each shard has a state, and the audit merges them in the order of the shards. Any grouping of the same rows must
+    give the same figures.
     """
 
     def update(self, rows: pa.Table) -> None:
@@ -168,81 +162,40 @@ def _figure(name: str, value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """An accumulator on sample rows. figures: the names that it gives. note: what a person should know."""
-
-    figures: tuple[str, ...]
-    note: str = ""
-
-
-def tried(kind: Kind, rows: pa.Table) -> Tried:
-    """Try an accumulator on a few rows: cut in thirds, merged in several orders, and in another order of the rows.
+def try_on(kind: Kind, rows: pa.Table) -> tuple[str, ...]:
+    """Try an accumulator on a few rows, also cut in thirds that are merged. Returns the names of its figures.
 
     Raises:
-        Broken: Its states are not the same for the same rows. Whatever it raises itself goes through.
+        Broken: The figures are not the same for the same rows. Whatever it raises itself goes through.
     """
-    whole = kind.of_rows([rows])
+    made = kind.make()
+    made.update(rows)
+    whole = _figures(made.results())
+    if not whole:
+        raise Broken("returns no figure from results()")
     low, high = rows.num_rows // 3, 2 * rows.num_rows // 3
     one, two, three = (kind.of_rows([rows.slice(a, b - a)]) for a, b in ((0, low), (low, high), (high, rows.num_rows)))
-    turned = rows.take(pa.array(range(rows.num_rows - 1, -1, -1), pa.int64()))
     ways = {
-        "its state merged into a new one": kind.of_states([whole]),
-        "the rows in another order": kind.of_rows([turned]),
-        "three parts of the rows, merged": kind.of_states([one, two, three]),
-        "three parts of the rows, merged in another order": kind.of_states([three, one, two]),
-        "three parts of the rows, the last two merged first": kind.of_states([one, kind.of_states([two, three])]),
+        "its state merged into a new one": kind.of_rows([rows]),
+        "the states of three parts of the rows merged": kind.of_states([one, two, three]),
+        "the last two of three states merged first": kind.of_states([one, kind.of_states([two, three])]),
     }
-    notes = [_compare(whole, found, way) for way, found in ways.items() if found != whole]
-    figures = tuple(kind.results(whole))
-    if not figures:
-        raise Broken("returns no figure from results()")
-    return Tried(figures, notes[0] if notes else "")
+    for way, state in ways.items():
+        found = kind.results(state)
+        for name in dict.fromkeys([*whole, *found]):
+            if not _close(whole.get(name), found.get(name)):
+                raise Broken(
+                    f"has other figures for the same rows: with {way}, {name} is {found.get(name)}, and not "
+                    f"{whole.get(name)}. Each shard has a state, and these are merged in the order of the shards: let "
+                    "merge() add what state() returns"
+                )
+    return tuple(whole)
 
 
-def _compare(whole: bytes, other: bytes, way: str) -> str:
-    """A sentence on two states of the same rows that differ only by rounding.
-
-    Raises:
-        Broken: They differ by more.
-    """
-    if _RAW in (whole[:1], other[:1]):
-        said, rounded = "the bytes are others", False
-    else:
-        at, before, now, rounded = _differ(decoded(whole), decoded(other), "state()")
-        said = f"{at} is {_short(now)}, and not {_short(before)}"
-    if rounded:
-        return (
-            f"rounds (with {way}, {said}). The last digits of its figures depend on how a night is cut into shards; "
-            "sum whole numbers, as round(x * 2**20), and they do not"
-        )
-    raise Broken(
-        f"has another state for the same rows: with {way}, {said}. Each shard has a state, and any order and grouping "
-        "of the rows must give the same one: count, or sum whole numbers, and let merge() add what state() returns"
-    )
-
-
-def _differ(a: Any, b: Any, at: str) -> tuple[str, Any, Any, bool]:
-    """The first place where two values differ that are not the same, and whether all differences are of rounding."""
-    inner: Sequence[Any] = ()
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        inner = [(f"{at}[{key!r}]", a[key], b[key]) for key in a]
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        inner = [(f"{at}[{index}]", *pair) for index, pair in enumerate(zip(a, b, strict=True))]
-    if not inner:
-        counted = all(isinstance(each, int | float) for each in (a, b)) and float in (type(a), type(b))
-        return at, a, b, counted and math.isclose(a, b, rel_tol=_ROUNDED, abs_tol=_ROUNDED)
-    found = [_differ(x, y, place) for place, x, y in inner if _text(x) != _text(y)]
-    return next((each for each in found if not each[3]), found[0])
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return clip(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_ROUNDED, abs_tol=_ROUNDED)
 
 
 def lacking(made: Any) -> str:

@@ -1,4 +1,4 @@
-"""Labels that are one of several classes against outputs that name a class, as a state that merges exactly."""
+"""Labels that are one of several classes against outputs that name a class."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.metrics.categories import as_text
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import plain, plain_type
+from nightjar.inference.metrics.encoding import State, pack, unpack
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
-from nightjar.inference.metrics.figures import Averages, Bounded, ClassFigure, ClassFigures, Confused, Evaluation
-from nightjar.inference.metrics.packing import pack, unpack
+from nightjar.inference.metrics.figures import Bounded, ClassFigure, ClassFigures, Confused
 
 MOST_CLASSES = 128
 """The most classes, of labels and outputs together, that are counted each. With more only the accuracy is known."""
@@ -66,9 +66,7 @@ class ClassState(Evaluator):
     def update(self, rows: pa.Table, labels: Labels) -> None:
         expected, found = _whole(self.typed(labels)), _whole(self.outputs(rows, labels))
         known, given = (each.is_valid().to_numpy(zero_copy_only=False) for each in (expected, found))
-        self.unlabelled += len(known) - int(known.sum())
-        self.unscored += int((known & ~given).sum())
-        compared = pa.array(known & given)
+        compared = pa.array(self.compared(known, given))
         self._add(expected.filter(compared), found.filter(compared))
 
     def _add(self, expected: pa.Array, found: pa.Array) -> None:
@@ -85,26 +83,15 @@ class ClassState(Evaluator):
             return
         names = list(index)
         pairs, counts = np.unique(rows * len(names) + columns, return_counts=True)
-        self._count(
-            {
-                (names[pair // len(names)], names[pair % len(names)]): count
-                for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)
-            }
-        )
+        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            self.counts[names[pair // len(names)], names[pair % len(names)]] += count
+        if not _few(self._names()):
+            self._cut_off()
 
     def merge(self, other: ClassState) -> None:
-        self.unlabelled += other.unlabelled
-        self.unscored += other.unscored
-        self.rows += other.rows
-        self.right += other.right
-        if self.cut or other.cut:
-            self._cut_off()
-        else:
-            self._count(other.counts)
-
-    def _count(self, counts: dict[tuple[str, str], int]) -> None:
-        self.counts.update(counts)
-        if not _few(self._names()):
+        """Add another's rows to these."""
+        State.merge(self, other)
+        if self.cut or not _few(self._names()):
             self._cut_off()
 
     def _cut_off(self) -> None:
@@ -113,60 +100,47 @@ class ClassState(Evaluator):
     def _names(self) -> list[str]:
         return sorted({name for pair in self.counts for name in pair})
 
-    def values(self) -> tuple[Any, ...]:
-        """The fields' values for JSON. A pair is its place in the matrix of the names, kept by the gap before it."""
+    def values(self) -> list[Any]:
+        """The fields' values for JSON. A pair is its place in the matrix of the names."""
         names = self._names()
         at = {name: place for place, name in enumerate(names)}
         places = sorted((at[label] * len(names) + at[score], rows) for (label, score), rows in self.counts.items())
         cells = np.array(places, np.int64).reshape(-1, 2)
-        counts = [names, pack(np.diff(cells[:, 0], prepend=0)), pack(cells[:, 1])]
-        return (self.label, self.score, self.unlabelled, self.unscored, self.rows, self.right, self.cut, counts)
+        counts = [names, pack(cells[:, 0]), pack(cells[:, 1])]
+        return [self.label, self.score, self.unlabelled, self.unscored, self.rows, self.right, self.cut, counts]
 
     @classmethod
-    def of_values(cls, values: tuple[Any, ...]) -> ClassState:
+    def of_values(cls, values: Any) -> ClassState:
         """The inverse of `values`."""
-        label, score, unlabelled, unscored, rows, right, cut, (names, gaps, counts) = values
-        places = np.cumsum(unpack(gaps)).tolist()
-        pairs = ((names[place // len(names)], names[place % len(names)]) for place in places)
-        counter = Counter(dict(zip(pairs, unpack(counts).tolist(), strict=True)))
-        return cls(label, score, unlabelled, unscored, rows, right, cut, counter)
-
-    def results(self) -> Evaluation:
-        """The figures; a missing figure has a reason."""
-        per_class = self._per_class()
-        wrong = [Confused(*pair, rows) for pair, rows in self.counts.items() if pair[0] != pair[1]]
-        wrong.sort(key=lambda found: (-found.rows, found.label, found.output))
-        reason = self._reason()
-        return self.evaluation(
-            classes=ClassFigures(
-                accuracy=self.right / self.rows if self.rows else None,
-                macro=None if reason else _averages(per_class, [1] * len(per_class)),
-                weighted=None if reason else _averages(per_class, [each.rows for each in per_class]),
-                reason=reason,
-                per_class=tuple(per_class),
-                confusion=tuple(wrong[:MOST_PAIRS]),
-                left_out=sum(each.rows for each in wrong[MOST_PAIRS:]),
-            ),
-        )
+        *given, (names, places, rows) = values
+        cells = zip(unpack(places).tolist(), unpack(rows).tolist(), strict=True)
+        counts = {(names[place // len(names)], names[place % len(names)]): count for place, count in cells}
+        kind: Any = cls
+        found: ClassState = kind(*given, Counter(counts))
+        return found
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
-        """A metric, or why there is none. With one class a row, each micro average is the accuracy."""
-        average, _, kind = name.rpartition("_")
-        if self.rows and average in ("", "micro"):
-            return Bounded(self.right / self.rows)
-        if reason := self._reason():
-            return reason
-        per_class = self._per_class()
-        weights = [1 if average == "macro" else each.rows for each in per_class]
-        return Bounded(getattr(_averages(per_class, weights), kind))
-
-    def _reason(self) -> str | None:
-        """Why there are no averages over the classes."""
+        """As `Evaluator.metric`. In a macro average each class counts alike, in a weighted one as many rows as have it
+        as label.
+        """
         if not self.rows:
             return "no row has both a label and an output"
+        if name == "accuracy":
+            return Bounded(self.right / self.rows)
         if self.cut:
             return f"there are more than {MOST_CLASSES} classes, or one has a name of more than {LONGEST} characters"
-        return None
+        average, _, kind = name.rpartition("_")
+        of = self._per_class()
+        weights = [1 if average == "macro" else each.rows for each in of]
+        total = math.fsum(getattr(each, kind) * weight for each, weight in zip(of, weights, strict=True))
+        return Bounded(total / sum(weights))
+
+    def details(self) -> dict[str, Any]:
+        """The figures of each class, and the mistakes."""
+        wrong = [Confused(*pair, rows) for pair, rows in self.counts.items() if pair[0] != pair[1]]
+        wrong.sort(key=lambda found: (-found.rows, found.label, found.output))
+        left_out = sum(each.rows for each in wrong[MOST_PAIRS:])
+        return {"classes": ClassFigures(tuple(self._per_class()), tuple(wrong[:MOST_PAIRS]), left_out)}
 
     def _per_class(self) -> list[ClassFigure]:
         """Each class, by name. A share of nothing is 0."""
@@ -188,19 +162,12 @@ class ClassState(Evaluator):
         ]
 
 
-def _averages(of: list[ClassFigure], weights: list[int]) -> Averages:
-    kinds = (([getattr(each, kind) for each in of]) for kind in ("precision", "recall", "f1"))
-    return Averages(*(math.fsum(map(float.__mul__, each, map(float, weights))) / sum(weights) for each in kinds))
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
 def _names_classes(type_: pa.DataType) -> bool:
-    if isinstance(type_, pa.BaseExtensionType):
-        return _names_classes(type_.storage_type)
-    kind = type_.value_type if is_.is_dictionary(type_) else type_
+    kind = plain_type(type_)
     return bool(is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind))
 
 

@@ -176,6 +176,12 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """The type of such a column as `plain` gives it."""
+    kind = without_views(type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_)
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def nan_as_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column with nulls where it is NaN, as which pandas writes them."""
     if not pa.types.is_floating(column.type) or not pc.any(missing := pc.is_nan(column)).as_py():

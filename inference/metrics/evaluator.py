@@ -1,28 +1,30 @@
-"""What every evaluator does: it compares labels with rows that are written, as a state that merges exactly."""
+"""What every evaluator does: it compares labels with rows that are written, as a state that is merged."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import LabelInvalid
-from nightjar.inference.job.label_sections import Evaluating
+from nightjar.inference.job.label_sections import METRICS, Evaluating
 from nightjar.inference.metrics.columns import nan_as_null, plain
-from nightjar.inference.metrics.figures import Bounded, ClassFigures, Evaluation, RankingFigures, RegressionFigures
+from nightjar.inference.metrics.encoding import State
+from nightjar.inference.metrics.figures import Bounded, Evaluation
 
 Labels: TypeAlias = pa.ChunkedArray | pa.Array
 
 
-class Evaluator(Protocol):
-    """A column of labels against an output: any grouping and any order of the same rows give the same state.
+class Evaluator(State, ABC):
+    """A column of labels against an output. A kind is a dataclass whose first fields are `label` and `score`.
 
     label: the column of labels. score: the output. unlabelled: rows without a label. unscored: others without an output
-    to compare. TASK: its key in `evaluators.TASKS`. LABELS, SCORES: the values of
-    labels and outputs, in words for messages. EXAMPLE: an output of this kind, as a job declares it.
-
-    A class that inherits from this one has what is the same for all kinds.
+    to compare. rows: those that are compared. TASK: its key in `evaluators.TASKS`, and in `METRICS`, whose names
+    `metric` answers. LABELS, SCORES: the values of labels and outputs, in words for messages. EXAMPLE: an output of
+    this kind, as a job declares it.
     """
 
     TASK: ClassVar[str]
@@ -33,27 +35,26 @@ class Evaluator(Protocol):
     score: str
     unlabelled: int
     unscored: int
-
-    def __init__(self, label: str, score: str) -> None: ...
+    rows: int
 
     @classmethod
     def of_section(cls, label: str, score: str, asked: Evaluating) -> Self:
         """No rows. asked: the job's section `evaluation`."""
-        return cls(label, score)
+        return cls(label, score)  # type: ignore[call-arg]  # the first fields of every kind
 
     def for_slice(self) -> Self:
         """No rows, to be compared in the same way, for one of hundreds of slices."""
-        return type(self)(self.label, self.score)
+        return type(self)(self.label, self.score)  # type: ignore[call-arg]
 
     @staticmethod
+    @abstractmethod
     def takes_label(type_: pa.DataType) -> bool:
         """Whether labels may be of this type."""
-        ...
 
     @staticmethod
+    @abstractmethod
     def takes_score(type_: pa.DataType) -> bool:
         """Whether outputs may be of this type."""
-        ...
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -94,59 +95,40 @@ class Evaluator(Protocol):
             raise ValueError(f"{len(labels)} labels for {rows.num_rows} rows")
         return rows[self.score]
 
-    @property
-    def rows(self) -> int:
-        """The rows that are compared: those with a label and an output."""
-        ...
+    def compared(self, known: np.ndarray, given: np.ndarray) -> np.ndarray:
+        """Which rows are compared; the others are counted. known, given: which have a label, and an output."""
+        self.unlabelled += len(known) - int(known.sum())
+        self.unscored += int((known & ~given).sum())
+        compared: np.ndarray = known & given
+        return compared
 
+    @abstractmethod
     def update(self, rows: pa.Table, labels: Labels) -> None:
         """Add rows, which have at least `columns`.
 
         Raises:
             LabelInvalid: A label is of no such value.
         """
-        ...
 
-    def merge(self, other: Self) -> None:
-        """Add another's rows to these."""
-        ...
+    @abstractmethod
+    def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
+        """One of the task's `METRICS`, or why there is none. threshold: for scores that predict 0 and 1."""
 
-    def values(self) -> tuple[Any, ...]:
-        """The state as JSON values: the same for the same rows."""
-        ...
-
-    @classmethod
-    def of_values(cls, values: tuple[Any, ...]) -> Self:
-        """The inverse of `values`."""
-        ...
+    def details(self) -> dict[str, Any]:
+        """Other fields of `Evaluation` that this kind has."""
+        return {}
 
     def results(self) -> Evaluation:
-        """The figures."""
-        ...
-
-    def evaluation(
-        self,
-        *,
-        numbers: RegressionFigures | None = None,
-        classes: ClassFigures | None = None,
-        ranking: RankingFigures | None = None,
-    ) -> Evaluation:
-        """The figures of a kind that has none of scores for labels 0 and 1."""
+        """The figures; a missing figure has a reason."""
+        found = {name: self.metric(name) for name in METRICS[self.TASK]}
         return Evaluation(
+            task=self.TASK,
             label=self.label,
             score=self.score,
             rows=self.rows,
             excluded_null_labels=self.unlabelled,
             excluded_scores=self.unscored,
-            positives=0,
-            auc_roc=None,
-            auc_bound=None,
-            log_loss=None,
-            numbers=numbers,
-            classes=classes,
-            ranking=ranking,
+            metrics={name: each for name, each in found.items() if isinstance(each, Bounded)},
+            missing={name: each for name, each in found.items() if isinstance(each, str)},
+            **self.details(),
         )
-
-    def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
-        """A metric that a check may name, or why there is none. threshold: for scores that predict 0 and 1."""
-        ...

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.metrics.binary import BinaryState
 from nightjar.inference.metrics.classes import ClassState
-from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.ranking import RankingState
 from nightjar.inference.metrics.regression import RegressionState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.jsonform import SELDOM
 
@@ -50,18 +50,19 @@ class Bounded:
 
 
 @dataclass(frozen=True, slots=True)
-class AtThreshold:
-    """Predictions against labels: a score of at least `threshold` is a predicted 1. A share of nothing is None."""
+class Predictions:
+    """Predictions against labels, in rows: a score of at least `threshold` is a predicted 1."""
 
     threshold: float
     true_negatives: int
-    false_positives: int
     false_negatives: int
+    false_positives: int
     true_positives: int
-    accuracy: float | None
-    precision: float | None
-    recall: float | None
-    f1: float | None
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.true_negatives + self.false_negatives + self.false_positives + self.true_positives
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +72,6 @@ class CalibrationBin:
     rows: int
     mean_score: float
     positive_share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegressionFigures:
-    """Numbers against numbers; an error is the output less the label. rmse: the root of the mean squared error. mae:
-    the mean absolute error. bias: the mean error. r2: the share of the labels' variance that the outputs explain.
-
-    reason, r2_reason: why there are no figures, or no r2.
-    """
-
-    rmse: float | None
-    mae: float | None
-    bias: float | None
-    r2: float | None
-    reason: str | None = field(default=None, metadata=SELDOM)
-    r2_reason: str | None = field(default=None, metadata=SELDOM)
-
-
-@dataclass(frozen=True, slots=True)
-class Averages:
-    """Averages over classes."""
-
-    precision: float
-    recall: float
-    f1: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,116 +98,66 @@ class Confused:
     rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ClassFigures:
-    """Classes against classes. macro: averages in which each class counts alike; weighted: as many rows as have it as
-    label. reason: why there are none. per_class: by name. confusion: with `per_class` the confusion matrix without
-    zeros, the most frequent mistakes first; `left_out` rows are of others.
+    """Classes against classes. per_class: by name. confusion: with `per_class` the confusion matrix without zeros, the
+    most frequent mistakes first; `left_out` rows are of others.
     """
 
-    accuracy: float | None
-    macro: Averages | None
-    weighted: Averages | None
-    reason: str | None = field(default=None, metadata=SELDOM)
     per_class: tuple[ClassFigure, ...] = ()
     confusion: tuple[Confused, ...] = ()
     left_out: int = 0
 
-    def figures(self) -> dict[str, float | None]:
-        """The metrics that there are, by the names that a check uses."""
-        of = (("macro", self.macro), ("weighted", self.weighted))
-        averages = {f"{name}_{kind}": value for name, each in of if each for kind, value in asdict(each).items()}
-        return {"accuracy": self.accuracy, **averages}
 
+@dataclass(frozen=True, slots=True)
+class RankedGroups:
+    """The groups whose rows are ranked. group: the column. k: how many rows of a group, from the top, are looked at.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingFigures:
-    """The rows of each group in descending order of their outputs, against labels that say how relevant each is. group:
-    the column. k: how many rows of a group, from the top, are looked at.
-
-    ndcg, mrr, map, precision: means over `groups`, the number of groups with a relevant row, whose label is above 0.
-    irrelevant: the number of others, of which no order is better than another. of_about: about how many groups there
-    are, if these are a sample of them. excluded_groups: rows that have a label and an output, and no group. reason: why
-    there are no figures.
+    groups: the number of groups with a relevant row, whose label is above 0; the metrics are means over these.
+    irrelevant: the number of others, of which no order is better than another. excluded_groups: rows that have a label
+    and an output, and no group. of_about: about how many groups there are, if these are a sample of them.
     """
 
     group: str
     k: int
-    ndcg: float | None
-    mrr: float | None
-    map: float | None
-    precision: float | None
     groups: int
     irrelevant: int = 0
     excluded_groups: int = 0
     of_about: int | None = field(default=None, metadata=SELDOM)
-    reason: str | None = field(default=None, metadata=SELDOM)
-
-    def figures(self) -> dict[str, Bounded]:
-        """The metrics that there are, by the names that a check uses."""
-        found = {"ndcg": self.ndcg, "mrr": self.mrr, "map": self.map, "precision": self.precision}
-        sampled = self.groups if self.of_about else None
-        return {name: Bounded(value, sampled=sampled) for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Labels against scores. rows: the number of evaluated rows, of which `positives` have label 1.
+    """Labels against an output. rows: the number of rows that are compared.
 
-    numbers: of a label that is a number. classes: of one that is one of several classes. ranking: of one that says how
-    relevant a row is among those of its group. With any of them the fields for scores are null or 0.
-
-    excluded_null_labels: rows without a label. excluded_scores: other rows whose score is null or NaN. auc_bound: the
-    largest error of auc_roc. auc_reason, log_loss_reason: why there is no such figure. brier, ece, calibration: for
-    scores that all lie in [0, 1]. predictions: at the threshold 0.5.
+    excluded_null_labels: rows without a label. excluded_scores: other rows whose output is null or NaN. metrics: by the
+    names that a check uses; the one that people ask for comes first. missing: metric → why there is none. positives: of
+    labels 0 and 1 the rows with label 1. predictions: of scores in [0, 1], at the threshold 0.5; calibration: of these.
+    classes: of labels that are one of several classes. groups: of ranked rows.
     """
 
+    task: str
     label: str
     score: str
     rows: int
     excluded_null_labels: int
     excluded_scores: int
-    positives: int
-    auc_roc: float | None
-    auc_bound: float | None
-    auc_reason: str | None = field(default=None, metadata=SELDOM)
-    log_loss: float | None
-    log_loss_reason: str | None = field(default=None, metadata=SELDOM)
-    average_precision: Bounded | None = field(default=None, metadata=SELDOM)
-    brier: Bounded | None = field(default=None, metadata=SELDOM)
-    ece: Bounded | None = field(default=None, metadata=SELDOM)
-    predictions: AtThreshold | None = field(default=None, metadata=SELDOM)
-    calibration: tuple[CalibrationBin, ...] = ()
-    numbers: RegressionFigures | None = field(default=None, metadata=SELDOM)
+    metrics: Mapping[str, Bounded]
+    missing: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
+    positives: int | None = field(default=None, metadata=SELDOM)
+    predictions: Predictions | None = field(default=None, metadata=SELDOM)
+    calibration: tuple[CalibrationBin, ...] = field(default=(), metadata=SELDOM)
     classes: ClassFigures | None = field(default=None, metadata=SELDOM)
-    ranking: RankingFigures | None = field(default=None, metadata=SELDOM)
+    groups: RankedGroups | None = field(default=None, metadata=SELDOM)
 
     @property
-    def of_scores(self) -> bool:
-        """Whether labels 0 and 1 were compared with scores."""
-        return not (self.numbers or self.classes or self.ranking)
+    def lead(self) -> str:
+        """The metric that people ask for; empty if there is none."""
+        return next(iter(self.metrics), "")
 
     def brief(self) -> Evaluation:
         """The same without the figures of single bins and classes."""
-        classes = replace(self.classes, per_class=(), confusion=(), left_out=0) if self.classes else None
-        return replace(self, calibration=(), classes=classes)
-
-    def figures(self) -> dict[str, Bounded]:
-        """The metrics that there are, by the names that a check uses; the one that people ask for comes first."""
-        at, numbers = self.predictions, self.numbers
-        found: dict[str, Bounded | float | None] = {
-            "auroc": None if self.auc_roc is None else Bounded(self.auc_roc, self.auc_bound or 0.0),
-            "average_precision": self.average_precision,
-            "log_loss": self.log_loss,
-            "brier": self.brier,
-            "ece": self.ece,
-            **({name: getattr(at, name) for name in ("accuracy", "precision", "recall", "f1")} if at else {}),
-            **({name: getattr(numbers, name) for name in ("rmse", "mae", "bias", "r2")} if numbers else {}),
-            **(self.classes.figures() if self.classes else {}),
-            **(self.ranking.figures() if self.ranking else {}),
-        }
-        there = ((name, each) for name, each in found.items() if each is not None)
-        return {name: each if isinstance(each, Bounded) else Bounded(each) for name, each in there}
+        return replace(self, calibration=(), classes=None)
 
 
 @dataclass(frozen=True, slots=True)

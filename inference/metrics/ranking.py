@@ -1,4 +1,9 @@
-"""Rows of one group, ranked by an output, against labels that say how relevant each is; a state that merges exactly."""
+"""Rows of one group, ranked by an output, against labels that say how relevant each is.
+
+Of a group are kept the distinct scores from the greatest down until k rows are covered, and the k greatest labels.
+Whatever a part leaves out, the whole would leave out, too. Of many groups those with the smallest hashes are kept: a
+sample that depends on nothing but the groups themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,100 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_native_number, is_number, is_text
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.label_sections import Evaluating
-from nightjar.inference.metrics.columns import floats
+from nightjar.inference.metrics.columns import floats, plain_type
+from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
-from nightjar.inference.metrics.figures import Bounded, Evaluation, RankingFigures
+from nightjar.inference.metrics.figures import Bounded, RankedGroups
 from nightjar.inference.metrics.keyhash import comparable, hashes
-from nightjar.inference.metrics.tops import Tops, before
+
+
+@dataclass(frozen=True, slots=True)
+class Tops(State):
+    """Groups by their hashes, as uint64, in ascending order.
+
+    groups, scores, counts, gains, relevant: for each distinct score that is kept of a group, the greatest first: its
+    group, the score as float64, its rows, the sum of their labels, and how many of these are above 0. ideal_groups,
+    ideals: the greatest labels above 0 of each group, descending. All of shape (entries,).
+    """
+
+    groups: np.ndarray
+    scores: np.ndarray
+    counts: np.ndarray
+    gains: np.ndarray
+    relevant: np.ndarray
+    ideal_groups: np.ndarray
+    ideals: np.ndarray
+
+    @classmethod
+    def of_rows(cls, groups: np.ndarray, scores: np.ndarray, grades: np.ndarray) -> Tops:
+        """Rows in any order, each as an entry of its own. grades: their labels, as int64."""
+        relevant = grades > 0
+        each = np.ones_like(grades)
+        return cls(groups, scores, each, grades, relevant.astype(np.int64), groups[relevant], grades[relevant])
+
+    @classmethod
+    def none(cls) -> Tops:
+        """No rows."""
+        return cls.of_rows(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.int64))
+
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        groups = (self.groups, self.scores, self.counts, self.gains, self.relevant)
+        return (*groups, self.ideal_groups, self.ideals)
+
+    def each_group(self) -> np.ndarray:
+        """The groups, each once."""
+        return np.unique(self.groups)
+
+    def ranked(self) -> np.ndarray:
+        """The groups that have a relevant row, each once."""
+        return np.unique(self.ideal_groups)
+
+    def added(self, other: Tops, k: int, most: int) -> tuple[Tops, bool]:
+        """The tops of both, and whether there were more than `most` groups. other: in any order."""
+        together = Tops(*map(np.concatenate, zip(self._arrays(), other._arrays(), strict=True)))
+        each = together.each_group()
+        if cut := len(each) > most:
+            together = together.up_to(each[most - 1])
+        return together._topped(k), cut
+
+    def up_to(self, last: np.uint64) -> Tops:
+        """The groups whose hash is not greater."""
+        inside, ideal = self.groups <= last, self.ideal_groups <= last
+        *levels, groups, labels = self._arrays()
+        kept = [*(each[inside] for each in levels), groups[ideal], labels[ideal]]
+        return Tops(*kept)
+
+    def _topped(self, k: int) -> Tops:
+        """Each distinct score of each group once; of each group those with fewer than k rows above, and k labels."""
+        order = np.lexsort((-self.ideals, self.ideal_groups))
+        ideal_groups, ideals = self.ideal_groups[order], self.ideals[order]
+        places = before(np.ones(len(ideals), np.int64), np.flatnonzero(_changes(ideal_groups)))
+        ideal_groups, ideals = ideal_groups[places < k], ideals[places < k]
+        order = np.lexsort((-self.scores, self.groups))
+        groups, scores = self.groups[order], self.scores[order]
+        firsts = np.flatnonzero(_changes(groups) | _changes(scores))
+        groups, scores = groups[firsts], scores[firsts]
+        counts, gains, relevant = (
+            np.add.reduceat(each[order], firsts) if len(firsts) else each
+            for each in (self.counts, self.gains, self.relevant)
+        )
+        kept = before(counts, np.flatnonzero(_changes(groups))) < k
+        top = [*(each[kept] for each in (groups, scores, counts, gains, relevant)), ideal_groups, ideals]
+        return Tops(*top)
+
+
+def before(counts: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+    """The sum of the counts of a group that come before each of its entries. firsts: the first entry of each group."""
+    whole = np.cumsum(counts) - counts
+    found: np.ndarray = whole - np.repeat(whole[firsts], np.diff(firsts, append=len(counts)))
+    return found
+
+
+def _changes(values: np.ndarray) -> np.ndarray:
+    """Where a value differs from the one before it; so does the first."""
+    changed = np.ones(len(values), bool)
+    changed[1:] = values[1:] != values[:-1]
+    return changed
 
 
 def means(tops: Tops, k: int) -> dict[str, float | None]:
@@ -150,11 +244,9 @@ class RankingState(Evaluator):
     def update(self, rows: pa.Table, labels: Labels) -> None:
         found, grades = floats(self.outputs(rows, labels)), self._grades(labels)
         keys = comparable(rows[self.group])
-        known, given, grouped = ~np.isnan(grades), ~np.isnan(found), np.asarray(keys.is_valid())
-        self.unlabelled += len(known) - int(known.sum())
-        self.unscored += int((known & ~given).sum())
-        self.ungrouped += int((known & given & ~grouped).sum())
-        compared = np.flatnonzero(known & given & grouped)
+        compared, grouped = self.compared(~np.isnan(grades), ~np.isnan(found)), np.asarray(keys.is_valid())
+        self.ungrouped += int((compared & ~grouped).sum())
+        compared = np.flatnonzero(compared & grouped)
         self.rows += len(compared)
         for first in range(0, len(compared), _BLOCK):
             at = compared[first : first + _BLOCK]
@@ -182,6 +274,7 @@ class RankingState(Evaluator):
         self.cut |= cut
 
     def merge(self, other: RankingState) -> None:
+        """Add another's rows to these."""
         self.unlabelled += other.unlabelled
         self.unscored += other.unscored
         self.ungrouped += other.ungrouped
@@ -189,44 +282,21 @@ class RankingState(Evaluator):
         self.tops, cut = self.tops.added(other.tops, self.k, self.most)
         self.cut |= cut or other.cut
 
-    def values(self) -> tuple[Any, ...]:
-        """The fields' values for JSON."""
-        counts = (self.unlabelled, self.unscored, self.ungrouped, self.rows, self.cut)
-        return (self.label, self.score, self.group, self.k, self.most, *counts, self.tops.values())
-
-    @classmethod
-    def of_values(cls, values: tuple[Any, ...]) -> RankingState:
-        """The inverse of `values`."""
-        given = [*values[:-1], Tops.of_values(values[-1])]
-        return cls(*given)
-
-    def results(self) -> Evaluation:
-        """The figures; if there are none, with a reason."""
-        return self.evaluation(ranking=self._figures())
-
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
-        """A metric, or why there is none."""
-        found = self._figures()
-        return found.reason or found.figures()[name]
-
-    def _figures(self) -> RankingFigures:
-        groups, ranked = self.tops.each_group(), len(self.tops.ranked())
-        return RankingFigures(
-            group=self.group,
-            k=self.k,
-            **means(self.tops, self.k),
-            groups=ranked,
-            irrelevant=len(groups) - ranked,
-            excluded_groups=self.ungrouped,
-            of_about=_about(groups) if self.cut else None,
-            reason=None if ranked else self._reason(),
-        )
-
-    def _reason(self) -> str:
-        """Why there are no figures."""
+        """As `Evaluator.metric`."""
         if not self.rows:
             return f"no row has a label, an output and a value of {self.group!r}"
-        return f"no group of {self.group!r} has a row with a label above 0"
+        value, groups = means(self.tops, self.k)[name], len(self.tops.ranked())
+        if value is None:
+            return f"no group of {self.group!r} has a row with a label above 0"
+        return Bounded(value, sampled=groups if self.cut else None)
+
+    def details(self) -> dict[str, Any]:
+        """The groups that the means are over."""
+        groups, ranked = self.tops.each_group(), len(self.tops.ranked())
+        about = _about(groups) if self.cut else None
+        found = RankedGroups(self.group, self.k, ranked, len(groups) - ranked, self.ungrouped, about)
+        return {"groups": found}
 
 
 def _about(groups: np.ndarray) -> int:
@@ -238,8 +308,6 @@ def _about(groups: np.ndarray) -> int:
 
 
 def _names_groups(type_: pa.DataType) -> bool:
-    if isinstance(type_, pa.BaseExtensionType):
-        return _names_groups(type_.storage_type)
-    kind = type_.value_type if is_.is_dictionary(type_) else type_
+    kind = plain_type(type_)
     whole = is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind) or is_.is_timestamp(kind)
     return bool(whole or is_.is_binary(kind) or is_.is_large_binary(kind))

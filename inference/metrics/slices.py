@@ -1,11 +1,9 @@
-"""The labels against the outputs for each value of a column, as states that merge exactly, and as a whole where that
+"""The labels against the outputs for each value of a column, and as a whole where that
 state, too, is too large for a footer.
 """
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -17,10 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import as_text
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.metrics.columns import plain, plain_type
+from nightjar.inference.metrics.encoding import States, from_bytes, to_bytes
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Slice, SliceFigures
@@ -31,7 +31,7 @@ MOST_VALUES = 64
 LONGEST = 200
 """The longest value in characters. A column with a longer one is text and no category, and has no slices."""
 
-_VERSION = 1
+_VERSION = 2
 _PROBED = 2048
 """Rows that tell whether a column has few values, before all of them are counted."""
 
@@ -101,7 +101,7 @@ class SlicedColumn:
     def of_values(cls, values: tuple[Any, ...], kind: type[Evaluator]) -> SlicedColumn:
         """The inverse of `values`. kind: of the evaluators."""
         cut, states = values
-        return cls({value: kind.of_values(tuple(state)) for value, state in states}, cut)
+        return cls({value: kind.of_values(state) for value, state in states}, cut)
 
     def results(self) -> SliceFigures:
         """The figures, in brief, because there may be hundreds of slices."""
@@ -109,7 +109,7 @@ class SlicedColumn:
         return SliceFigures(tuple(found), self.cut)
 
 
-class Slices:
+class Slices(States):
     """The sliced columns of a job, by name. task: the key in `TASKS` of their evaluators. whole: all rows, not divided;
     None where other states have these.
     """
@@ -153,11 +153,10 @@ class Slices:
             column.merge(other.columns[name])
 
     def to_bytes(self) -> bytes:
-        """The same bytes for the same rows, however they were grouped."""
+        """As states lie beside a part."""
         columns = {name: self.columns[name].values() for name in sorted(self.columns)}
         whole = {} if self.whole is None else {"whole": self.whole.values()}
-        kept = {"v": _VERSION, "task": self.task, "columns": columns, **whole}
-        return zlib.compress(json.dumps(kept, separators=(",", ":")).encode())
+        return to_bytes(_VERSION, {"task": self.task, "columns": columns, **whole})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Slices:
@@ -166,27 +165,33 @@ class Slices:
         Raises:
             ValueError: Not slices that this version can read.
         """
-        try:
-            found = json.loads(zlib.decompress(data))
-            if found["v"] != _VERSION:
-                raise ValueError(f"slices of version {found['v']}, not {_VERSION}")
+
+        def read(found: dict[str, Any]) -> Slices:
             kind = TASKS[found["task"]]
             columns = {name: SlicedColumn.of_values(values, kind) for name, values in found["columns"].items()}
-            whole = kind.of_values(tuple(found["whole"])) if "whole" in found else None
-            return cls(found["task"], columns, whole)
-        except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
-            raise ValueError(f"not slices: {error}") from error
+            return cls(found["task"], columns, kind.of_values(found["whole"]) if "whole" in found else None)
+
+        return from_bytes(data, _VERSION, "slices", read)
 
     def results(self) -> dict[str, SliceFigures]:
         """The figures of each column."""
         return {name: column.results() for name, column in self.columns.items()}
 
 
+def check_slices(job: Job, types: Mapping[str, pa.DataType]) -> None:
+    """Check that rows can be divided by the columns that the job names. types: of the columns that are written.
+
+    Raises:
+        JobError: They cannot. Names the column and its type.
+    """
+    for name in job.slicing:
+        if not can_slice(type_ := types[name]):
+            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
+
+
 def can_slice(type_: pa.DataType) -> bool:
     """Whether columns of this type have values that name slices: text, integers, bools and dates."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return can_slice(type_.storage_type)
-    kind = type_.value_type if is_.is_dictionary(type_) else type_
+    kind = plain_type(type_)
     return bool(is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind))
 
 

@@ -1,45 +1,24 @@
-"""The metrics of one part's rows, as states that merge exactly.
-
-Each part has its states in its Parquet footer, and the audit merges them in shard order. Every accumulator is a count,
-a minimum, a maximum or an integer sum, so any grouping of the same rows gives the same state. So a resumed run's
-metrics equal an uninterrupted run's to the last bit.
-"""
+"""The metrics of one part's rows. Each part has its states in its Parquet footer, and the audit merges them."""
 
 from __future__ import annotations
 
-import json
-import zlib
+import base64
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple
 from typing import Any
 
 import pyarrow as pa
 
 from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
+from nightjar.inference.metrics.encoding import States, from_bytes, to_bytes
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Figures, OutputFigures
 
-_VERSION = 1
-_BINARY = "binary"
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The states in a part's footer. To be short, each state is the tuple of its fields' values.
-
-    v: the version of this form. evaluation: as `BinaryState.values`.
-    """
-
-    v: int
-    columns: Mapping[str, tuple[Any, ...]]
-    outputs: Mapping[str, tuple[Any, ...]]
-    evaluation: tuple[Any, ...] | None = field(default=None, metadata=SELDOM)
-    task: str | None = field(default=None, metadata=SELDOM)
+_VERSION = 2
 
 
 def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
@@ -52,7 +31,7 @@ def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output"
     ]
 
 
-class Metrics:
+class Metrics(States):
     """All accumulators of one job.
 
     columns: a state per checked column. outputs: one per float output, checked or not. evaluation: if the job has a
@@ -106,12 +85,13 @@ class Metrics:
 
     def to_bytes(self) -> bytes:
         """ASCII, because some Parquet readers refuse a footer whose values are not UTF-8."""
-        columns = {name: state.values() for name, state in self.columns.items()}
-        outputs = {name: astuple(state) for name, state in self.outputs.items()}
-        evaluation = self.evaluation.values() if self.evaluation is not None else None
-        task = self.evaluation.TASK if self.evaluation is not None else _BINARY
-        kept = _Kept(_VERSION, columns, outputs, evaluation, None if task == _BINARY else task)
-        return json.dumps(to_json(kept), separators=(",", ":")).encode("ascii")
+        kept: dict[str, Any] = {
+            "columns": {name: state.values() for name, state in self.columns.items()},
+            "outputs": {name: astuple(state) for name, state in self.outputs.items()},
+        }
+        if self.evaluation is not None:
+            kept |= {"task": self.evaluation.TASK, "evaluation": self.evaluation.values()}
+        return base64.b64encode(to_bytes(_VERSION, kept))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Metrics:
@@ -120,16 +100,14 @@ class Metrics:
         Raises:
             ValueError: not a state that this version wrote.
         """
-        try:
-            kept = of_json(_Kept, json.loads(data))
-            if kept.v != _VERSION:
-                raise ValueError(f"metrics of version {kept.v}, not {_VERSION}")
-            columns = {name: ColumnState.of_values(values) for name, values in kept.columns.items()}
-            outputs = {name: FiniteState(*counts) for name, counts in kept.outputs.items()}
-            evaluation = TASKS[kept.task or _BINARY].of_values(kept.evaluation) if kept.evaluation is not None else None
-            return cls(columns, outputs, evaluation)
-        except (KeyError, TypeError, IndexError, AttributeError, zlib.error) as error:
-            raise ValueError(f"not a metrics state: {error}") from error
+
+        def read(found: dict[str, Any]) -> Metrics:
+            columns = {name: ColumnState.of_values(values) for name, values in found["columns"].items()}
+            outputs = {name: FiniteState(*counts) for name, counts in found["outputs"].items()}
+            task = found.get("task")
+            return cls(columns, outputs, TASKS[task].of_values(found["evaluation"]) if task else None)
+
+        return from_bytes(base64.b64decode(data), _VERSION, "a metrics state", read)
 
     def results(self) -> Figures:
         """What is told of them."""

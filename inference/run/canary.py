@@ -30,7 +30,7 @@ from nightjar.inference.run.validating import collected, figures
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
-from nightjar.inference.validation.refused import keep_refused
+from nightjar.inference.validation.manifest import keep_refused
 
 GROUPS = 8
 """Of a night that is exactly at a limit each group is bad with a chance of one half: all eight once in 256 nights."""

@@ -18,7 +18,7 @@ from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.progress import COUNTS
-from nightjar.inference.metrics.drawing import share_of
+from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility

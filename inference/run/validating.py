@@ -24,8 +24,6 @@ from nightjar.inference.ledger.lines import Published, Question, Revoked
 from nightjar.inference.ledger.progress import COUNTS
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
-from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
@@ -40,8 +38,7 @@ from nightjar.inference.validation.accumulated import accumulated
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.judging import NightEvidence
-from nightjar.inference.validation.manifest import read_manifest, write_manifest
-from nightjar.inference.validation.refused import keep_refused
+from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
 from nightjar.inference.validation.violating_rows import with_replays
@@ -267,8 +264,8 @@ def collected(
 
     table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
     """
-    metrics = Metrics.from_bytes(audited.metrics)
-    slices = Slices.from_bytes(audited.slices) if audited.slices else None
+    metrics, slices = audited.metrics, audited.slices
+    assert metrics is not None
     return gates.Evidence(
         found,
         shards=table.num_rows,
@@ -279,7 +276,7 @@ def collected(
         offenders=with_replays(request.job_path, request.words, table, audited.offenders),
         usage=outcomes.usage(table),
         evaluation=slices.whole if slices and slices.whole else metrics.evaluation,
-        profile=audited.profile.profile() if audited.profile else None,
+        profile=audited.profile,
         slices=slices,
         baselines=others,
     )
@@ -287,12 +284,9 @@ def collected(
 
 def figures(audited: Audited) -> Figures:
     """All metrics of the shards that were audited."""
-    found = replace(
-        Metrics.from_bytes(audited.metrics).results(),
-        profile=audited.profile.profile().results() if audited.profile else {},
-    )
-    if not audited.slices:
+    assert audited.metrics is not None
+    found = replace(audited.metrics.results(), profile=audited.profile.results() if audited.profile else {})
+    if (slices := audited.slices) is None:
         return found
-    slices = Slices.from_bytes(audited.slices)
     whole = slices.whole.results() if slices.whole else found.evaluation
     return replace(found, evaluation=whole, slices=slices.results())

@@ -15,7 +15,7 @@ from nightjar.inference.errors import JobError, NightjarError, raised
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
-from nightjar.inference.metrics.accumulators import Broken, Kind, Tried, lacking, tried
+from nightjar.inference.metrics.accumulators import Broken, Kind, lacking, try_on
 from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
 
@@ -95,7 +95,7 @@ def answers_of(spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], giv
     return found, clip(f"accumulators.{at}: {spec.job.accumulators[at]} {how}")
 
 
-def try_all(spec: WorkerSpec, table: pa.Table) -> dict[str, Tried]:
+def try_all(spec: WorkerSpec, table: pa.Table) -> dict[str, tuple[str, ...]]:
     """Try each accumulator of the job on sample rows.
 
     Raises:
@@ -113,7 +113,7 @@ def _tried(spec: WorkerSpec, table: pa.Table) -> Answers:
     for name in spec.job.accumulators:
         yield name, None
         kind = own.kinds.get(name)
-        yield name, own.result(name, partial(tried, kind, table)) if kind else own.broken[name]
+        yield name, own.result(name, partial(try_on, kind, table)) if kind else own.broken[name]
 
 
 def columns_of(job: Job, names: Sequence[str]) -> list[str]:

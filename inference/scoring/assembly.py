@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
-from nightjar.inference.metrics.drawing import drawn
-from nightjar.inference.metrics.profile import Profile, profiled
+from nightjar.inference.metrics.profile import Profile, drawn, profiled
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive

@@ -34,7 +34,6 @@ from nightjar.inference.job.checks import MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted, listed, nearest
-from nightjar.inference.metrics.accumulators import Tried
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.predictors import StreamingScorer
@@ -202,12 +201,12 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
             return
         notes += step.notes
     if worker.spec.job.accumulators and isinstance(step, Loaded):
-        notes += try_accumulators(worker, places[step.place], last)
+        try_accumulators(worker, places[step.place], last)
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
 
 
-def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> list[str]:
-    """Try the job's own accumulators on a sample of the piece, as all models score it. Returns notes for people.
+def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> None:
+    """Try the job's own accumulators on a sample of the piece, as all models score it.
 
     Raises:
         JobError: An accumulator is broken, or lacks a figure that a check names. Names the key.
@@ -220,25 +219,20 @@ def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> list[str]
         )
         scored = score_sample(worker, read, first, worker.models)
     except (ShardError, StorageError, BatchesBroken):
-        return []  # the passes find it
+        return  # the passes find it
     sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
     sample.add(piece, read, scored)
     rows = sample.table().select(columns_of(spec.job, spec.schema.names))
-    if not rows.num_rows:
-        return []
-    found = try_all(spec, rows)
-    _check_figures(spec.job, found)
-    return [
-        f"accumulators.{name}: {spec.job.accumulators[name]} {each.note}" for name, each in found.items() if each.note
-    ]
+    if rows.num_rows:
+        _check_figures(spec.job, try_all(spec, rows))
 
 
-def _check_figures(job: Job, found: Mapping[str, Tried]) -> None:
-    """Check that the accumulators give the figures that checks name. found: each on the sample."""
+def _check_figures(job: Job, figures: Mapping[str, tuple[str, ...]]) -> None:
+    """Check that the accumulators give the figures that checks name. figures: of each accumulator."""
     for index, check in enumerate(job.checks):
         if not isinstance(check, MetricCheck) or not (name := accumulator_of(check.metric)):
             continue
-        known = [f"{name}.{each}" for each in found[name].figures]
+        known = [f"{name}.{each}" for each in figures[name]]
         if check.metric not in known:
             raise JobError(
                 f"checks[{index}].metric: {job.accumulators[name]} gives no {check.metric}, but {listed(known, 'and')}"

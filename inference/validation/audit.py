@@ -9,9 +9,10 @@ of its values. Counters are not trusted; they are compared with what was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.profile import Described
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
@@ -150,14 +151,14 @@ class Audited:
     size: int = 0
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
-    metrics: bytes = b""
-    profile: Described = field(default_factory=Described)
+    metrics: Metrics | None = None
+    profile: Profile | None = None
     offenders: Offenders = field(default_factory=dict)
     rows_left_out: int = 0
     rows_partial: int = 0
     files: list[pa.Array] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
-    slices: bytes = b""
+    slices: Slices | None = None
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -173,17 +174,20 @@ class Audited:
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         self.offenders = join_offenders(self.offenders, other.offenders)
-        if self.metrics and other.metrics:
-            merged = Metrics.from_bytes(self.metrics)
-            merged.merge(Metrics.from_bytes(other.metrics))
-            self.metrics = merged.to_bytes()
-        self.metrics = self.metrics or other.metrics
-        self.profile.merge(other.profile)
-        if self.slices and other.slices:
-            sliced = Slices.from_bytes(self.slices)
-            sliced.merge(Slices.from_bytes(other.slices))
-            self.slices = sliced.to_bytes()
-        self.slices = self.slices or other.slices
+        self.metrics = _merged(self.metrics, other.metrics)
+        self.profile = _merged(self.profile, other.profile)
+        self.slices = _merged(self.slices, other.slices)
+
+
+S = TypeVar("S", Metrics, Profile, Slices)
+
+
+def _merged(earlier: S | None, later: S | None) -> S | None:
+    """The states of two blocks of shards. The later ones are not changed."""
+    if earlier is None or later is None:
+        return deepcopy(later) if earlier is None else earlier
+    earlier.merge(later)
+    return earlier
 
 
 def audit_block(
@@ -193,24 +197,25 @@ def audit_block(
     on keys.
     """
     audited = Audited()
-    metrics, finder, files = Metrics.for_job(job), Finder(job), list[list[dict[str, Any]]]()
-    slices = Slices.for_job(job)
+    audited.metrics = Metrics.for_job(job)
+    audited.slices = Slices.for_job(job) if job.compares_beside else None
+    finder, files = Finder(job), list[list[dict[str, Any]]]()
     noted = KeyNotes(job)
     for line in lines:
         try:
             part, states = _audit_shard(storage, revision, job, line, audited, finder)
             noted.look(line, part)
-            metrics.merge(read_metrics(part.footer))
-            if exports.SLICES in states:
-                slices.merge(Slices.from_bytes(states[exports.SLICES]))
-            audited.profile.merge(Described(states.get(exports.PROFILE, b"")))
+            audited.metrics.merge(read_metrics(part.footer))
+            if audited.slices is not None:
+                audited.slices.merge(Slices.from_bytes(states[exports.SLICES]))
+            if exports.PROFILE in states:
+                audited.profile = _merged(audited.profile, Profile.from_bytes(states[exports.PROFILE]))
             files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
-    audited.metrics, audited.offenders = metrics.to_bytes(), finder.found
-    audited.slices = slices.to_bytes() if job.compares_beside else b""
+    audited.offenders = finder.found
     if keys and not audited.problems:
         audited.spills = noted.written(storage, revision)
     if job.output.partition_by:

@@ -15,7 +15,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.profile import ColumnProfile
-from nightjar.inference.metrics.slices import can_slice
+from nightjar.inference.metrics.slices import check_slices
 
 _ASKS = {"min": "compares numbers", "max": "compares numbers", "finite": "asks for numbers"}
 _ANSWERED_BY = {
@@ -77,17 +77,6 @@ def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) 
             raise JobError(
                 f"{key}.ks: compares numbers, but {name!r} is {types[name]}; use psi or js, or check another column"
             )
-
-
-def check_slices(job: Job, types: Mapping[str, pa.DataType]) -> None:
-    """Check that rows can be divided by the columns that the job names. types: of the columns that are written.
-
-    Raises:
-        JobError: They cannot. Names the column and its type.
-    """
-    for name in job.slicing:
-        if not can_slice(type_ := types[name]):
-            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
 
 
 def _kind(type_: pa.DataType) -> str:

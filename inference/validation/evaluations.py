@@ -14,14 +14,15 @@ from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.metrics.figures import Evaluation, Figures, SliceFigures
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
+from nightjar.inference.validation.gates.verdict import GateResult
 
 FOLDER = "evaluations"
 _MAX_TRIES = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LabelsJoined:
-    """How labels found the rows of a night; all but `share` are numbers of rows.
+    """How labels found the rows of a night, in rows; counted while they are joined.
 
     rows: of the night, of which `labelled` have a label, a `share`. keyless: those with a null in their key, which no
     label can find. repeated_rows: those whose key an earlier row has; each of them got the label of its key. labels:
@@ -29,29 +30,15 @@ class LabelsJoined:
     repeated_labels: those that say again what another one says; they count once.
     """
 
-    rows: int
-    labelled: int
-    share: float
-    keyless: int
-    repeated_rows: int
-    labels: int
-    null_labels: int
-    unmatched_labels: int
-    repeated_labels: int
-
-
-@dataclass(frozen=True, slots=True)
-class LateGate:
-    """A check on a metric, judged by labels that came later: this changes nothing of the publication.
-
-    name, passed, observed, limit, sentence: as in `GateResult`.
-    """
-
-    name: str
-    passed: bool
-    observed: str
-    limit: str
-    sentence: str
+    rows: int = 0
+    labelled: int = 0
+    share: float = 0.0
+    keyless: int = 0
+    repeated_rows: int = 0
+    labels: int = 0
+    null_labels: int = 0
+    unmatched_labels: int = 0
+    repeated_labels: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +46,7 @@ class LateEvaluation:
     """`evaluations/<number>.json`: one evaluation of a published revision by labels that came later.
 
     at: when, in UTC, as ISO 8601. labels: where they were. key: the columns by which they found their rows. gates: the
-    job's checks on metrics. slices: as in `Figures`.
+    job's checks on metrics, which change nothing of the publication. slices: as in `Figures`.
     """
 
     number: int
@@ -71,7 +58,7 @@ class LateEvaluation:
     labels: str
     key: tuple[str, ...]
     joined: LabelsJoined
-    gates: tuple[LateGate, ...]
+    gates: tuple[GateResult, ...]
     evaluation: Evaluation
     slices: Mapping[str, SliceFigures] = field(default_factory=dict, metadata=SELDOM)
 

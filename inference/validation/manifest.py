@@ -1,4 +1,6 @@
-"""The manifest of a validated revision: totals, gates, metrics, versions, and the name of the list of shards."""
+"""The manifest of a validated revision: totals, gates, metrics, versions, and the name of the list of shards. And what
+the gates saw of a revision that they refused, which is kept beside it for the report of the night.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import GateFailed, JobError, Missing, StorageError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.identity.packages import installed_packages
 from nightjar.inference.job.model import Job
@@ -234,7 +236,7 @@ def write_manifest(
     shards = outcomes.to_parquet(table, writer.state, audited.files)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
-    profile = write_profile(storage, uri, epoch, bytes(audited.profile)) if audited.profile else None
+    profile = write_profile(storage, uri, epoch, audited.profile.to_bytes()) if audited.profile else None
     manifest = Manifest(
         job=job.name,
         run_id=run_id,
@@ -301,3 +303,46 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):  # an extra that is not installed
             found[name] = version(name)
     return {"python": platform.python_version(), **found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """`refused-<epoch>.json`. gates: all, also those that passed. at: UTC, as ISO 8601. profile: as in `Manifest`."""
+
+    gates: tuple[GateResult, ...]
+    metrics: Figures
+    at: str
+    profile: RevisionFile | None = field(default=None, metadata=SELDOM)
+
+
+def keep_refused(writer: LedgerWriter, uri: str, refusal: GateFailed, metrics: Figures, audited: Audited) -> None:
+    """Keep what the gates saw when they refused the revision. uri: of the revision.
+
+    The refusal is what ends the run: a storage that fails here, too, is a note to it.
+    """
+    storage, epoch = writer.ledger.storage, writer.epoch
+    try:
+        profile = write_profile(storage, uri, epoch, audited.profile.to_bytes()) if audited.profile else None
+        kept = Refused(gates=refusal.gates, metrics=metrics, at=utc(), profile=profile)
+        storage.create(join(uri, _refused_name(epoch)), json.dumps(to_json(kept), indent=1).encode())
+    except StorageError as error:
+        refusal.add_note(f"what the gates saw could not be kept for the report: {error}")
+
+
+def read_refused(storage: Storage, uri: str, epoch: int) -> Refused | None:
+    """What the gates saw when they refused the revision in this epoch; None if they did not. uri: of the revision.
+
+    Raises:
+        StorageError: The file cannot be read, or another version wrote it.
+    """
+    file = join(uri, _refused_name(epoch))
+    try:
+        return of_json(Refused, json.loads(storage.read(file)))
+    except Missing:
+        return None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise StorageError(f"{file}: not a list of gates that this version can read") from error
+
+
+def _refused_name(epoch: int) -> str:
+    return f"refused-{epoch:06d}.json"

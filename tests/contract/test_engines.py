@@ -5,7 +5,6 @@ A new engine has one entry in `TRIED`. What only Ray does, and no other engine n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -236,7 +235,7 @@ class TestAfterScoring:
         assert audited is not None
         assert (audited.shards, audited.rows_in, audited.rows_out, audited.problems) == (8, 8000, 8000, 0)
         assert audited.metrics == expected.metrics
-        assert json.loads(audited.metrics)["columns"]["score"], "there is something to merge"
+        assert audited.metrics.columns["score"], "there is something to merge"
 
     def test_what_was_scored_is_scored_again_and_compared(
         self, engine: Engine, lake: Lake, scored: tuple[WorkerSpec, pa.Table]

@@ -67,10 +67,10 @@ def test_the_metrics_are_those_of_the_output(scored: pd.DataFrame, again: dict[s
     known = scored.dropna(subset=["late"])
     truth, scores = known["late"].astype(bool), known["score"].astype(np.float64)
     assert (found["rows"], found["positives"]) == (len(known), truth.sum())
-    assert found["auc_roc"] > 0.60
-    assert 0 < found["auc_bound"] < 0.001
-    assert abs(roc_auc_score(truth, scores) - found["auc_roc"]) <= found["auc_bound"]
-    assert found["log_loss"] == pytest.approx(log_loss(truth, scores), rel=1e-9)
+    assert found["metrics"]["auroc"]["value"] > 0.60
+    assert 0 < found["metrics"]["auroc"]["bound"] < 0.001
+    assert abs(roc_auc_score(truth, scores) - found["metrics"]["auroc"]["value"]) <= found["metrics"]["auroc"]["bound"]
+    assert found["metrics"]["log_loss"]["value"] == pytest.approx(log_loss(truth, scores), rel=1e-9)
 
 
 def test_the_summary_says_what_happened_where_it_lies_and_what_next(flights: Flights) -> None:

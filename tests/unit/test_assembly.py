@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.metrics.drawing import drawn
-from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.profile import Profile, drawn
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import Piece, Shard

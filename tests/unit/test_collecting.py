@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.jsonform import to_json
-from nightjar.inference.metrics.profile import Described, Profile
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import NO_USAGE, Usage, replay_command
@@ -28,7 +28,7 @@ def audited(request: RunRequest) -> tuple[Audited, Metrics, Profile]:
     metrics, profile = Metrics.for_job(request.job), Profile.empty(["x"])
     metrics.update(pa.table({"score": pa.array([0.25, 0.5], pa.float32())}), pa.array([True, False]))
     profile.update(pa.table({"x": [1.0, 2.0]}))
-    found = Audited(2, 30, 28, 2, 99, metrics=metrics.to_bytes(), profile=Described(profile), rows_partial=1)
+    found = Audited(2, 30, 28, 2, 99, metrics=metrics, profile=profile, rows_partial=1)
     return found, metrics, profile
 
 
@@ -73,6 +73,6 @@ def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:
 def test_the_figures_of_a_night_have_its_profile_if_it_has_one(lake: Lake) -> None:
     result, metrics, profile = audited(request_of(lake))
     assert figures(result) == replace(metrics.results(), profile=profile.results())
-    assert figures(replace(result, profile=b"")) == metrics.results()
-    evidence = collected(lake.request(), Found(1, 1), replace(result, profile=b""), outcomes_of(lake), {})
+    assert figures(replace(result, profile=None)) == metrics.results()
+    evidence = collected(lake.request(), Found(1, 1), replace(result, profile=None), outcomes_of(lake), {})
     assert (evidence.profile, evidence.usage, evidence.shards) == (None, NO_USAGE, 0)

@@ -19,6 +19,7 @@ from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.history import joins
 from nightjar.inference.history.joinkeys import check_kinds, keys_of, shown
 from nightjar.inference.history.joins import Join
+from nightjar.inference.validation.evaluations import LabelsJoined
 
 DAY, NOON = dt.date(2026, 11, 19), dt.datetime(2026, 11, 19, 12)
 BERLIN = pa.timestamp("s", "Europe/Berlin")
@@ -134,7 +135,7 @@ def test_each_row_gets_the_label_of_its_key_and_everything_is_counted(tmp_path: 
         {"id": ["2", "3", "1"], "late": [1, 0, None]},
     )
     assert found == {0: None, 1: 1, 2: 0, 3: 0, 4: None}
-    assert match.counts == joins.Counts(
+    assert match.counts == LabelsJoined(
         rows=5, labelled=3, keyless=1, repeated_rows=1, labels=7, null_labels=1, unmatched_labels=2, repeated_labels=2
     )
     assert match.some_key == ["id = 1", "id = 2"]

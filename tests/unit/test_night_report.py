@@ -40,8 +40,8 @@ from nightjar.inference.history.night import (
     shard_times,
 )
 from nightjar.inference.history.run_tables import Incident
+from nightjar.inference.metrics.binary import BinaryState
 from nightjar.inference.metrics.drift import Group
-from nightjar.inference.metrics.evaluation import BinaryState
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish

@@ -1,10 +1,11 @@
-"""Profiles: the same bytes however the rows are grouped and ordered, and figures within their bounds of numpy's."""
+"""Profiles: the same but for rounding however the rows are grouped, and figures within their bounds of numpy's."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
 from collections import Counter
+from copy import deepcopy
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -15,12 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar.inference.metrics.categories import LONGEST, MOST, counted_values
-from nightjar.inference.metrics.distinct import ERROR
-from nightjar.inference.metrics.drawing import ENOUGH, drawn, share_of
+from nightjar.inference.metrics.categories import ERROR, LONGEST, MOST, counted_values
 from nightjar.inference.metrics.figures import ProfileFigures
-from nightjar.inference.metrics.numbers import BLOCK, QUANTILES, NumberState, exact_sum, keys_of, middle
-from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.numbers import QUANTILES, Moments, NumberState, keys_of, middle
+from nightjar.inference.metrics.profile import ENOUGH, Profile, drawn, share_of
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
 ROWS = st.lists(
@@ -52,7 +51,9 @@ def of(values: Any, kind: pa.DataType | None = None) -> ProfileFigures:
 
 @settings(max_examples=80)
 @given(ROWS, st.randoms(use_true_random=False))
-def test_any_grouping_and_order_of_the_same_rows_gives_the_same_bytes(rows: list[tuple[Any, ...]], random: Any) -> None:
+def test_any_grouping_and_order_of_the_same_rows_gives_the_same_but_for_rounding(
+    rows: list[tuple[Any, ...]], random: Any
+) -> None:
     whole = profiled(table(rows)).to_bytes()
     shuffled = random.sample(rows, len(rows))
     cuts = sorted(random.randrange(len(rows) + 1) for _ in range(3))
@@ -64,11 +65,25 @@ def test_any_grouping_and_order_of_the_same_rows_gives_the_same_bytes(rows: list
             merged.update(table(part))
         else:  # as the audit does
             merged.merge(Profile.from_bytes(profiled(table(part)).to_bytes()))
-    assert merged.to_bytes() == whole
+    assert same_but_for_rounding(merged, Profile.from_bytes(whole))
     assert Profile.from_bytes(whole).to_bytes() == whole
 
 
-def test_blocks_of_many_rows_give_the_same_bytes_as_few() -> None:
+def same_but_for_rounding(one: Profile, other: Profile) -> bool:
+    one, other = deepcopy(one), deepcopy(other)
+    for name, column in one.columns.items():
+        mine, theirs = column.numbers.moments, other.columns[name].numbers.moments
+        assert mine.count == theirs.count
+        assert mine.mean == pytest.approx(theirs.mean, rel=1e-9, abs=1e-9 * spread(column.numbers), nan_ok=True)
+        column.numbers.moments = other.columns[name].numbers.moments = Moments()
+    return one.to_bytes() == other.to_bytes()
+
+
+def spread(numbers: NumberState) -> float:
+    return max(abs(numbers.low or 0), abs(numbers.high or 0))
+
+
+def test_blocks_of_many_rows_give_the_same_as_few() -> None:
     """More rows than are added at once, and categories on both sides of the cap."""
     random = np.random.default_rng(0)
     rows = 300_000
@@ -83,16 +98,11 @@ def test_blocks_of_many_rows_give_the_same_bytes_as_few() -> None:
     pieces = Profile.empty(found.column_names)
     for first in range(0, rows, 70_001):
         pieces.merge(profiled(found.slice(first, 70_001)))
-    assert pieces.to_bytes() == profiled(found).to_bytes()
+    assert same_but_for_rounding(pieces, profiled(found))
     said = [
         (each.distinct, each.distinct_error) for each in (pieces.results()[name] for name in ("few", "many", "text"))
     ]
     assert said == [(200, 0), (pytest.approx(400, rel=4 * ERROR), ERROR), (3, 0)]
-
-
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=60))
-def test_the_sum_is_exact(values: list[float]) -> None:
-    assert Fraction(exact_sum(np.array(values)), 2**1126) == sum(map(Fraction, values))
 
 
 @given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=60))
@@ -101,9 +111,10 @@ def test_mean_and_deviation_are_those_of_the_values(values: list[float]) -> None
     assert found is not None
     exact = [Fraction(value) for value in values]
     mean = sum(exact) / len(exact)
-    assert found.mean == float(mean)
-    squares = sum(Fraction(value * value) for value in values) / len(values)
-    assert found.std == pytest.approx(math.sqrt(max(0, squares - mean**2)))
+    largest = max(map(abs, values))
+    assert found.mean == pytest.approx(float(mean), rel=1e-12, abs=1e-14 * largest)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in exact) / len(exact))
+    assert found.std == pytest.approx(deviation, rel=1e-9, abs=1e-14 * largest)
     assert (found.min, found.max) == (min(values), max(values))
 
 
@@ -146,9 +157,8 @@ NARROW: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", NARROW)
 def test_numbers_of_few_bits_give_the_state_that_they_give_as_float64(shape: str) -> None:
-    """In blocks that are full, and in small ones."""
     random = np.random.default_rng(5)
-    for rows in (1, 1000, BLOCK + 7):
+    for rows in (1, 1000, 131_079):
         values = NARROW[shape](random, rows)
         narrow, wide = NumberState(), NumberState()
         narrow.update(values)

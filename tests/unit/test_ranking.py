@@ -24,7 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics import keyhash
-from nightjar.inference.metrics.figures import Bounded, Figures, RankingFigures
+from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures, RankedGroups
 from nightjar.inference.metrics.ranking import MOST_GROUPS, RankingState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
@@ -67,10 +67,18 @@ def table_of(rows: list[Row]) -> tuple[pa.Table, pa.Array]:
     return table, pa.array(labels, pa.int64())
 
 
-def figures(rows: list[Row], k: int = 3, most: int = MOST_GROUPS) -> RankingFigures:
-    found = state_of(rows, k, most).results().ranking
-    assert found is not None
-    return found
+def figures(rows: list[Row], k: int = 3, most: int = MOST_GROUPS) -> Evaluation:
+    return state_of(rows, k, most).results()
+
+
+def value(found: Evaluation, name: str) -> float | None:
+    figure = found.metrics.get(name)
+    return figure.value if figure else None
+
+
+def groups_of(found: Evaluation) -> RankedGroups:
+    assert found.groups is not None
+    return found.groups
 
 
 GROUP = st.none() | st.sampled_from(["a", "b", "", "é", "null"]) | st.integers(0, 9).map(str)
@@ -135,7 +143,7 @@ TIED = st.lists(
 @given(TIED, st.integers(1, 8))
 def test_the_ndcg_is_scikit_learns_with_ties_too(rows: list[Row], k: int) -> None:
     if grouped(rows):
-        assert figures(rows, k).ndcg == pytest.approx(ndcg(rows, k), rel=1e-12)
+        assert value(figures(rows, k), "ndcg") == pytest.approx(ndcg(rows, k), rel=1e-12)
 
 
 @pytest.mark.parametrize("ties", [7, 100_000])
@@ -146,10 +154,9 @@ def test_the_ndcg_of_a_night_is_scikit_learns(ties: int) -> None:
     merged = RankingState("grade", "score", "query", 10)
     for first in range(0, len(rows), 500):
         merged.merge(state_of(rows[first : first + 500], 10))
-    found = merged.results().ranking
-    assert found is not None
-    assert found.ndcg == pytest.approx(ndcg(rows, 10), rel=1e-12)
-    assert (found.groups + found.irrelevant, found.of_about) == (100, None)
+    found = merged.results()
+    assert value(found, "ndcg") == pytest.approx(ndcg(rows, 10), rel=1e-12)
+    assert (groups_of(found).groups + groups_of(found).irrelevant, groups_of(found).of_about) == (100, None)
 
 
 def orders(of: list[tuple[float, int]]) -> list[list[int]]:
@@ -182,8 +189,7 @@ def test_the_other_figures_are_the_means_over_all_orders_of_ties(rows: list[Row]
     found, groups = figures(rows, k), grouped(rows)
     for name, of_order in (("mrr", reciprocal), ("map", average_precision), ("precision", precision)):
         each = [np.mean([of_order(labels, k) for labels in orders(of)]) for of in groups.values()]
-        value = getattr(found, name)
-        assert value == (pytest.approx(np.mean(each), rel=1e-12) if each else None), name
+        assert value(found, name) == (pytest.approx(np.mean(each), rel=1e-12) if each else None), name
 
 
 def many(groups: int, seed: int = 1) -> list[Row]:
@@ -196,21 +202,24 @@ def test_of_too_many_groups_a_sample_is_kept_and_said() -> None:
     """A group is in it with all of its rows or with none, whichever night and part it is in."""
     rows = many(3000)
     state = state_of(rows, most=200)
-    found = state.results().ranking
-    assert found is not None
+    figured = state.results()
+    found = groups_of(figured)
     assert found.of_about == pytest.approx(3000, rel=0.2)
     names = [group for group, _, _ in rows]
     hashed = keyhash.hashes([keyhash.comparable(pa.chunked_array([names]))], len(names))
     kept = {name for name, inside in zip(names, np.isin(hashed, state.tops.groups), strict=True) if inside}
     assert len(kept) == found.groups + found.irrelevant == 200
     alone = figures([row for row in rows if row[0] in kept])
-    assert (alone.ndcg, alone.mrr, alone.map, alone.precision) == (found.ndcg, found.mrr, found.map, found.precision)
-    assert alone.of_about is None
-    assert (state.rows, figures(rows).groups + figures(rows).irrelevant) == (9000, 3000)
+    assert {name: each.value for name, each in alone.metrics.items()} == {
+        name: each.value for name, each in figured.metrics.items()
+    }
+    assert groups_of(alone).of_about is None
+    every = groups_of(figures(rows))
+    assert (state.rows, every.groups + every.irrelevant) == (9000, 3000)
     another = state_of(many(3000, seed=2), most=200)
     assert another.tops.each_group().tolist() == state.tops.each_group().tolist()
-    assert state.metric("ndcg") == Bounded(found.ndcg or 0, sampled=found.groups)
-    shown = dict(evaluation_lines(Figures({}, evaluation=state.results())))["NDCG@3"]
+    assert state.metric("ndcg") == Bounded(value(figured, "ndcg") or 0, sampled=found.groups)
+    shown = dict(evaluation_lines(Figures({}, evaluation=state.results())))["groups"]
     assert shown.endswith(f"; 200 groups of about {found.of_about:,} were looked at")
 
 
@@ -252,9 +261,8 @@ def test_a_group_is_named_by_its_value_and_a_row_without_one_is_only_counted(gro
     state.check_columns({"query": groups.type, "score": pa.float32()})
     state.update(pa.table({"query": groups, "score": [0.1, 0.9, 0.5, 0.7]}), pa.array([1, 0, 2, 3]))
     found = state.results()
-    assert found.ranking is not None
-    assert (found.rows, found.ranking.groups, found.ranking.excluded_groups) == (3, 2, 1)
-    assert found.ranking.mrr == (1 / 2 + 1) / 2
+    assert (found.rows, groups_of(found).groups, groups_of(found).excluded_groups) == (3, 2, 1)
+    assert value(found, "mrr") == (1 / 2 + 1) / 2
 
 
 def test_equal_groups_of_files_that_disagree_on_the_type_are_one() -> None:
@@ -271,9 +279,8 @@ def test_equal_groups_of_files_that_disagree_on_the_type_are_one() -> None:
 
 def test_rows_that_are_not_compared_are_counted_once() -> None:
     found = state_of([("a", 0.5, 1), ("a", None, 1), ("a", math.nan, 0), ("a", None, None), (None, 0.5, 1)]).results()
-    assert found.ranking is not None
     assert (found.rows, found.excluded_null_labels, found.excluded_scores) == (1, 1, 2)
-    assert found.ranking.excluded_groups == 1
+    assert groups_of(found).excluded_groups == 1
     assert state_of([]).metric("ndcg") == "no row has a label, an output and a value of 'query'"
     assert state_of([("a", 0.5, 0)]).metric("mrr") == "no group of 'query' has a row with a label above 0"
 
@@ -281,7 +288,7 @@ def test_rows_that_are_not_compared_are_counted_once() -> None:
 def test_a_group_without_a_relevant_row_is_told_and_not_in_the_mean() -> None:
     """No order of it is better than another."""
     found = figures([("a", 0.9, 1), ("a", 0.1, 0), ("b", 0.9, 0), ("c", 0.2, 0)])
-    assert (found.ndcg, found.groups, found.irrelevant) == (1.0, 1, 2)
+    assert (value(found, "ndcg"), groups_of(found).groups, groups_of(found).irrelevant) == (1.0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -408,16 +415,16 @@ def test_a_gate_says_that_its_figure_is_of_a_sample() -> None:
 
 def test_the_figures_are_those_of_the_night_survive_the_manifest_and_are_shown() -> None:
     job = job_of(evaluation={**CONTENT["evaluation"], "slices": ["market"]})
-    found = figures_of(Audited(metrics=Metrics.for_job(job).to_bytes(), slices=sliced(job).to_bytes()))
+    found = figures_of(Audited(metrics=Metrics.for_job(job), slices=sliced(job)))
     assert of_json(Figures, to_json(found)) == found
     assert evaluation_lines(found) == [
-        ("NDCG@3", "0.7453, mean over 2 groups of 'query'"),
-        ("MRR@3", "0.7500, MAP 0.7500, precision 0.5000"),
+        ("NDCG", "0.7453 over 4 rows"),
+        ("metrics", "MRR 0.7500, MAP 0.7500, precision 0.5000"),
+        ("groups", "means over the first 3 rows of 2 groups of 'query'"),
         ("by market", "2 slices; least ndcg 0.6309 (fr, 2 rows), greatest ndcg 0.8597 (de, 2 rows)"),
     ]
     assert found.evaluation is not None
-    assert list(found.evaluation.figures()) == ["ndcg", "mrr", "map", "precision"]
-    assert not found.evaluation.of_scores
+    assert list(found.evaluation.metrics) == ["ndcg", "mrr", "map", "precision"]
 
 
 def test_a_slice_of_a_part_keeps_as_many_groups_as_one_of_the_night() -> None:

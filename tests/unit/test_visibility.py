@@ -35,7 +35,7 @@ def finished(output: str, run: str, revision: int = 1, date: str = "") -> Publis
     """Publish a revision as a run does, with a manifest and `_SUCCESS`."""
     storage, manifest = LakeStorage(), f"runs/{run}/r{revision}/manifest-000001.json"
     rows = {"rows": 9, "excluded_null_labels": 0, "excluded_scores": 0, "positives": 4}
-    evaluation = {"label": "y", "score": "p", **rows, "auc_roc": 0.75, "auc_bound": 0.0, "log_loss": 0.5}
+    evaluation = {"label": "y", "score": "p", **rows, "task": "binary", "metrics": {"auroc": {"value": 0.75}}}
     content: dict[str, Any] = {
         "validated_at": "2099-01-01T00:00:00+00:00",
         "metrics": {"columns": {}, "evaluation": evaluation},

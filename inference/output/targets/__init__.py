@@ -110,20 +110,6 @@ class TableShown:
     final: bool = False
 
 
-def late_tables(tables: Iterable[TableShown], newest: int, published: bool) -> tuple[TableShown, ...]:
-    """Those that are behind, or cannot be asked. newest: the number of the newest publication of the output.
-    published: whether it shows a night; where it shows none there may be no table yet.
-    """
-    return tuple(
-        each for each in tables if each.problem or (each.publication < newest and (published or each.publication))
-    )
-
-
-def mendable(tables: Iterable[TableShown]) -> bool:
-    """Whether a command can commit what one of them lacks."""
-    return not all(each.final for each in tables)
-
-
 class Target(Protocol):
     """One table. Every method may raise `JobError` and `StorageError`."""
 
@@ -313,3 +299,17 @@ def _columns(storage: Storage, uri: str) -> pa.Schema:
             return pq.read_schema(file)
         except OSError as error:
             raise storage_error(error, uri) from error
+
+
+def late_tables(tables: Iterable[TableShown], newest: int, published: bool) -> tuple[TableShown, ...]:
+    """The tables that are behind what readers of the files see, or cannot be asked. newest: the number of the newest
+    publication of the output. published: whether it shows a night; where it shows none there may be no table yet.
+    """
+    return tuple(
+        each for each in tables if each.problem or (each.publication < newest and (published or each.publication))
+    )
+
+
+def mendable(tables: Iterable[TableShown]) -> bool:
+    """Whether a command can commit what one of them lacks."""
+    return not all(each.final for each in tables)

@@ -19,15 +19,13 @@ from nightjar.inference.job.checks import (
     UniqueCheck,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates.accumulators import Computed
 from nightjar.inference.validation.gates.always import Complete, Quarantine, Rescore
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.answers import Cut, answers_gates
 from nightjar.inference.validation.gates.call import call_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.drift import drift_gates
-from nightjar.inference.validation.gates.metric import MetricGate, metric_gates
-from nightjar.inference.validation.gates.slices import SliceGate
+from nightjar.inference.validation.gates.metric import Computed, MetricGate, SliceGate, metric_gates
 from nightjar.inference.validation.gates.unique import unique_gates
 from nightjar.inference.validation.gates.verdict import (
     Baseline,

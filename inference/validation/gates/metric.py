@@ -1,38 +1,91 @@
-"""The gates on metrics of the labels against the scores."""
+"""The gates on metrics: of the labels against the outputs, of all rows or of each slice, and of accumulators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates.accumulators import OwnGate, own_gates
-from nightjar.inference.validation.gates.limit import MetricLimit
-from nightjar.inference.validation.gates.slices import SliceGate
+from nightjar.inference.messages import counted, nearest
+from nightjar.inference.metrics.evaluator import Evaluator
+from nightjar.inference.metrics.figures import AccumulatorFigures, Bounded, short_name
+from nightjar.inference.metrics.slices import MOST_VALUES, SlicedColumn
 from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
+
+_NAMED = 5
+"""The most slices that a sentence names of each sort; the manifest has all."""
 
 
 def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate | SliceGate | OwnGate]:
     """The gates of one check; none of a metric of labels that come after the night. key: the check's place, as
     `checks[0]`.
     """
-    if accumulator_of(check.metric):
-        yield from own_gates(check, key)
+    own = bool(accumulator_of(check.metric))
+    if job.label is None and not own:
         return
-    if job.label is None:
-        return
-    needed = job.evaluation.task == "binary" and check.metric in AT_THRESHOLD
-    threshold = check.threshold if needed else None
-    for end, bound in (("min", check.min), ("max", check.max)):
+    needed = not own and job.evaluation.task == "binary" and check.metric in AT_THRESHOLD
+    ends: tuple[tuple[Literal["min", "max"], float | None], ...] = (("min", check.min), ("max", check.max))
+    for end, bound in ends:
         if bound is None:
             continue
-        limit = MetricLimit(check.metric, f"{key}.{end}", "min" if end == "min" else "max", bound, threshold)
-        if check.slices:
+        limit = MetricLimit(check.metric, f"{key}.{end}", end, bound, check.threshold if needed else None)
+        if own:
+            yield OwnGate(limit)
+        elif check.slices:
             yield from (SliceGate(limit, column, check.min_rows) for column in check.slices)
         else:
             yield MetricGate(limit)
+
+
+@dataclass(frozen=True)
+class MetricLimit:
+    """A metric is at least, or at most, `bound`. key: the limit's place in the job, as `checks[0].min`. threshold: from
+    which score on a row counts as predicted 1; None for metrics that need none.
+
+    The figure itself is compared, and not the ends of its error.
+    """
+
+    metric: str
+    key: str
+    end: Literal["min", "max"]
+    bound: int | float
+    threshold: float | None
+
+    @property
+    def what(self) -> str:
+        """The metric, in words."""
+        return self.metric if self.threshold is None else f"{self.metric} at {self.threshold:g}"
+
+    def figure(self, state: Evaluator) -> Bounded | str:
+        """The metric of some rows, or why there is none."""
+        return state.metric(self.metric) if self.threshold is None else state.metric(self.metric, self.threshold)
+
+    def holds(self, found: Bounded) -> bool:
+        """Whether the limit is kept."""
+        return found.value >= self.bound if self.end == "min" else found.value <= self.bound
+
+    @property
+    def side(self) -> str:
+        """Where a figure lies that does not keep the limit."""
+        return "below" if self.end == "min" else "above"
+
+    @property
+    def remedy(self) -> str:
+        """What makes room for such a figure."""
+        return f"{'lower' if self.end == 'min' else 'raise'} {self.key}"
+
+    def shown(self, found: Bounded) -> str:
+        """The figure and its largest error as text: six digits, but all of one that is past its limit and would read
+        like it.
+        """
+        short = f"{found.value:.6g}"
+        if not self.holds(found) and float(short) == self.bound:
+            short = number(found.value)
+        of = f" (a sample of {counted(found.sampled, 'group')})" if found.sampled else ""
+        return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "") + of
 
 
 @dataclass(frozen=True)
@@ -57,10 +110,9 @@ class MetricGate:
         said = f"The {of.what} of {state.score!r} against {state.label!r} is {shown}"
         if passed:
             return GateResult(name, True, shown, limit, f"{said}; {of.key} = {limit} holds.")
-        side, remedy = ("below", "lower") if of.end == "min" else ("above", "raise")
         sentence = (
-            f"{said}, {side} {of.key} = {limit}. Look whether the model, its features or the labels have changed, "
-            f"or {remedy} {of.key}."
+            f"{said}, {of.side} {of.key} = {limit}. Look whether the model, its features or the labels have changed, "
+            f"or {of.remedy}."
         )
         return GateResult(name, False, shown, limit, sentence)
 
@@ -72,3 +124,162 @@ class MetricGate:
         """As `JudgesPart.can_judge`."""
         state = evidence.evaluation
         return state is not None and not isinstance(self.limited.figure(state), str)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The slices of a column. figures: of those that are judged, the worst first. small: those with too few compared
+    rows, with these. without: those that have no figure, with the reason.
+    """
+
+    figures: list[tuple[str, Bounded, int]]
+    small: list[str]
+    without: list[str]
+
+
+@dataclass(frozen=True)
+class SliceGate:
+    """A metric keeps its limit in each slice of a column. min_rows: the fewest compared rows of a slice that is judged.
+
+    A slice without a figure, because it has one class only for example, is told and not judged. A gate that can judge
+    no slice does not pass.
+    """
+
+    limited: MetricLimit
+    column: str
+    min_rows: int
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        """Judge each slice that has enough rows and a figure."""
+        of, column = self.limited, self._sliced(evidence)
+        name, limit = f"{self.column}.{of.metric}.{of.end}", number(of.bound)
+        judged = self._judged(column)
+        if not judged.figures:
+            return GateResult(name, False, "no figure", limit, self._unjudged(column, judged))
+        state = next(iter(column.states.values()))
+        beyond = [found for found in judged.figures if not of.holds(found[1])]
+        worst, figure, _ = judged.figures[0]
+        what = f"The {of.what} of {state.score!r} against {state.label!r}"
+        total = counted(len(judged.figures), "slice")
+        if not beyond:
+            sentence = (
+                f"{what} keeps {of.key} = {limit} in {total} of {self.column!r}; the nearest is {worst} with "
+                f"{of.shown(figure)}.{_left_out(judged, self.min_rows)}"
+            )
+            return GateResult(name, True, f"{worst} {of.shown(figure)}", limit, sentence)
+        named = _some([f"{value} {of.shown(each)} ({counted(rows, 'row')})" for value, each, rows in beyond])
+        sentence = (
+            f"{what} is {of.side} {of.key} = {limit} in {len(beyond)} of {total} of {self.column!r}: {named}."
+            f"{_left_out(judged, self.min_rows)} Look whether the model, its features or the labels have changed "
+            f"there, or {of.remedy}."
+        )
+        return GateResult(name, False, f"{worst} {of.shown(figure)}", limit, sentence)
+
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.refuses_any`: never, because other rows may outweigh these."""
+        return False
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """As `JudgesPart.can_judge`."""
+        return bool(self._judged(self._sliced(evidence)).figures)
+
+    def _sliced(self, evidence: Evidence) -> SlicedColumn:
+        return evidence.slices.columns[self.column] if evidence.slices else SlicedColumn()
+
+    def _judged(self, column: SlicedColumn) -> _Judged:
+        judged = _Judged([], [], [])
+        for value, state in column.ranked():
+            called = short_name(value)
+            if state.rows < self.min_rows:
+                judged.small.append(f"{called} {state.rows:,}")
+            elif isinstance(found := self.limited.figure(state), str):
+                judged.without.append(f"{called} ({found})")
+            else:
+                judged.figures.append((called, found, state.rows))
+        judged.figures.sort(key=lambda found: found[1].value, reverse=self.limited.end == "max")
+        return judged
+
+    def _unjudged(self, column: SlicedColumn, judged: _Judged) -> str:
+        of = self.limited
+        if column.cut:
+            return (
+                f"{self.column!r} has more than {MOST_VALUES} values, or longer ones than a slice may have, so there "
+                f"are no slices for {of.key}. Name a column with fewer values in {of.key.rpartition('.')[0]}.slices."
+            )
+        why = _left_out(judged, self.min_rows) or " No row was compared."
+        fewer = f" Lower {of.key.rpartition('.')[0]}.min_rows if so few rows say enough." if judged.small else ""
+        return (
+            f"No slice of {self.column!r} can be judged by {of.key} = {number(of.bound)}.{why}{fewer} If labels come "
+            f"after the night, let this check warn (on_fail: warn) or remove it."
+        )
+
+
+def _left_out(judged: _Judged, min_rows: int) -> str:
+    """A sentence for each sort of slices that were not judged."""
+    said = ""
+    if judged.small:
+        said += f" Left out, because fewer than {min_rows:,} rows were compared: {_some(judged.small)}."
+    if judged.without:
+        said += f" Without a figure: {_some(judged.without)}."
+    return said
+
+
+def _some(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _NAMED:,} more" if len(words) > _NAMED else ""
+    return ", ".join(words[:_NAMED]) + more
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An accumulator has figures. It warns where it has none: no row is wrong, and a check on a figure may block."""
+
+    name: str
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        """As `Gate.judge`."""
+        found = evidence.accumulators.get(self.name)
+        if found is None or found.reason:
+            return GateResult(self.name, False, "no figures", "figures", _without(self.name, found))
+        observed = counted(len(found.values), "figure")
+        return GateResult(self.name, True, observed, "figures", f"{found.uses} gives {observed}.")
+
+
+@dataclass(frozen=True)
+class OwnGate:
+    """A figure of an accumulator keeps its limit, as `lift.at_top_decile`."""
+
+    limited: MetricLimit
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        """Judge the figure. Without one it does not pass."""
+        of = self.limited
+        accumulator, _, figure = of.metric.partition(".")
+        name, limit = f"{of.metric}.{of.end}", number(of.bound)
+        found = evidence.accumulators.get(accumulator)
+        value = found.values.get(figure) if found else None
+        if found is None or value is None:
+            sentence = f"There is no {of.metric} for {of.key} = {limit}: {_why_none(accumulator, figure, found)}"
+            return GateResult(name, False, "no figure", limit, sentence)
+        shown = of.shown(Bounded(value))
+        if of.holds(Bounded(value)):
+            return GateResult(name, True, shown, limit, f"{of.metric} is {shown}; {of.key} = {limit} holds.")
+        sentence = (
+            f"{of.metric} is {shown}, {of.side} {of.key} = {limit}. Look what {found.uses} counts, and whether "
+            f"the model or its input have changed, or {of.remedy}."
+        )
+        return GateResult(name, False, shown, limit, sentence)
+
+
+def _why_none(accumulator: str, figure: str, found: AccumulatorFigures | None) -> str:
+    if found is None or found.reason:
+        return _without(accumulator, found)
+    if figure in found.values:
+        return f"{found.uses} gives none for these rows; let this check warn (on_fail: warn) if there may be none."
+    known = nearest(figure, found.values) or f"; it gives {', '.join(found.values)}"
+    return f"{found.uses} gives no {figure!r}{known}."
+
+
+def _without(name: str, found: AccumulatorFigures | None) -> str:
+    if found is None:
+        return f"accumulators.{name} was not asked. Run again."
+    return f"{found.reason}. Mend {found.uses} and repeat the command."

@@ -1,0 +1,285 @@
+"""Labels 0 and 1 against scores, counted in bins: each metric with the largest error that the bins can make.
+
+Scores in one bin count as equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.arrow_types import is_native_number
+from nightjar.inference.errors import LabelInvalid
+from nightjar.inference.metrics.encoding import State
+from nightjar.inference.metrics.evaluator import Evaluator, Labels
+from nightjar.inference.metrics.figures import Bounded, CalibrationBin, Predictions
+from nightjar.inference.metrics.numbers import added
+
+_INSIDE = 4096  # uniform bins of [0, 1]
+_FRACTION_BITS = 8  # outside, 256 bins for each power of two …
+_BELOW = (16 + 64) << _FRACTION_BITS  # … of magnitudes 2^-16 to 2^64 below 0 …
+_ABOVE = 64 << _FRACTION_BITS  # … and 1 to 2^64 above 1; beyond these, the outermost bin
+_BINS = _BELOW + _INSIDE + _ABOVE
+
+_CLIP = 1e-7
+_UNDEFINED = {
+    "precision": "no row is predicted 1",
+    "recall": "no row has label 1",
+    "f1": "no row has label 1 or is predicted 1",
+}
+
+CALIBRATION_BINS = 16
+"""The bins of [0, 1] for the calibration; their edges are edges of the finer bins, too."""
+
+
+@dataclass(slots=True)
+class BinaryState(Evaluator):
+    """Labels 0 and 1 against scores, counted in bins of the score, which never change.
+
+    A row with a null label counts only as `unlabelled`; another row with a null or NaN score counts as `unscored`.
+    outside: the scores outside of [0, 1]. filled, counts: int64, the bins that hold rows, in ascending order, and their
+    rows; the bins of negatives and of positives alternate. loss: the sum over the scores in [0, 1]. The log loss is the
+    mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped to [1e-7, 1 − 1e-7].
+    """
+
+    TASK: ClassVar[str] = "binary"
+    LABELS: ClassVar[str] = "bool, or 0 and 1"
+    SCORES: ClassVar[str] = "a float"
+    EXAMPLE: ClassVar[str] = "score: float32"
+
+    label: str
+    score: str
+    unlabelled: int = 0
+    unscored: int = 0
+    rows: int = 0
+    outside: int = 0
+    loss: float = 0.0
+    filled: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @staticmethod
+    def takes_label(type_: pa.DataType) -> bool:
+        """Whether labels may be of this type."""
+        return is_native_number(type_)
+
+    @staticmethod
+    def takes_score(type_: pa.DataType) -> bool:
+        """Whether scores may be of this type."""
+        return bool(pa.types.is_floating(type_))
+
+    def check(self, labels: Labels) -> None:
+        self._flags(labels)
+
+    def update(self, rows: pa.Table, labels: Labels) -> None:
+        values = _floats(self.outputs(rows, labels))
+        positive, known = self._flags(labels)
+        compared = self.compared(known, ~np.isnan(values))
+        if not compared.all():
+            values, positive = values[compared], positive[compared]
+        if not len(values):
+            return
+        self.rows += len(values)
+        bins = _bins(values) * 2 + positive
+        first = int(bins.min())
+        counts = np.bincount(bins - first)
+        filled = np.flatnonzero(counts)
+        self.filled, self.counts = added((self.filled, self.counts), (filled + first, counts[filled]))
+        inside = (values >= 0) & (values <= 1)
+        if not inside.all():
+            self.outside += len(values) - int(inside.sum())
+            values, positive = values[inside], positive[inside]
+        p = np.clip(values.astype(np.float64), _CLIP, 1 - _CLIP)
+        np.subtract(1.0, p, out=p, where=~positive)
+        self.loss -= float(np.log(p).sum())
+
+    def merge(self, other: BinaryState) -> None:
+        """Add another's rows to these."""
+        State.merge(self, other)
+        self.filled, self.counts = added((self.filled, self.counts), (other.filled, other.counts))
+
+    def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
+        """As `Evaluator.metric`."""
+        scores = self._scores
+        if not self.rows:
+            return "no row has both a label and a score"
+        if name in ("auroc", "average_precision"):
+            if not scores.positives or not scores.negatives:
+                return f"no row has label {0 if scores.positives else 1}"
+            return scores.auroc() if name == "auroc" else scores.average_precision()
+        if self.outside:
+            return f"{self.outside} scores lie outside [0, 1]"
+        if name == "log_loss":
+            return Bounded(self.loss / self.rows)
+        if name == "brier":
+            return scores.brier()
+        return scores.ece() if name == "ece" else _of_predictions(name, scores.at(threshold))
+
+    def details(self) -> dict[str, Any]:
+        """The number of rows with label 1; of scores in [0, 1] the predictions and the calibration."""
+        scores, inside = self._scores, self.rows and not self.outside
+        return {
+            "positives": scores.positives,
+            "predictions": scores.at(0.5) if inside else None,
+            "calibration": scores.calibration() if inside else (),
+        }
+
+    @property
+    def _scores(self) -> Scores:
+        whole = np.zeros(2 * _BINS, np.int64)
+        whole[self.filled] = self.counts
+        return Scores(whole.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
+
+    def _flags(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
+        """Two bool arrays of shape (rows,): which labels are 1, and which are known."""
+        column = self.typed(labels)
+        known: np.ndarray = column.is_valid().to_numpy()
+        if pa.types.is_null(column.type):
+            return np.zeros(len(column), bool), known
+        if column.null_count:
+            column = pc.fill_null(column, pa.scalar(0).cast(column.type))
+        values = column.to_numpy()
+        positive: np.ndarray = values == 1
+        if not (fine := positive | (values == 0)).all():
+            value = values[~fine][0].item()
+            raise LabelInvalid(f"label column {self.label!r} holds {value!r}; it must be 0, 1 or null")
+        return positive, known
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What was counted. pairs: int64 of shape (bins, 2): the negatives and positives of each bin, in ascending order of
+    score. inside: the bins of [0, 1], all of one width.
+    """
+
+    pairs: np.ndarray
+    inside: slice
+
+    @property
+    def negatives(self) -> int:
+        """The number of rows with label 0."""
+        return int(self.pairs[:, 0].sum())
+
+    @property
+    def positives(self) -> int:
+        """The number of rows with label 1."""
+        return int(self.pairs[:, 1].sum())
+
+    @property
+    def fine(self) -> int:
+        """The number of bins of [0, 1]."""
+        return int(self.inside.stop - self.inside.start)
+
+    def auroc(self) -> Bounded:
+        """Area under the ROC curve by the trapezoid rule: U / (P·N), a tie counting half.
+
+        U is Mann and Whitney's statistic (Ann. Math. Stat. 18, 1947, doi:10.1214/aoms/1177730491); its equality with
+        the trapezoid area is Hanley and McNeil's (Radiology 143, 1982, doi:10.1148/radiology.143.1.7063747). Each pair
+        in one bin is wrong by at most a half, hence the bound Σ pos·neg / (2·P·N). All sums are integers, and the
+        result is rounded once.
+        """
+        wins = tied = below = 0  # `wins` counts halves
+        for negative, positive in self._filled():
+            wins += positive * (2 * below + negative)
+            tied += positive * negative
+            below += negative
+        total = 2 * self.positives * self.negatives
+        return Bounded(wins / total, tied / total)
+
+    def average_precision(self) -> Bounded:
+        """Area under the curve of precision and recall, as the sum Σ (R_n − R_{n−1}) P_n over falling thresholds. (The
+        trapezoid rule would be too optimistic: Davis and Goadrich, ICML 2006.)
+
+        The order in a bin is not known. Its positives would have the highest precision in front of its negatives, and
+        the lowest behind them; the bound is the larger of the two differences.
+        """
+        value = low = high = 0.0
+        true = false = 0
+        for negative, positive in reversed(list(self._filled())):
+            if positive:
+                value += positive * ((true + positive) / (true + positive + false + negative))
+                high += positive * ((true + positive) / (true + positive + false))
+                low += positive * ((true + 1) / (true + 1 + false + negative))
+            true, false = true + positive, false + negative
+        return Bounded(value / true, max(high - value, value - low) / true)
+
+    def brier(self) -> Bounded:
+        """The mean of (p − y)², with p the middle of its bin (Brier, Monthly Weather Review 78, 1950).
+
+        p is wrong by at most half a bin, δ, so the square by at most 2·|p − y|·δ + δ².
+        """
+        middles, half = self._middles(), 0.5 / self.fine
+        errors = np.stack([middles, 1 - middles], axis=1)
+        weights = self.pairs[self.inside] / (self.negatives + self.positives)
+        return Bounded(float((weights * errors**2).sum()), float((weights * (2 * errors * half + half**2)).sum()))
+
+    def calibration(self) -> tuple[CalibrationBin, ...]:
+        """The calibration curve: the bins of [0, 1] that have rows."""
+        middles, per = self._middles(), self.fine // CALIBRATION_BINS
+        found = []
+        for first in range(0, self.fine, per):
+            rows = self.pairs[self.inside][first : first + per].sum(axis=1)
+            positives = self.pairs[self.inside][first : first + per, 1].sum()
+            if (count := int(rows.sum())) > 0:
+                mean = float((rows * middles[first : first + per]).sum() / count)
+                found.append(CalibrationBin(count, mean, float(positives / count)))
+        return tuple(found)
+
+    def ece(self) -> Bounded:
+        """Expected calibration error: Σ rows/all · |mean score − share of label 1| over 16 bins of one width (Naeini et
+        al., AAAI 2015). A mean is wrong by at most half a fine bin.
+        """
+        bins = self.calibration()
+        rows = sum(each.rows for each in bins)
+        value = sum(each.rows * abs(each.mean_score - each.positive_share) for each in bins) / rows
+        return Bounded(value, 0.5 / self.fine)
+
+    def at(self, threshold: float) -> Predictions:
+        """Predictions: 1 from the threshold on, which is rounded to an edge of the bins; exact for scores beyond it."""
+        edge = min(max(round(threshold * self.fine), 1), self.fine - 1)
+        below, above = np.split(self.pairs, [self.inside.start + edge])
+        return Predictions(edge / self.fine, *map(int, (*below.sum(axis=0), *above.sum(axis=0))))
+
+    def _filled(self) -> Iterator[tuple[int, int]]:
+        yield from map(tuple, self.pairs[self.pairs.any(axis=1)].tolist())
+
+    def _middles(self) -> np.ndarray:
+        return (np.arange(self.fine) + 0.5) / self.fine
+
+
+def _of_predictions(name: str, found: Predictions) -> Bounded | str:
+    """accuracy, precision, recall or f1."""
+    right = found.true_positives
+    part, whole = {
+        "accuracy": (right + found.true_negatives, found.rows),
+        "precision": (right, right + found.false_positives),
+        "recall": (right, right + found.false_negatives),
+        "f1": (2 * right, 2 * right + found.false_positives + found.false_negatives),
+    }[name]
+    return Bounded(part / whole) if whole else _UNDEFINED[name]
+
+
+def _floats(scores: pa.ChunkedArray) -> np.ndarray:
+    """The scores as a numpy array, with nulls as NaN."""
+    if pa.types.is_float16(scores.type):
+        scores = scores.cast(pa.float32())
+    values: np.ndarray = scores.to_numpy()
+    return values
+
+
+def _bins(values: np.ndarray) -> np.ndarray:
+    """The bin of each score: fixed and monotone. Scaling by a power of two is exact in any float type."""
+    low, high = values.min(), values.max()
+    bins = (np.clip(values, 0, 1) if low < 0 or high > 1 else values) * values.dtype.type(_INSIDE)
+    index: np.ndarray = np.minimum(bins.astype(np.int32), _INSIDE - 1) + _BELOW
+    if low < 0 or high > 1:
+        # Read as integers, the leading bits of the magnitudes are ordered like the floats.
+        key = np.abs(values.astype(np.float64)).view(np.int64) >> (52 - _FRACTION_BITS)
+        above = np.clip(key - (1023 << _FRACTION_BITS), 0, _ABOVE - 1) + _BELOW + _INSIDE
+        below = _BELOW - 1 - np.clip(key - ((1023 - 16) << _FRACTION_BITS), 0, _BELOW - 1)
+        index = np.where(values > 1, above, np.where(values < 0, below, index))
+    return index
