@@ -59,7 +59,7 @@ def block(parts: list[bytes], first: int) -> bytes:
     """The profile of a block of shards, as a task of the audit makes it."""
     whole = Profile.from_bytes(parts[first % len(parts)])
     for at in range(first + 1, first + AUDIT_SHARDS):
-        whole = whole.merge(Profile.from_bytes(parts[at % len(parts)]))
+        whole.merge(Profile.from_bytes(parts[at % len(parts)]))
     return whole.to_bytes()
 
 
