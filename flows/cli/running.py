@@ -29,6 +29,7 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
+    from nightjar.flows.results import Launched
     from nightjar.inference.run.request import RunRequest
 
 
@@ -115,16 +116,20 @@ def baseline(
 
 
 def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    """Run it, and print how it came out.
-
-    Raises:
-        TablesBehind: it is published, and a table of the job does not show it.
-    """
+    """Run a request, and print the result. Raises as `print_run`."""
     from nightjar.flows.starting import launched
 
     with aside(as_json):
         done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
+    print_run(done, total_s, as_json)
 
+
+def print_run(done: Launched, total_s: float, as_json: bool) -> None:
+    """Print the result of a run.
+
+    Raises:
+        TablesBehind: The run is published, and a table of the job does not show it.
+    """
     from nightjar.flows.pages import finished
     from nightjar.flows.pages.advice import check_tables
 

@@ -214,6 +214,8 @@ def _modules(root: Path, named: str) -> dict[str, str]:
     """The folders of the modules by their kind: the last part of the name of the module's class."""
     try:
         content = json.loads((root / "modules.json").read_bytes())
+        if not isinstance(content, list):
+            raise TypeError("it holds no list")
         listed = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in content]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise JobError(f"model.path: {named}/modules.json cannot be read: {type(error).__name__}: {error}") from error
