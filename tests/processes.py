@@ -20,7 +20,14 @@ from nightjar.inference.errors import JobError, PassEnded, ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, observed, preflight_steps
+from nightjar.inference.scoring.preflight import (
+    Loaded,
+    Outcome,
+    PreflightSteps,
+    observed,
+    preflight_steps,
+    with_packages,
+)
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
@@ -55,7 +62,10 @@ class ProcessEngine(LocalEngine):
 
 
 def _preflight(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Outcome]:
-    return observed(spec.job, steps, partial(ShardWorker, spec), places)
+    outcome: Outcome | None = None
+    for outcome in observed(spec.job, steps, partial(ShardWorker, spec), places):
+        yield outcome
+    yield from with_packages(outcome)
 
 
 def _score(spec: WorkerSpec, work: list[Assignment]) -> Iterator[Event]:
