@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.seams import FRAMEWORKS, Framework
@@ -30,7 +29,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile
-from nightjar.inference.records import Backoffs, Failed, Receipt, Usage
+from nightjar.inference.records import Backoffs, Failed, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult, Offender
@@ -80,7 +79,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     source = hashlib.sha256(REFUSES.encode()).hexdigest()
     assert manifest["code"].pop("digest")
     shards = pq.ParquetFile(pa.BufferReader(listed)).read()
-    assert shards.column_names == [*OUTCOMES.names, "spent", "failed_attempts"]
+    assert shards.column_names == [*OUTCOMES.names, "failed_attempts"]
     again = manifest["audit"]["rescored"]["rows"]
     assert again in (1999, 2000), "of two shards of a thousand rows; which ones is chance"
     assert manifest == {
@@ -172,8 +171,7 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     found = [(100, (0, 30), 0, 9000), (0, (20, 0), 5000, 0), (50, (), 4000, 8000)]
     sizes = ("batch_rows", "ceilings", "batch_bytes", "batch_tokens")
     lines = [{"shard": str(index), **dict(zip(sizes, each, strict=True))} for index, each in enumerate(found)]
-    seldom = {"ceilings": pa.list_(pa.int64()), "batch_bytes": pa.int64(), "batch_tokens": pa.int64()}
-    table = pa.Table.from_pylist(lines, schema=pa.schema([*OUTCOMES, *seldom.items()]))
+    table = pa.Table.from_pylist(lines, schema=OUTCOMES)
     parts = [pa.array([[{"name": f"{index}.parquet"}]], FILES) for index in range(3)]
     audited = Audited(rows_in=9, rows_out=8, rows_quarantined=1, size=77, rows_left_out=4, rows_partial=2, files=parts)
     figures = Metrics.for_job(job).results()
@@ -218,9 +216,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         {"shard": shard, "cuts": cuts, "usage": to_json(usage) if usage else None, **sizes}
         for shard, cuts, usage in zip(("one", "two", "three"), (2, 0, 3), took, strict=True)
     ]
-    whole = record_schema(Receipt)
-    seldom = [whole.field(name) for name in ("ceilings", "batch_bytes", "batch_tokens", "usage")]
-    table = pa.Table.from_pylist(lines, schema=pa.schema([*OUTCOMES, *seldom]))
+    table = pa.Table.from_pylist(lines, schema=OUTCOMES)
     described = Profile.empty(["x"])
     described.update(pa.table({"x": [1.0, 2.0, None]}))
     parts = [pa.array([[{"name": f"{shard}.parquet"}] for shard in ("one", "two", "three")], FILES)]

@@ -225,9 +225,10 @@ def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int |
     assert not set(after.ids()) & set(before.ids())
 
 
-def test_another_model_makes_every_shard_another_also_of_what_an_older_release_planned() -> None:
-    before = make_plan(lake([line("a", [5], version="17")]), job(), "one")
-    now = lake([line("a", [5], version="17+20+3+1")])
+def test_another_model_makes_every_shard_another_also_where_the_inodes_are_others() -> None:
+    """As after the folder was mounted again."""
+    before = make_plan(lake([line("a", [5], version="17+20+3+1")]), job(), "one")
+    now = lake([line("a", [5], version="17+20+4+2")])
     assert make_plan(now, job(), "one", before, "one").ids() == before.ids()
     assert make_plan(now, job(), "two", before, "one").ids() == make_plan(now, job(), "two").ids() != before.ids()
 
