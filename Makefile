@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check docs bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
+.PHONY: run both delta embeddings onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check docs pages bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -115,6 +115,12 @@ check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 
 docs: $(VENV)/.installed-dev  ## The documents as a site with a search, in site/; a link that leads nowhere is an error
 	$(BIN)/zensical build --strict
+
+pages: $(VENV)/.installed-dev  ## The documents that are made from the code: options of sources and adapters, JSON Schemas
+	$(BIN)/python tests/sourcespage.py > $(VENV)/sources.md && mv $(VENV)/sources.md docs/sources.md
+	$(BIN)/python tests/adapterspage.py > $(VENV)/adapters.md && mv $(VENV)/adapters.md docs/adapters.md
+	$(BIN)/python tests/jobschema.py > $(VENV)/schema.json && mv $(VENV)/schema.json docs/job.schema.json
+	$(BIN)/python tests/json_schemas.py docs/json
 
 bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; needs Java 17
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers

@@ -41,6 +41,10 @@ class Asked(Section):
 
     on_fail: OnFail = "block"
 
+    def written_columns(self) -> list[tuple[str, str]]:
+        """The columns of the parts that the check names, each with the check's key that names it."""
+        return []
+
 
 class Approval(Section):
     """How long a person has who is asked. deadline_h: hours, after which no answer counts as a no."""
@@ -63,6 +67,9 @@ class ColumnCheck(Asked):
             raise ValueError("asks nothing: give at least one of min, max, nulls, finite: true")
         _check_order(self.min, self.max)
         return self
+
+    def written_columns(self) -> list[tuple[str, str]]:
+        return [("column", self.column)]
 
 
 def _check_order(low: float | None, high: float | None) -> None:
@@ -171,6 +178,9 @@ class MetricCheck(Asked):
             raise ValueError("min_rows: is for slices; name them, as in slices: [country]")
         return self
 
+    def written_columns(self) -> list[tuple[str, str]]:
+        return [("slices", column) for column in self.slices]
+
 
 def _as_columns(value: Any) -> Any:
     if not isinstance(value, str | list | tuple) or not value:
@@ -241,6 +251,9 @@ class UniqueCheck(Asked):
     """A gate on keys. unique: the outputs or carried columns, one or several, that no two rows have in common."""
 
     unique: Annotated[tuple[str, ...], BeforeValidator(as_key)]
+
+    def written_columns(self) -> list[tuple[str, str]]:
+        return [("unique", column) for column in self.unique]
 
 
 CHECKS: dict[str, type[Asked]] = {

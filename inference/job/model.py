@@ -22,7 +22,6 @@ from nightjar.inference.job.checks import (
     ColumnCheck,
     DriftCheck,
     MetricCheck,
-    UniqueCheck,
 )
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
@@ -71,15 +70,6 @@ def _with_all(value: Any) -> Any:
 
 def _is_pattern(entry: str) -> bool:
     return any(letter in entry for letter in "*?[")
-
-
-def _written_columns(check: Check) -> list[tuple[str, str]]:
-    """The columns of the parts that a check names, each with the check's key that names it."""
-    if isinstance(check, ColumnCheck):
-        return [("column", check.column)]
-    if isinstance(check, MetricCheck):
-        return [("slices", column) for column in check.slices]
-    return [("unique", column) for column in check.unique] if isinstance(check, UniqueCheck) else []
 
 
 class Job(Section):
@@ -211,7 +201,7 @@ class Job(Section):
     def _written_columns(self) -> Iterator[tuple[str, str]]:
         """The columns of the parts that a key other than `carry` names, each with that key."""
         for index, check in enumerate(self.checks):
-            yield from ((f"checks[{index}].{key}", column) for key, column in _written_columns(check))
+            yield from ((f"checks[{index}].{key}", column) for key, column in check.written_columns())
         yield from (("evaluation.slices", column) for column in self.evaluation.slices)
         yield from (("evaluation.group", column) for column in filter(None, [self.evaluation.group]))
         own, late = LINEAGE if self.output.lineage else (), self.late_labels
