@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextvars
 import datetime as dt
 import queue
-import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -30,7 +29,7 @@ from nightjar.flows.cluster import ClusterRunner, check_reports
 from nightjar.flows.flow_call import API_AWAY, Call, handing
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.outcome import keep_reason
-from nightjar.flows.pages.advice import reaching
+from nightjar.flows.pages.advice import Commands, reaching
 from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import code, markdown
 from nightjar.flows.prefect_api.api import api_url, worker_env
@@ -219,15 +218,16 @@ def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]
             totals = read_manifest(request.storage, request.output, seen).totals
             return Night(night, "published", totals.rows_out, said)
         if (question := approving.waits(request)) is not None:
-            yes = shlex.join(["nightjar", "approve", job, *request.words, "--question", question.name])
+            yes = Commands(request, job=job).answer("approve", question.name)
             return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
     except NightjarError as error:
         for note in getattr(error, "__notes__", ()):
             get_run_logger().warning("%s", note)
         return Night(night, "failed", 0, str(error))
     if unseen:
-        again = shlex.join(["nightjar", "republish", job, *request.named])
-        anew = shlex.join(["nightjar", "run", job, "--date", night, "--fresh", *asked.options])
+        commands = Commands(request, job=job)
+        again = commands.command("republish", *request.named)
+        anew = commands.command("run", "--date", night, "--fresh", *asked.options)
         remedy = f"`{again}` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
     return Night(night, "failed", 0, said)
@@ -267,8 +267,8 @@ def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
     ]
     lines += [f"| {n.date} | {n.state} | {n.rows:,} | {markdown(n.said)} |" for n in found]
     if not all(night.ok for night in found):
-        again = ["nightjar", "backfill", request.job_path, "--from", found[0].date, "--to", found[-1].date, *options]
-        lines += ["", f"Continue what is missing: {code(shlex.join(again))}"]
+        again = Commands(request).command("backfill", "--from", found[0].date, "--to", found[-1].date, *options)
+        lines += ["", f"Continue what is missing: {code(again)}"]
     key = f"{request.job.name}-backfill"
     page = "\n".join(lines)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description="Nights of a backfill")})

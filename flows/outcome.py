@@ -20,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import RunInput, keyset_from_base_key
+from prefect.input import Keyset, RunInput, keyset_from_base_key
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
@@ -56,7 +56,6 @@ _KEEP_S = 10.0
 
 CANCELLED = "cancelled in Prefect, on its page or by its command"
 """The reason of a run that somebody cancelled; Prefect does not keep who it was."""
-
 
 _LEAST_S = 60
 """Seconds that Prefect waits at least, so that the ledger's deadline is the one that counts."""
@@ -125,7 +124,13 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
-        return None  # another run may have validated the night since: then this one asks again, if the gates still do
+        # Another run may have validated the night since: then this one asks again, if the gates still do.
+        if (late := _last_reply()) is not None:
+            _warn(
+                f"the answer {late.decision!r} of {late.name or 'somebody'} on this run's page is to an older "
+                "validation, and is not carried out: another run has gone on with this night since"
+            )
+        return None
     before, shown, reply = newest.state.decision, newest.state.published, _reply_to(question)
     approves = reply is not None and reply.decision == "approve"
     if reply is not None and (before is None or (approves and not before.approved)):
@@ -141,8 +146,10 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     else:
         return None
     get_run_logger().info("%s", done.decision.words)
-    # Whoever carried out a decision has sent the message: a command, or this flow run before it was tried again.
-    notify = done.decision != before or (shown is None and done.publication is not None)
+    # Whoever carries out a decision sends the message. But a command leaves it to a flow run that it resumes, which
+    # sends it once, however often it is tried again.
+    by_resumed = reply is not None and reply.model_dump() == _filled(done.decision) and not _has_ended()
+    notify = done.decision != before or (shown is None and done.publication is not None) or by_resumed
     if done.publication is None:
         return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
     return completed(FinishedRun(request, done.scored, done.verdict, done.publication), notify=notify)
@@ -174,21 +181,53 @@ def _reply_to(question: Question) -> Reply | None:
         return None  # it was resumed without the form
 
 
-def _resume(question: Question, decision: Decision) -> str:
-    """Let the flow run that asked end, if it is suspended. Returns why it could not be resumed; empty otherwise."""
+def _last_reply() -> Reply | None:
+    """What a person answered when this flow run was suspended last, whatever was asked; None if nobody did."""
+    waited = [each for each in _states() if each.is_paused()]
+    keys = waited[-1].state_details.run_input_keyset if waited else None
+    try:
+        return cast("Reply", Reply.load(cast("Keyset", keys))) if keys else None
+    except _UNUSABLE:
+        return None  # it was resumed without the form, or the API is away
+
+
+def _has_ended() -> bool:
+    """Whether this flow run ended after it was suspended: somebody tries it again in Prefect."""
+    ended = False
+    for state in _states():
+        ended = state.is_final() or (ended and not state.is_paused())
+    return ended
+
+
+def _states() -> list[State[Any]]:
+    """The states of this flow run, the oldest first; none if the API is away."""
+    try:
+        with get_client(sync_client=True) as client:
+            return sorted(client.read_flow_run_states(UUID(flow_run.id)), key=lambda each: each.timestamp)
+    except _UNUSABLE:
+        return []  # a message that is sent twice is better than none
+
+
+def _filled(decision: Decision) -> dict[str, str]:
+    """A decision as the form has it."""
+    return {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
+
+
+def _resume(question: Question, decision: Decision) -> tuple[bool, str]:
+    """Let the flow run that asked end, if it is suspended. Returns whether it was resumed, and why it could not be."""
     if not PREFECT_API_URL.value():
-        return ""
-    filled = {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
+        return False, ""
     try:
         with get_client(sync_client=True) as client:
             found = client.read_flow_run(UUID(question.flow_run))
-        if found.state is not None and found.state.is_paused():
-            resume_flow_run(found.id, run_input=filled)
+        if found.state is None or not found.state.is_paused():
+            return False, ""
+        resume_flow_run(found.id, run_input=_filled(decision))
     except ObjectNotFound:
-        pass  # it was started with another API, or with none
+        return False, ""  # it was started with another API, or with none
     except _UNUSABLE as error:
-        return f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
-    return ""
+        return False, f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
+    return True, ""
 
 
 def _key(question: Question) -> str:
@@ -217,10 +256,11 @@ def answer(
     done = approving.answer(
         request, approved=approved, by=by or _somebody(), note=note, revision=revision, name=question
     )
-    unresumed = _resume(done.question, done.decision)
+    resumed, unresumed = _resume(done.question, done.decision)
     notes: list[str] = [unresumed]
     writing.leave(request, notes.append)
-    notes.append(_notify(request, done))
+    if not resumed:  # a flow run that is resumed sends the message itself
+        notes.append(_notify(request, done))
     shown, given = done.publication, done.decision
     notes += [shown.behind, shown.unfinished] if shown else []
     about = (request.job.name, request.run_id, done.question.published.revision)

@@ -13,7 +13,6 @@ from pathlib import Path
 MESSAGE_CHARS = 600
 """The longest error text in an event, so that no event is larger than 2 KB."""
 
-
 TRACEBACK_CHARS = 8192
 """The longest traceback of the user's code that is kept, in characters; its last lines say what happened."""
 

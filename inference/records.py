@@ -239,7 +239,6 @@ class Usage:
 _SUMS = tuple(name for name in Usage.__dataclass_fields__ if name != "longest_prompt")
 """What is added up."""
 
-
 NO_USAGE = Usage()
 """Nothing was asked, as of every model that is no language model."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -47,7 +47,7 @@ def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
             (each.run_id, state, *times, each.seen or "nothing", done, each.rows_out, each.rows_quarantined, metric)
         )
     columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
-    return table_of(f"{request.job.name}: {request.output}", columns, rows)
+    return table_of(f"{request.job.name}: {request.output}", columns, rows, no_wrap=("run", "state"))
 
 
 def shards(found: Sequence[ShardLine], total: int) -> Table:
@@ -64,7 +64,7 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
 
 def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of a few rows with their predictions. It has no title, because Rich would fold it in a narrow table."""
-    return table_of("", names, rows)
+    return table_of("", names, [map(line, row) for row in rows])
 
 
 def printed(found: Sequence[ShardLine]) -> str:
@@ -144,7 +144,8 @@ def history(job: str, found: Iterable[RunLine]) -> Table:
         )
         for each in found
     ]
-    return table_of(job, ["night", "run", "state", "rows", "quarantined", "metric", "seconds"], rows)
+    columns = ["night", "run", "state", "rows", "quarantined", "metric", "seconds"]
+    return table_of(job, columns, rows, no_wrap=("night", "run", "state"))
 
 
 def _below(marks: str) -> str:
@@ -155,7 +156,7 @@ def _below(marks: str) -> str:
 def nights(found: Iterable[Night]) -> Table:
     """The table of a backfill's nights."""
     rows = [(night.date, night.state, night.rows, night.said) for night in found]
-    return table_of("", ["night", "state", "rows", "what happened"], rows)
+    return table_of("", ["night", "state", "rows", "what happened"], rows, no_wrap=("night", "state"))
 
 
 _WHY = {
@@ -179,9 +180,16 @@ def missing(found: Sequence[Night]) -> str:
 
 
 def table_of(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]] = (), numbers: Iterable[int] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Iterable[object]] = (),
+    numbers: Iterable[int] = (),
+    no_wrap: Collection[str] = (),
 ) -> Table:
-    """A table as all commands show them. numbers: the columns whose last digits stand below each other."""
+    """A table as all commands show them. numbers: the columns whose last digits stand below each other.
+
+    no_wrap: the columns that a narrow terminal folds last, because people copy their values and search for them.
+    """
     table = Table(
         title=Text(visible(title)) if title else None,
         title_justify="left",
@@ -190,14 +198,13 @@ def table_of(
         padding=(0, 1, 0, 0),
     )
     for name in columns:
-        # In a narrow terminal the other columns are folded first, because people copy these and search for them.
-        table.add_column(Text(line(name)), overflow="fold", no_wrap=name in ("run", "night", "state"))
+        table.add_column(Text(line(name)), overflow="fold", no_wrap=name in no_wrap)
     for column in numbers:
         table.columns[column].justify = "right"
     return _with_rows(table, rows)
 
 
-def _with_rows(table: Table, rows: Iterable[Sequence[object]]) -> Table:
+def _with_rows(table: Table, rows: Iterable[Iterable[object]]) -> Table:
     for row in rows:
         table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in row))
     return table

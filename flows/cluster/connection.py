@@ -144,6 +144,8 @@ def cluster(
     with ExitStack() as connected:
         if not is_connected():
             connected.enter_context(_connected(named(address), job, env, verbose, several))
+        elif not joined.is_set():
+            closed.clear()  # an earlier run set it, and the caller has connected since
         connected.push(_note_failure)
         try:
             yield
@@ -160,7 +162,7 @@ def cluster(
 
 @contextmanager
 def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[OnRay]:
-    """Connect to a run's cluster , and yield what runs the tasks there."""
+    """Connect to a run's cluster, and yield what runs the tasks there."""
     with cluster(address, request.job, env, verbose=False), remote_options(**driving()):
         wait_for_imports()
         yield OnRay(request)

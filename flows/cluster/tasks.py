@@ -164,13 +164,17 @@ def _wait(future: PrefectRayFuture[Any], succession: Succession) -> None:
 
 
 def has_ended_within(future: PrefectRayFuture[Any], patience_s: float) -> bool:
-    """Whether a task ends within this time. Ray is asked briefly and often, because signals during its own wait are
-    lost.
+    """Whether a task ends within this time, or Ray cannot be asked any more; then `future.wait()` learns the error.
+
+    Ray is asked briefly and often, because signals during its own wait are lost.
     """
     deadline = time.monotonic() + patience_s
     while True:
         with polling:
-            if not closed.is_set() and ray.wait([future.wrapped_future], timeout=0)[0]:
+            try:
+                if not closed.is_set() and ray.wait([future.wrapped_future], timeout=0)[0]:
+                    return True
+            except Exception:  # noqa: BLE001 - with `ray://` a lost connection raises a bare one
                 return True
         if time.monotonic() >= deadline:
             return False

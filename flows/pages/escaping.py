@@ -21,7 +21,6 @@ _EMPHASIS = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 _FIRST = re.compile(r"^(\d{0,9})([-+.)](?=\s|$)|-(?=-)|#(?=#*(?:\s|$)))")
 """Beginnings that make a line a list, a heading or a rule."""
 
-
 _CELL = 300
 """The most characters of a cell that are shown."""
 

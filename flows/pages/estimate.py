@@ -25,7 +25,6 @@ START_S = 20.0
 from runs of examples/flights on two cores: 32 s, of which loading the model twice, scoring and the audit took 12.
 """
 
-
 _SHOWN = 40
 """The most columns of the input that are shown to people."""
 

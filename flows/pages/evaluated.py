@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _MISTAKES = 5
 """The most pairs of classes that a line names."""
 
-
 _CALLED = {
     "auroc": "AUC-ROC",
     "average_precision": "AUC-PR",

@@ -11,8 +11,10 @@ import asyncio
 import base64
 import hmac
 import logging
+import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -41,6 +43,15 @@ from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
 """The longest time in seconds that the page of all jobs, and a page of one job, wait for the storage of a job."""
+
+_LATE_S = 60.0
+"""The longest time in seconds for which an answer that came too late is kept for the next request."""
+
+_MORE_THREADS = 8
+"""The number of looks at storage that go on at once, beyond one for each job: requests choose the keys of looks."""
+
+_PAUSE_S = 0.05
+"""Seconds between two tries to begin a look while too many go on."""
 
 USUAL_PORT = 4201
 LOCAL = "127.0.0.1"
@@ -186,7 +197,8 @@ class _Pages:
     def __init__(self, served: Sequence[Served], patience_s: float) -> None:
         self._served = {each.name: each for each in served}
         self._patience_s = patience_s
-        self._going: dict[Hashable, Future[Any]] = {}
+        self._looks: dict[Hashable, _Look] = {}
+        self._free = threading.Semaphore(len(served) + _MORE_THREADS)
 
     async def jobs(self, _: Request) -> Response:
         found = await asyncio.gather(*map(self._newest, self._served.values()))
@@ -235,28 +247,47 @@ class _Pages:
         return HTMLResponse(page)
 
     async def _look(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
-        """Look at storage in a thread. A look at the same key that goes on is joined: storage that hangs holds one
-        thread.
+        """Look at storage in a thread. A look at the same key whose answer nobody has got yet is joined: storage that
+        hangs holds one thread.
 
         Raises:
-            TimeoutError: The look has not ended in this time. It goes on.
+            TimeoutError: The look has not ended in this time. It goes on, for the next request.
         """
-        if (going := self._going.get(key)) is None:
-            self._going[key] = going = _begun(look)
-            going.add_done_callback(lambda _: self._going.pop(key, None))
-        found: T = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(going)), patience_s)
+        late = time.monotonic() - _LATE_S
+        for old in [each for each, kept in self._looks.items() if kept.ended < late]:
+            del self._looks[old]
+        async with asyncio.timeout(patience_s):
+            while (going := self._looks.get(key)) is None:
+                if self._free.acquire(blocking=False):
+                    self._looks[key] = _begun(look, self._free)
+                else:
+                    await asyncio.sleep(_PAUSE_S)
+            try:
+                found: T = await asyncio.shield(asyncio.wrap_future(going))
+            finally:
+                if going.done() and self._looks.get(key) is going:
+                    del self._looks[key]
         return found
 
 
-def _begun(look: Callable[[], T]) -> Future[T]:
-    """Begin to look, in a daemon thread that knows Prefect's settings of this context."""
-    found = Future[T]()
+class _Look(Future[Any]):
+    """A look at storage in a thread."""
+
+    ended = math.inf
+    """When it ended, by the monotonic clock."""
+
+
+def _begun(look: Callable[[], Any], free: threading.Semaphore) -> _Look:
+    """Begin to look, in a daemon thread that knows Prefect's settings of this context. free: is released at the end."""
+    found = _Look()
 
     def work() -> None:
         try:
             found.set_result(look())
         except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
             found.set_exception(error)
+        found.ended = time.monotonic()
+        free.release()
 
     threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="nightjar-look").start()
     return found

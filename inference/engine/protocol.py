@@ -24,7 +24,6 @@ NO_EVENT = 3
 """Work without any event for this many times `retry.stall_s` is ended. Reading, one micro-batch and writing may each
 take `stall_s`, and workers end a step that takes longer."""
 
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -50,7 +50,6 @@ _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", 
 _VALUE_CHARS = 500
 """The longest value of a row that is shown, in characters: an image or a page of text is no help on a terminal."""
 
-
 ROUNDS = 4
 """Of a language model so many times as many rows are measured as are asked for at once: with fewer, the wait for the
 slowest ones at the end would be most of the time."""

@@ -31,7 +31,6 @@ def _as_written(value: Any, as_float: Callable[[Any], float]) -> float:
 Bound = Annotated[float, WrapValidator(_as_written), PlainSerializer(lambda value: value)]
 """A number. A whole number stays one, because a float of more than 2^53 may be another number than the user wrote."""
 
-
 OnFail = Literal["block", "warn", "ask"]
 """What a gate that does not pass does: nothing is published; or it is, with a warning; or a person is asked first."""
 
@@ -196,7 +195,6 @@ class Window(Section):
 
 BASELINE = "baseline"
 """The name of the run that `nightjar baseline` makes of a training set."""
-
 
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """The names that a run can have."""

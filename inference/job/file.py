@@ -24,9 +24,7 @@ from nightjar.inference.storage.locations import location
 
 _WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
 
-
 _UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
-
 
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
@@ -236,9 +234,7 @@ def _check_comparisons(job: Job, path: Path) -> None:
 MAX_BYTES = 1 << 20
 """The largest job file, in bytes."""
 
-
 _ADVICE = "; text with braces, brackets, `: ` or ` #` stands in quotes, and lines are indented by spaces"
-
 
 _MAX_VALUES, _MAX_LEVELS = 100_000, 50
 """The most values and levels of a job file with its aliases expanded; ten lines of YAML can expand to fill the
@@ -270,7 +266,6 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
 
 
 _BOOL, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
-
 
 _WORDS = {"on", "off", "yes", "no"}
 """Words that PyYAML takes for true and false, and YAML since 1.2 for text; as keys they are text, as in `notify.on`."""

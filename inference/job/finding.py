@@ -74,13 +74,17 @@ def _forget_namesakes(folder: Path) -> None:
     names = {path.name.removesuffix(".py") for path in folder.iterdir()} - set(sys.stdlib_module_names) - {"__main__"}
     for name, module in sys.modules.copy().items():
         top, file = name.partition(".")[0], getattr(module, "__file__", None)
-        if top not in names or file is None or Path(file).absolute().is_relative_to(folder):
+        if top not in names or file is None:
+            continue
+        # Compiled modules have longer suffixes. A module of a nested folder is no module of this one.
+        place, path = folder.joinpath(*name.split(".")), Path(file).absolute()
+        if path.parent / path.name.partition(".")[0] in (place, place / "__init__"):
             continue
         # A package without `__init__.py` may be spread over several folders.
         ours = (
             folder / f"{top}.py",
             folder / top / "__init__.py",
-            folder.joinpath(*name.split(".")).with_suffix(".py"),
+            place.with_suffix(".py"),
         )
         if any(path.is_file() for path in ours):
             for each in [each for each in sys.modules if f"{each}.".startswith(f"{top}.")]:

@@ -21,14 +21,11 @@ from nightjar.inference.messages import nearest
 MOST_SLICED = 8
 """The most columns by whose values the rows are divided: each has states of its own for every shard."""
 
-
 MOST_RANKS = 100
 """The greatest `k`: the state of a group grows with it."""
 
-
 Task = Literal["binary", "regression", "multiclass", "ranking"]
 """What a label is: 0 or 1, a number, one of several classes, or how relevant a row is among those of its group."""
-
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "binary": ("auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"),
@@ -40,7 +37,6 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "ranking": ("ndcg", "mrr", "map", "precision"),
 }
 """Task → the metrics that a check may name, the one that people ask for first. Its evaluator answers each."""
-
 
 BESIDE = ("ranking",)
 """The tasks whose states lie beside the parts, because they are too large for the footers that every reader reads."""
@@ -109,16 +105,12 @@ class LateLabels(Section):
 MOST_ACCUMULATORS = 16
 """The most accumulators of a job: each has a state for every shard."""
 
-
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
-
 
 _SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
-
 FIGURE = r"[\w@%+-][\w@%+.-]{0,63}"
 """The form of a figure's name, by which a check asks for it after the accumulator's: `lift.at_top_decile`."""
-
 
 OWN_METRIC = rf"^{_NAME}\.{FIGURE}$"
 """The form of a figure of an accumulator, as a check names it."""

@@ -25,7 +25,6 @@ _DATABASE = re.compile(
 )
 """A database's location without a password, however it may be written."""
 
-
 _WITH_USER = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#]*@")
 """The beginning of a location with somebody's name in it, and perhaps a password."""
 

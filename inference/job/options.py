@@ -6,6 +6,7 @@ The check of a job, the JSON Schema of the job file and the tables in the docs a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -109,11 +110,15 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
 
 @cache
 def _validator() -> Any:
-    """A validator that takes tuples for arrays, and no float for an integer."""
+    """A validator that takes tuples for arrays, no float for an integer, and no NaN or infinity for a number."""
     from jsonschema import Draft202012Validator, validators
 
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"array": lambda _, value: isinstance(value, list | tuple), "integer": lambda _, value: type(value) is int}
+        {
+            "array": lambda _, value: isinstance(value, list | tuple),
+            "integer": lambda _, value: type(value) is int,
+            "number": lambda _, value: type(value) is int or (isinstance(value, float) and math.isfinite(value)),
+        }
     )
     return validators.extend(Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
 

@@ -111,7 +111,6 @@ class RuntimeEnv(Section):
 _TAKEN = re.compile(r"\$\{(\w+)\}")
 """A variable's value that is taken from the environment."""
 
-
 _READ_AT_START = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
 """Variables that have no effect on a process that runs already, or that Ray sets."""
@@ -181,7 +180,6 @@ class Resources(Section):
 
 _TASKS = 16
 """How many tasks are assumed to run at once when shards are made: a plan must not depend on tonight's cluster."""
-
 
 _MOST = 1e9
 """The highest price that is no slip of the pen, in any currency."""

@@ -74,7 +74,6 @@ class TableTarget(Section):
 
 ExportForm = Literal["csv", "csv.gz", "jsonl", "jsonl.gz"]
 
-
 EXPORTS: tuple[str, ...] = get_args(ExportForm)
 """The forms in which parts can be there once more; they are also the ends of the files' names."""
 

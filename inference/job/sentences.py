@@ -54,7 +54,6 @@ _MAY_BE_SECRET = re.compile(r"notify(\.webhook\w*)?|resources\.runtime_env\.env_
 """Keys whose values are in no message: an address or a password may stand at the wrong one."""
 _SHOWN_CHARS = 60
 
-
 Sections = Mapping[str, tuple[type[BaseModel], ...]]
 """The model or models of each key that has keys of its own, without indexes; '' for the file itself."""
 

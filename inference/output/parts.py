@@ -44,49 +44,35 @@ from nightjar.inference.storage.protocol import Storage, is_local, join
 
 T = TypeVar("T")
 
-
 R = TypeVar("R")
-
 
 DATA = "data"
 """The folder of a revision's data files."""
 
-
 INDEX = "index"
 """The folder of the parts that are divided into several files."""
-
 
 MODEL = "model"
 """The column of a quarantine that names the model, if the job has several."""
 
-
 METRICS_KEY = b"nightjar.metrics"
-
 
 SHARD_KEY = b"nightjar.shard"
 
-
 FILES_KEY = b"nightjar.files"
-
 
 SCHEMA_KEY = b"nightjar.schema"
 
-
 _ARROW_SCHEMA = b"ARROW:schema"
-
 
 _SAMPLE = 8192
 
-
 _SAMPLE_BYTES = 64 << 20
-
 
 _LOW_CARDINALITY = 0.05
 
-
 _AT_ONCE = 8
 """The number of files of one part that are written or read at once in a bucket."""
-
 
 _NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|slices|(?:csv|jsonl)(?:\.gz)?)")
 """The form that `part_name` gives a part's name, which what lies beside it has, too."""

@@ -39,7 +39,6 @@ from nightjar.inference.storage.protocol import Storage, is_local, join, read_co
 
 _COPIES = 16
 
-
 _WINDOW = 512
 
 

@@ -37,7 +37,6 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """The end of a limited run's name, after its date."""
 
-
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
 """Where a node keeps the copies of code and model from which it scores."""
 

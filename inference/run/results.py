@@ -77,10 +77,10 @@ class Verdict:
     tries: int = 1
 
 
-Timed = TypeVar("Timed", Scored, Verdict)
+StepResult = TypeVar("StepResult", Scored, Verdict)
 
 
-def timed(result: Timed, watch: Stopwatch) -> Timed:
+def with_time(result: StepResult, watch: Stopwatch) -> StepResult:
     """The result with the time that its step took."""
     took = watch.claim()
     return replace(result, seconds=sum(took.values()), took=took)

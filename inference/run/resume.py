@@ -210,7 +210,7 @@ def why_again(
         return ()
     planned = newest.state.planned.fingerprint
     if planned == identity.fingerprint:
-        return _changed_input(request, made, newest)
+        return _changed_input(made, newest)
     before = identity_of_plan(request.storage, newest.uri, newest.state)
     old = len(set(made.ids()) - newest.state.committed - have)
     if before is None or not old:
@@ -218,7 +218,7 @@ def why_again(
     return (_scored_again(summed(differences(before, identity)), old, len(made)),)
 
 
-def _changed_input(request: RunRequest, made: Plan, newest: revs.Revision) -> tuple[str, ...]:
+def _changed_input(made: Plan, newest: revs.Revision) -> tuple[str, ...]:
     """The files whose shards differ from those of the previous plan."""
     assert newest.state.planned is not None
     before = newest.plan()

@@ -30,7 +30,7 @@ from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, timed
+from nightjar.inference.run.results import Scored, with_time
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     check_shards,
@@ -91,7 +91,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     if request.shards:
         check_shards(request, discovery, identity, newest, number)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
-        return timed(_finished(request, newest, identity.fingerprint), watch)
+        return with_time(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
@@ -135,7 +135,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             again=writer.state.about.again,
             workers=campaign.crew.most,
         )
-    return timed(scored, watch)
+    return with_time(scored, watch)
 
 
 def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snapshot | None]:

@@ -49,7 +49,6 @@ _RAY_SESSION = re.compile(
 
 _COMPILED = re.compile(r"^/(var/)?tmp/(triton_|numba_)")
 
-
 MADE_MOST = 10_000
 """The most files of its own that a process remembers, to bound the memory."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import AwaitingRetry
 
@@ -22,10 +23,13 @@ pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 ASKS = [{"column": "score", "max": 15000, "on_fail": "ask"}]
 
+CHANNEL = "NIGHTJAR_TEST_CHANNEL"
+"""The variable with the webhook's address."""
+
 
 @dataclass
 class Asking:
-    """A served job whose gate asks."""
+    """A served job whose gate asks. env: of commands; only the runs and this process have the webhook's address."""
 
     lake: Lake
     serving: Service
@@ -68,11 +72,13 @@ class Asking:
 def asking(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -> Iterator[Asking]:
     folder = tmp_path_factory.mktemp("asking")
     lake = Lake(folder / "job", engine="local")
-    with webhook() as told:
-        lake.ready(name="asking", checks=ASKS, notify={"webhook": told.url, "on": ["failed", "asks", "published"]})
-        with service(folder, "serve", lake.folder, "--engine", "local", env=api_env) as serving:
+    with webhook() as told, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CHANNEL, told.url)
+        lake.ready(name="asking", checks=ASKS, notify={"webhook_env": CHANNEL, "on": ["failed", "asks", "published"]})
+        env = {**api_env, CHANNEL: told.url}
+        with service(folder, "serve", lake.folder, "--engine", "local", env=env) as serving:
             wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")
-            yield Asking(lake, serving, api_env, told)
+            yield Asking(lake, serving, {**api_env, CHANNEL: ""}, told)
 
 
 def test_a_yes_on_the_page_publishes_without_scoring(asking: Asking) -> None:
@@ -147,7 +153,7 @@ def test_a_yes_by_command_ends_the_suspended_run_too(asking: Asking) -> None:
     assert after.state is not None
     assert after.state.is_completed(), after.state.message
     assert asking.lake.snapshot().runs["2026-11-03"].revision == 1
-    assert asking.said("2026-11-03") == ["asks", "published"], "by the command"
+    assert asking.said("2026-11-03") == ["asks", "published"], "by the run, which alone knows the webhook's address"
 
 
 def test_a_yes_on_the_page_counts_after_a_no_by_command(asking: Asking) -> None:
@@ -175,6 +181,7 @@ def test_an_answer_by_command_is_told_once_whoever_resumes_and_retries_the_run(
     first = asking.reply(run, decision=answers, name="anna").state
     assert first is not None
     wait_until(lambda: asking.emitted(name, night), 30, "it is an event")
+    assert asking.emitted(name, night) == 1
     with client(asking.api) as asked:
         asked.set_flow_run_state(run.id, AwaitingRetry(), force=True)
     wait_until(lambda: state_of(asking.api, run).type != first.type, 60, "it begins again")
@@ -196,6 +203,13 @@ def test_an_answer_to_an_older_validation_is_refused_on_the_page(asking: Asking,
             return state.is_paused() and state.state_details.pause_key != before
 
         wait_until(asks_anew, 120, "it asks anew")
+        its = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+
+        def warns() -> bool:
+            said = "the answer 'approve' of anna on this run's page is to an older validation"
+            return any(said in log.message for log in asked.read_logs(its))
+
+        wait_until(warns, 30, "its log has a warning")
     assert "2026-11-04" not in asking.lake.snapshot().runs
     assert asking.status("2026-11-04").state == "asks"
     done = asking.reply(run, decision="reject")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 
@@ -41,3 +42,12 @@ def test_an_option_that_is_required_is_named() -> None:
     with pytest.raises(JobError, match=r"^model\.options\.labels: write a list of labels, not None$"):
         options.check("t", {}, (needed,))
     options.check("t", {"labels": ["a"]}, (needed,))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_option_that_is_a_number_is_finite(value: float) -> None:
+    """YAML has `.nan` and `.inf`, and no comparison with NaN is true."""
+    share = options.number("share", "…", "`0.5`", 0, 1)
+    options.check("t", {"share": 1}, (share,))
+    with pytest.raises(JobError, match=r"^model\.options\.share: write a number from 0 to 1, not -?(nan|inf)$"):
+        options.check("t", {"share": value}, (share,))

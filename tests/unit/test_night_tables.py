@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from nightjar.flows.cli import tables
 from nightjar.flows.results import Night
@@ -29,3 +32,17 @@ def test_each_reason_is_told_with_what_helps(states: list[str], said: str) -> No
     """A night that only asks was not rolled back, and to repeat the command would not help it."""
     nights = [Night(f"2026-11-{day:02}", state) for day, state in enumerate(states, 1)]
     assert tables.missing(nights) == said
+
+
+def test_a_sample_shows_all_columns_whatever_they_are_called() -> None:
+    """In a narrow terminal, too; and a value with line breaks takes no more lines than it needs."""
+    console = Console(width=30, file=StringIO(), highlight=False)
+    names = ["run", "night", "state", "score"]
+    console.print(tables.sample_rows(names, [["a" * 20, "b" * 20, "c" * 20, "0.25"], ["x\ny", "", "", ""]]))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    for letter, count in (("a", 20), ("b", 20), ("c", 20)):
+        # The names of the columns have the letters `a` and `t` and so on only in the first line.
+        assert "".join(shown.splitlines()[2:]).count(letter) == count
+    assert "0.25" in shown
+    assert "x y" in shown

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import ray
 from prefect_ray.task_runners import PrefectRayFuture
 
-from nightjar.flows.cluster import tasks
-from nightjar.inference.errors import Held
+from nightjar.flows.cluster import connection, tasks
+from nightjar.inference.errors import ClusterLost, Held
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.run.lease import Succession, leased
@@ -90,8 +92,36 @@ def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monk
     monkeypatch.setattr(tasks, "lifelines", list)
     monkeypatch.setattr(tasks, "_LOOK_S", 0.05)
     monkeypatch.setattr(tasks, "_HEARS_S", 0.1)
-    tasks.closed.set()  # Ray is not asked, and its answer never comes
+    closed = threading.Event()
+    closed.set()  # Ray is not asked, and its answer never comes
+    monkeypatch.setattr(tasks, "closed", closed)
     opens(run, "ours")
     opens(run, "other")
     with pytest.raises(Held, match=r"taken over by score of flow run other, .* it changes nothing more"):
         tasks._wait(PrefectRayFuture(uuid4(), None), Succession(LakeStorage(), str(run), "ours"))
+
+
+def test_an_error_of_the_connection_ends_the_wait_and_is_the_tasks_crash(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `ray://` it is no error of Ray's own types."""
+
+    def lost(*_: object, **__: object) -> None:
+        raise Exception("Unrecoverable error in data channel")  # noqa: TRY002 - as Ray's client does
+
+    monkeypatch.setattr(tasks, "lifelines", list)
+    monkeypatch.setattr(tasks, "closed", threading.Event())
+    monkeypatch.setattr(ray, "wait", lost)
+    monkeypatch.setattr(ray, "get", lost)
+    with pytest.raises(ClusterLost, match="Unrecoverable error in data channel"):
+        tasks._wait(PrefectRayFuture(uuid4(), None), Succession(LakeStorage(), str(run), "ours"))
+
+
+def test_a_later_run_on_somebody_elses_connection_asks_ray_again(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
+    """A notebook calls `ray.init()` itself after a run that had a cluster of its own."""
+    closed = threading.Event()
+    closed.set()
+    monkeypatch.setattr(connection, "closed", closed)
+    monkeypatch.setattr(connection, "is_connected", lambda: True)
+    with connection.cluster(None, lake.ready().request().job, {}, verbose=False):
+        assert not closed.is_set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,3 +245,17 @@ def test_a_preprocess_class_is_built_once_and_must_keep_the_rows(make_job: MakeJ
     code = "class P:\n def __call__(self, b): return {'a': b['a'][:2]}\ndef f(b): return b['a']"
     with pytest.raises(OutputInvalid, match="'a', which preprocess returned, has 2 values for a batch of 3 rows"):
         scored(make_job(code, uses="mine:f", job={"preprocess": "mine:P"}), TABLE)
+
+
+def test_a_module_of_a_nested_folder_is_none_of_the_outer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    outer, inner = tmp_path, tmp_path / "sub"
+    inner.mkdir()
+    (outer / "nested_prep.py").write_text("PLACE = 'outer'")
+    (inner / "nested_prep.py").write_text("PLACE = 'inner'")
+    found = [find("input.format", "nested_prep:PLACE", folder) for folder in (inner, outer, inner)]
+    assert found == ["inner", "outer", "inner"]
+    kept = sys.modules["nested_prep"]
+    find("input.format", "nested_prep:PLACE", inner)
+    assert sys.modules["nested_prep"] is kept, "the folder's own module stays"
+    del sys.modules["nested_prep"]

@@ -63,7 +63,6 @@ def unknown_key(value: object, kind: pa.DataType, name: str) -> str:
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
 
-
 _WHOLE = {pa.int64(): range(-(1 << 63), 1 << 63), pa.uint64(): range(1 << 64)}
 """The types of whole numbers, and which they hold."""
 

@@ -38,7 +38,6 @@ LONGEST_BYTES = 256 << 20
 BOM = b"\xef\xbb\xbf"
 """The mark with which some programs begin a UTF-8 text. It is no part of the text."""
 
-
 UTF8 = "utf-8"
 
 ENCODING = choice(

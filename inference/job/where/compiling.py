@@ -117,10 +117,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 """The comparisons, by sqlglot's names. Arrow raises where a cast to a common type would change a value."""
 
-
 _SWAPPED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
 """The operator that means the same with the sides exchanged."""
-
 
 _SAID: dict[str, set[str]] = {
     "Paren": {"this"},
@@ -139,7 +137,6 @@ _SAID: dict[str, set[str]] = {
 }
 """What is understood of each kind of node. The parser may say more, as `BETWEEN SYMMETRIC`, which must not be passed
 over."""
-
 
 _PUSHED = {"And", "Or", "Paren", "EQ", "LT", "LTE", "GT", "GTE", "In", "Between"}
 """What the statistics of a part of a file can rule out. No negation: of a column with NaN the smallest and the largest

@@ -28,7 +28,6 @@ CHAT, COMPLETIONS, EMBEDDINGS = "chat", "completions", "embeddings"
 KEY_ENV = "OPENAI_API_KEY"
 """The environment variable with the key, if the job names none; without it none is sent."""
 
-
 COUNTED = ("prompt_tokens", "output_tokens", "cached_tokens")
 """Outputs that are numbers of tokens."""
 

@@ -42,7 +42,6 @@ _SHARED = flag(
     "last bits of what is computed may differ",
 )
 
-
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _WIDTHS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bool")
 _TYPES: dict[str, np.dtype[Any]] = {
