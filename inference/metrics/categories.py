@@ -85,6 +85,10 @@ class DistinctState(State):
 
     registers: np.ndarray = field(default_factory=lambda: np.zeros(_REGISTERS, np.uint8))
 
+    def __post_init__(self) -> None:
+        if len(self.registers) != _REGISTERS:
+            raise ValueError(f"not {_REGISTERS} registers")
+
     def update(self, hashes: Hashes) -> None:
         """Add values by their hashes."""
         leading = (hashes >> np.uint64(_BITS)).astype(np.float64)  # exact, and its exponent is the number of its bits
