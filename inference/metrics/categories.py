@@ -22,7 +22,9 @@ _MANY = 16 * MOST
 """The most distinct values of one update that are worth counting each."""
 
 LONGEST = 200
-"""The longest value in characters. A column with a longer one is text and no category, and has no counts."""
+"""The longest value in characters. A column with a longer one is text and no category, and has neither counts nor
+slices; a longer name is no class.
+"""
 
 _PROBED = 2 * MOST
 """Rows that tell whether a column has few values, before all of them are counted."""

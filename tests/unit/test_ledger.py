@@ -34,7 +34,6 @@ from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_lif
 from nightjar.inference.ledger.holders import is_dead, this_holder
 from nightjar.inference.ledger.ledger import _KEPT_BYTES, _READERS, Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import (
-    Closed,
     Intent,
     Line,
     Planned,
@@ -453,7 +452,13 @@ def test_what_a_ledger_comes_to_is_known_of_each_kind_of_line(revision: str) -> 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b'{"format":2,"epoch":2,"writer":"d88306', b'{"epoch":1,"writer":"n","append":"a"}', b"[]", b"<html>404</html>"],
+    [
+        b"",
+        b'{"format":2,"epoch":2,"writer":"d88306',
+        b'{"epoch":1,"writer":"n","append":"a"}',
+        b"[]",
+        b"<html>404</html>",
+    ],
     ids=["empty", "torn", "no-format", "no-object", "a-page"],
 )
 def test_a_segment_that_cannot_be_understood_is_named(content: bytes, revision: str) -> None:

@@ -209,7 +209,9 @@ def test_squares_that_are_no_float_leave_no_deviation() -> None:
     assert (equal.mean, equal.std) == (1e200, 0)
 
 
-@pytest.mark.parametrize("values", [[1e200, 3e200], [1.7e308] * 3 + [-1.7e308], [1.797e308] * 7, [-1e308, 1e308, 1e308]])
+@pytest.mark.parametrize(
+    "values", [[1e200, 3e200], [1.7e308] * 3 + [-1.7e308], [1.797e308] * 7, [-1e308, 1e308, 1e308]]
+)
 def test_the_mean_of_the_largest_numbers_is_known_in_one_shard_and_in_several(values: list[float]) -> None:
     exact = float(sum(map(Fraction, values)) / len(values))
     whole, merged = NumberState(), NumberState()

@@ -45,8 +45,8 @@ _AT_ONCE = 8
 _MAX_ROUNDS = 100
 
 _SAID = 20
-"""The most nights that are named, or tried again by a run, of those that a table lacks: the latest ones. A new table may
-lack years of nights.
+"""The most nights that a table lacks that are named, or tried again by a run: the latest ones. A new table may lack
+years of nights.
 """
 
 
