@@ -23,7 +23,7 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── AlreadyExists     create-if-absent found the object there
 │   ├── Missing           no such object
 │   ├── Denied            credentials or permissions
-│   ├── Damaged           a file that Nightjar wrote is not as it was written, or of a newer version
+│   ├── Damaged           a file that Nightjar wrote is not as it was written, or of another version
 │   └── Transient *       a fault that may pass; the outcome may be unknown
 │       └── NoAnswer *    … nobody answered the request
 └── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
@@ -212,7 +212,7 @@ class Denied(StorageError):
 
 
 class Damaged(StorageError):
-    """A file that Nightjar wrote cannot be read: it is not as it was written, or a newer version wrote it."""
+    """A file that Nightjar wrote cannot be read: it is not as it was written, or another version wrote it."""
 
 
 class Transient(StorageError):

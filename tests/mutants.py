@@ -86,13 +86,13 @@ def unit(*names: str) -> tuple[str, ...]:
 ROOMS = {
     "ledger": Room(
         ("ledger/[!r]*.py",),
-        unit("progress", "endings", "holders", "questions", "ledger", "ledger_versions"),
+        unit("progress", "endings", "holders", "questions", "ledger"),
     ),
     "remarks": Room(("ledger/remarks.py",), unit("remarks")),
     "plan": Room(("input/plan.py",), unit("plan")),
     "publish": Room(
         ("output/publications.py", "output/owner.py"),
-        unit("publish", "owner", "ledger_versions", "evidence"),
+        unit("publish", "owner", "evidence"),
     ),
     "audit": Room(
         (

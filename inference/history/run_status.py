@@ -347,7 +347,7 @@ def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> s
 
 def _stands(run: RunState) -> Standing:
     newest = run.newest
-    state = standing(run.storage, newest, run.shown.revision if run.shown else 0, run.lease_s)
+    state = standing(newest, run.shown.revision if run.shown else 0, run.lease_s)
     note = failure_notes.note_of(run.storage, revs.run_folder(run.output, run.run_id), run.job)
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
@@ -367,7 +367,7 @@ def _stands(run: RunState) -> Standing:
     return Standing(state, ended, opened=engine, may_be_approved=again, question=question.name if question else "")
 
 
-def standing(storage: Storage, newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:
+def standing(newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:
     """In one word, how a revision stands by its ledger: as in `Standing`.
 
     A writer on another machine can only be watched: for at most `lease_s`.

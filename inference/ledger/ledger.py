@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from nightjar.inference.errors import Damaged
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import (
@@ -136,8 +137,8 @@ class State:
         self.question, self.decision = question, None
 
 
-_FORMAT = 1
-"""Increase this number if older versions would read a segment wrongly, not if they may ignore a new kind of record."""
+_FORMAT = 2
+"""The only format that is read. Increase this number with a change of the records, not for a new kind of record."""
 
 
 _READERS = 16
@@ -189,9 +190,9 @@ class Ledger:
         segment, size = read_control(
             self.storage,
             self.segment_uri(number),
-            lambda raw: (_decode(number, raw), len(raw)),
+            lambda raw: (_decode(self.segment_uri(number), number, raw), len(raw)),
             "a ledger segment",
-            "restore it, or continue the run with that version",
+            "restore it, or score the run anew in another output.uri",
         )
         self._kept.add(segment, size)
         return segment
@@ -248,11 +249,12 @@ class Ledger:
         return self.read(numbers[-1]) if numbers else None
 
 
-def _decode(number: int, raw: bytes) -> Segment:
+def _decode(uri: str, number: int, raw: bytes) -> Segment:
     # Not `splitlines`, because JSON does not escape every line break inside a string.
     header, *records = map(json.loads, raw.decode().split("\n"))
-    if header.get("format", _FORMAT) > _FORMAT:
-        raise ValueError(f"format {header['format']}")
+    if (found := header["format"]) != _FORMAT:
+        remedy = "use a newer Nightjar" if found > _FORMAT else "use another output.uri"
+        raise Damaged(f"{uri}: a ledger of format {found}, and this version reads only format {_FORMAT}: {remedy}")
     lines = tuple(line for line in map(decode, records) if line is not None)
     return Segment(number, header["epoch"], header["writer"], header["append"], lines)
 

@@ -22,7 +22,9 @@ _MANY = 16 * MOST
 """The most distinct values of one update that are worth counting each."""
 
 LONGEST = 200
-"""The longest value in characters. A column with a longer one is text and no category, and has no counts."""
+"""The longest value in characters. A column with a longer one is text and no category, and has neither counts nor
+slices; a longer name is no class.
+"""
 
 _PROBED = 2 * MOST
 """Rows that tell whether a column has few values, before all of them are counted."""
@@ -84,6 +86,10 @@ class DistinctState(State):
     """
 
     registers: np.ndarray = field(default_factory=lambda: np.zeros(_REGISTERS, np.uint8))
+
+    def __post_init__(self) -> None:
+        if len(self.registers) != _REGISTERS:
+            raise ValueError(f"not {_REGISTERS} registers")
 
     def update(self, hashes: Hashes) -> None:
         """Add values by their hashes."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.metrics.categories import as_text
+from nightjar.inference.metrics.categories import LONGEST, as_text
 from nightjar.inference.metrics.columns import plain, plain_type
 from nightjar.inference.metrics.encoding import State, pack, unpack
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
@@ -22,9 +22,6 @@ from nightjar.inference.metrics.figures import Bounded, ClassFigure, ClassFigure
 
 MOST_CLASSES = 128
 """The most classes, of labels and outputs together, that are counted each. With more only the accuracy is known."""
-
-LONGEST = 200
-"""The longest name of a class in characters. A longer one is text and no class, and counts as too many."""
 
 MOST_PAIRS = 1024
 """The most pairs of a label and another output in the figures: all that 32 classes can have."""

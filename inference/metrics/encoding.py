@@ -104,7 +104,8 @@ def pack(values: np.ndarray) -> str:
     if kind.kind != "f" and len(values):
         if len(values) > 1 and (values[1:] > values[:-1]).all():
             first, values = str(values[0]), np.diff(values)
-        values = values.astype(np.result_type(*(np.min_scalar_type(end) for end in (values.min(), values.max()))))
+        narrow = np.result_type(*(np.min_scalar_type(end) for end in (values.min(), values.max())))
+        values = values.astype(narrow if narrow.kind in "iu" else kind)  # of int8 and uint64 it is float64
     raw = base64.b64encode(min(_deflated(values.tobytes()), key=len)).decode("ascii")
     return f"{kind.str},{values.dtype.str},{first},{raw}"
 

@@ -44,8 +44,14 @@ class Moments(State):
         """Add another's values to these."""
         if not other.count:
             return
+        if not self.count:
+            self.count, self.mean, self.deviations = other.count, other.mean, other.deviations
+            return
         count, apart = self.count + other.count, other.mean - self.mean
-        self.mean += apart * (other.count / count)
+        if math.isfinite(apart):
+            self.mean += apart * (other.count / count)
+        else:
+            self.mean = self.mean * (self.count / count) + other.mean * (other.count / count)
         self.deviations += other.deviations + apart * apart * self.count * (other.count / count)
         self.count = count
 

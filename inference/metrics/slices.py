@@ -18,7 +18,7 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.categories import as_text
+from nightjar.inference.metrics.categories import LONGEST, as_text
 from nightjar.inference.metrics.columns import plain, plain_type
 from nightjar.inference.metrics.encoding import States, from_bytes, to_bytes
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
@@ -27,9 +27,6 @@ from nightjar.inference.metrics.figures import Slice, SliceFigures
 
 MOST_VALUES = 64
 """The most values of a column, null included. A column with more has no slices, whatever the order of its rows."""
-
-LONGEST = 200
-"""The longest value in characters. A column with a longer one is text and no category, and has no slices."""
 
 _VERSION = 2
 _PROBED = 2048

@@ -118,10 +118,6 @@ def encode(kind: str, table: pa.Table, columns: pa.Schema) -> pa.Buffer:
 
 def _for_csv(table: pa.Table) -> pa.Table:
     """The columns in types that Arrow's CSV writer knows; moments in UTC."""
-    if table.num_columns == 1:
-        # A null alone would be a blank line, which readers skip.
-        (name,) = table.column_names
-        return pa.table({name: pc.fill_null(table[name].cast(pa.large_string()), "")})
     for index, field in enumerate(table.schema):
         kind = field.type
         if is_text(kind):
@@ -129,6 +125,10 @@ def _for_csv(table: pa.Table) -> pa.Table:
         elif pa.types.is_timestamp(kind) and kind.tz:
             kind = pa.timestamp(kind.unit, "UTC")
         table = table.set_column(index, field.name, table[index].cast(kind))
+    if table.num_columns == 1:
+        # A null alone would be a blank line, which readers skip.
+        (name,) = table.column_names
+        return pa.table({name: pc.fill_null(table[name].cast(pa.large_string()), "")})
     return table
 
 

@@ -4,7 +4,7 @@ These folders are made from the newest snapshot, and may be behind it: the snaps
 whole. `latest/files.json` is written last, and says which snapshot the folders show. A command that finds them behind
 updates the dates that have changed since. Two commands may do so at once. Each looks again when it is done, and if
 there is a newer snapshot, writes again what it may have overwritten. `latest/unfinished.json` lists dates that could
-not be written.
+not be written; a date whose night `latest/` could not show is one of them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         places = _Places(storage, output, job, now, now.nights())
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(changed)))
+        if not places.unfinished <= unfinished:
+            # Before `files.json` says that all of this snapshot is shown: a command killed after it is not repeated.
+            unfinished = places.unfinished | _unfinished(storage, output)
+            _keep_unfinished(storage, output, unfinished)
         problem = places.show_latest()
         before = shown.latest() if shown else None
         if before is not None and before in now.runs:
@@ -166,7 +170,9 @@ class _Places:
         run, place = self.now.latest(), join(self.output, "latest")
         nothing = PublishedNight(self.now.number, problem=f"nothing is published in {self.output}")
         night = self.read(run) if run else nothing
-        self._show(place, self.job, night)
+        whole = self._show(place, self.job, night)
+        if run and not whole:
+            self.unfinished.add(self.now.runs[run].date)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
     def read(self, run: str) -> PublishedNight:

@@ -1,4 +1,6 @@
-"""Writes scored tables as parts. A part is encoded in memory, and appears whole under its final name or not at all.
+"""Writes scored tables as parts, and reads parts back: for the audit, the second scoring of a sample, and accumulators.
+
+A part is encoded in memory, and appears whole under its final name or not at all.
 
 With `output.partition_by` a part is an index: it has the columns that name the folders, for each row of the shard in
 input order, and its footer names a file in each folder, with rows, size and checksum. The files have the other columns.

@@ -679,6 +679,13 @@ def test_of_many_nights_that_a_table_lacks_the_latest_are_named(local: Shown, mo
     assert shown.problem.count("; the run ") == 19
     assert (shown.final, shown.problem.endswith("; 10 earlier nights not shown either")) == (True, True)
     assert len(reads) == 20, "those that are named, however many there are"
+    reads.clear()
+    assert local.commit(NIGHT) == []
+    assert len(reads) == 20, "a run does not read years of nights again"
+    reads.clear()
+    assert len(local.commit("2026-10-02")) == 1
+    assert len(reads) == 21, "and that of its own date"
+    assert len(local.commit(every=True)) == 21
 
 
 def test_a_night_without_files_is_not_missed(local: Shown) -> None:

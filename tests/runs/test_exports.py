@@ -126,6 +126,11 @@ def test_lists_structs_and_what_json_has_no_number_for(tmp_path: Path) -> None:
     assert middle == text.splitlines(keepends=True)[1]
 
 
+def test_a_single_column_has_the_texts_that_it_has_beside_others() -> None:
+    found = exports.encode("csv", (alone := SCALARS.select(["zoned"])), alone.schema).to_pybytes()
+    assert found == b'"zoned"\n"2026-01-02 03:04:05.000Z"\n""\n' + b'"2026-01-02 03:04:05.000Z"\n""\n'
+
+
 def test_a_null_in_a_single_column_is_a_line_that_no_reader_takes_for_blank() -> None:
     one = pa.table({"score": pa.array([1.5, None], pa.float32())})
     assert bytes(exports.encode("csv", one, one.schema)) == b'"score"\n"1.5"\n""\n'

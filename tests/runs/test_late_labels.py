@@ -122,6 +122,8 @@ def test_labels_that_come_late_give_what_they_would_have_given_at_once(night: La
     assert made.evaluation.metrics["log_loss"].value == pytest.approx(at_once.metrics["log_loss"].value)
     for one, other in zip(made.slices["hour"].slices, metrics.slices["hour"].slices, strict=True):
         assert (one.value, without_loss(one.evaluation)) == (other.value, without_loss(other.evaluation))
+        losses = [each.evaluation.metrics["log_loss"].value for each in (one, other)]
+        assert losses[0] == pytest.approx(losses[1])
     assert len(made.slices["hour"].slices) == 24
     assert (made.joined.rows, made.joined.labels, made.joined.unmatched_labels) == (4000, 4002, 0)
     assert made.joined.labelled == at_once.rows == made.joined.labels - made.joined.null_labels

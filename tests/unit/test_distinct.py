@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from nightjar.flows.pages.wording import distinct_text
 from nightjar.inference.metrics.categories import ERROR, LONGEST, MOST, DistinctState
+from nightjar.inference.metrics.encoding import pack, unpack
 from nightjar.inference.metrics.figures import Distinct
 from nightjar.inference.metrics.keyhash import comparable, hashes_of
-from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.metrics.profile import ColumnProfile, Profile, value_hashes
 
 VALUES: dict[str, Any] = {
     "floats": st.floats(allow_nan=True) | st.sampled_from([0.0, -0.0]),
@@ -43,7 +44,7 @@ def profile(*columns: pa.ChunkedArray) -> ColumnProfile:
 def distinct(*columns: pa.ChunkedArray) -> DistinctState:
     found = DistinctState()
     for each in columns:
-        found.update(hashes_of(comparable(each)))
+        found.update(value_hashes(comparable(each)))
     return found
 
 
@@ -92,6 +93,8 @@ FORMS = {
         pa.array(MANY, pa.float16()),
         pa.array(map(Decimal, MANY), pa.decimal128(9, 2)),
     ],
+    "numbers of any type": [pa.array(MANY, kind) for kind in (pa.int64(), pa.uint64(), pa.float64())],
+    "large numbers": [pa.array([each << 50 for each in MANY]), pa.array([each * 2.0**50 for each in MANY])],
     "fractions": [pa.array([each / 8 for each in MANY], kind) for kind in (pa.float16(), pa.float32(), pa.float64())],
     "large integers": [pa.array([2**60 + each for each in MANY], kind) for kind in (pa.int64(), pa.uint64())],
     "texts": [
@@ -120,6 +123,18 @@ def test_integers_that_no_float_holds_are_values_of_their_own() -> None:
         assert found is not None
         assert found.count == pytest.approx(1000, rel=4 * ERROR)
     assert distinct(column([2**64 - 1, 2**63 - 1, 2**63], pa.uint64())).count() == 3
+
+
+def test_nights_with_integers_and_with_floats_have_the_same_distinct_values() -> None:
+    values = np.arange(5000)
+    found = profile(column(values), column(values.astype(np.float64)), column(values[:9])).count_distinct()
+    assert found is not None
+    assert found.count == pytest.approx(5000, rel=4 * ERROR)
+
+
+@pytest.mark.parametrize("values", [[2**53 + 1, -1], [-1, 2**63 - 1], [3, 1, 2], [-(2**63), 2**63 - 1], []])
+def test_integers_are_kept_exactly(values: list[int]) -> None:
+    assert unpack(pack(np.array(values, np.int64))).tolist() == values
 
 
 def test_values_that_were_counted_each_are_as_if_they_had_never_been() -> None:
@@ -186,11 +201,21 @@ def test_a_count_is_not_more_than_the_rows_that_have_a_value() -> None:
         assert found.count <= 3000
 
 
-@pytest.mark.parametrize("data", ["", "AA==", "eJwDAAAAAAE="])
-def test_what_are_no_registers_is_refused(data: str) -> None:
-    values = [*profile(column(MANY, pa.int64())).values()[:5], data, []]
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (5, "AA==", ""),
+        (5, ["AA=="], ""),
+        (5, [pack(np.zeros(4095, np.uint8))], ": not 4096 registers"),
+        (6, pack(np.zeros(1, np.int64)), ": not 256 groups"),
+        (6, [1], ""),
+    ],
+)
+def test_what_are_no_registers_and_what_is_no_spread_is_refused(place: int, value: Any, said: str) -> None:
+    values = profile(column(TEXTS)).values()
+    values[place] = value
     packed = zlib.compress(json.dumps({"v": 4, "columns": {"x": values}}).encode())
-    with pytest.raises(ValueError, match=r"not a profile"):
+    with pytest.raises(ValueError, match=rf"^not a profile{said}"):
         Profile.from_bytes(packed)
 
 

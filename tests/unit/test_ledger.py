@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,6 @@ from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_lif
 from nightjar.inference.ledger.holders import is_dead, this_holder
 from nightjar.inference.ledger.ledger import _KEPT_BYTES, _READERS, Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import (
-    Closed,
     Intent,
     Line,
     Planned,
@@ -450,22 +450,28 @@ def test_what_a_ledger_comes_to_is_known_of_each_kind_of_line(revision: str) -> 
     assert replay(Ledger(LakeStorage(), revision)) == state
 
 
-def test_a_segment_of_a_newer_format_is_refused_and_one_without_a_format_is_read(revision: str) -> None:
-    header = {"epoch": 1, "writer": "n", "append": "a"}
-    ledger = Path(revision, "ledger")
-    ledger.mkdir(parents=True)
-    (ledger / "00000001.jsonl").write_text(json.dumps(header))
-    (ledger / "00000002.jsonl").write_text(json.dumps({"format": 1, **header}) + '\n{"t":"closed"}')
-    (ledger / "00000003.jsonl").write_text(json.dumps({"format": 2, **header}))
-    read = Ledger(LakeStorage(), revision)
-    assert read.read(1) == Segment(1, 1, "n", "a", ())
-    assert read.read(2) == Segment(2, 1, "n", "a", (Closed(),))
-    with pytest.raises(StorageError) as refused:
-        read.read(3)
-    assert str(refused.value) == (
-        f"{ledger}/00000003.jsonl: not a ledger segment that this version can read; it was damaged, or a newer "
-        "version wrote it: restore it, or continue the run with that version"
-    )
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"format":2,"epoch":2,"writer":"d88306',
+        b'{"epoch":1,"writer":"n","append":"a"}',
+        b"[]",
+        b"<html>404</html>",
+    ],
+    ids=["empty", "torn", "no-format", "no-object", "a-page"],
+)
+def test_a_segment_that_cannot_be_understood_is_named(content: bytes, revision: str) -> None:
+    """It may say that somebody else writes now, or what is done: nobody continues without it."""
+    writer = opened(revision)
+    writer.append([receipt("a")])
+    writer.stop(release=True)
+    path = Path(revision, "ledger", "00000002.jsonl")
+    path.write_bytes(content)
+    for look in (receipts, opened):
+        with pytest.raises(StorageError, match=f"^{re.escape(str(path))}: not a ledger segment that this version can"):
+            look(revision)
+    assert len(list(path.parent.iterdir())) == 3
 
 
 class Counting(LakeStorage):
@@ -521,7 +527,7 @@ def test_a_segment_is_these_bytes(revision: str) -> None:
     ledger = Ledger(LakeStorage(), revision)
     ledger.write(Segment(1, 3, "nonce", "append", (line,)))
     header, record = Path(revision, "ledger", "00000001.jsonl").read_bytes().split(b"\n")
-    assert header == b'{"format":1,"epoch":3,"writer":"nonce","append":"append"}'
+    assert header == b'{"format":2,"epoch":3,"writer":"nonce","append":"append"}'
     assert record.startswith(
         '{"t":"failed","shard":"s","attempt":1,"cause":"OSError","message":"caf\u00e9 \\udcff"'.encode()
     )

@@ -119,6 +119,30 @@ def test_a_date_that_cannot_be_written_keeps_no_other_from_being_written(output:
     assert not Path(output.uri, "latest", latest_view.UNFINISHED).exists()
 
 
+def test_a_date_that_was_refused_is_not_forgotten_by_a_command_that_is_then_killed(output: Placed) -> None:
+    """Before `latest/` says that it shows the newest publication, it is known which dates do not."""
+    output.publish("2026-11-17")
+    output.publish(NIGHT)
+    output.refresh()
+    output.publish("2026-11-17", 2)
+    refused = faults.fail("write", "*/dates/2026-11-17/*", None, Denied("2026-11-17: not yours"))
+    killed = faults.Fault("write", f"*/latest/{latest_view.UNFINISHED}", error=StorageError("killed here"))
+    assert "killed here" in output.refresh(storage=FaultyStorage(output.storage, [refused, killed]))
+    assert output.refresh() == ""
+    assert output.night("dates/2026-11-17") == "2026-11-17 r2"
+
+
+def test_a_link_of_latest_that_was_blocked_is_made_by_a_command_that_finds_nothing_else_to_do(output: Placed) -> None:
+    output.publish(NIGHT)
+    blocked = Path(output.uri, "latest", "data")
+    blocked.mkdir(parents=True)
+    assert "is a folder where a link belongs" in output.refresh()
+    blocked.rmdir()
+    assert latest_view.refresh(output.storage, output.uri, JOB, behind=True) == ""
+    assert blocked.is_symlink()
+    assert not Path(output.uri, "latest", latest_view.UNFINISHED).exists()
+
+
 def test_one_that_comes_late_leaves_nothing_old(output: Placed) -> None:
     """It stood still before each write, while others published and wrote all of it: the newest state stands at last."""
     output.publish(NIGHT)

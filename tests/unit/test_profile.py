@@ -74,7 +74,10 @@ def same_but_for_rounding(one: Profile, other: Profile) -> bool:
     for name, column in one.columns.items():
         mine, theirs = column.numbers.moments, other.columns[name].numbers.moments
         assert mine.count == theirs.count
-        assert mine.mean == pytest.approx(theirs.mean, rel=1e-9, abs=1e-9 * spread(column.numbers), nan_ok=True)
+        assert mine.mean == pytest.approx(theirs.mean, rel=1e-9, abs=1e-9 * spread(column.numbers))
+        if mine.count and spread(column.numbers) < 1e150:
+            one_std, other_std = (math.sqrt(each.deviations / each.count) for each in (mine, theirs))
+            assert one_std == pytest.approx(other_std, rel=1e-9, abs=1e-12 * spread(column.numbers))
         column.numbers.moments = other.columns[name].numbers.moments = Moments()
     return one.to_bytes() == other.to_bytes()
 
@@ -201,6 +204,22 @@ def test_squares_that_are_no_float_leave_no_deviation() -> None:
     found = of([1e200, 1.0]).numbers
     assert found is not None
     assert (found.mean, found.std) == (5e199, None)
+    equal = of([1e200, 1e200]).numbers
+    assert equal is not None
+    assert (equal.mean, equal.std) == (1e200, 0)
+
+
+@pytest.mark.parametrize(
+    "values", [[1e200, 3e200], [1.7e308] * 3 + [-1.7e308], [1.797e308] * 7, [-1e308, 1e308, 1e308]]
+)
+def test_the_mean_of_the_largest_numbers_is_known_in_one_shard_and_in_several(values: list[float]) -> None:
+    exact = float(sum(map(Fraction, values)) / len(values))
+    whole, merged = NumberState(), NumberState()
+    whole.update(np.array(values))
+    for value in values:
+        merged.update(np.array([value]))
+    for state in (whole, merged):
+        assert state.moments.mean == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -446,6 +446,20 @@ def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner:
     assert [path for path in sorted(lake.folder.rglob("*")) if path not in before] == [lake.folder / "data" / "gone"]
 
 
+@pytest.mark.parametrize(("number", "remedy"), [(1, "use another output.uri"), (3, "use a newer Nightjar")])
+def test_a_ledger_of_another_format_is_refused_by_every_command(job: Lake, number: int, remedy: str) -> None:
+    """It is not read as far as it is understood: what it says may have another meaning."""
+    fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
+    segment = job.revision() / "ledger" / "00000001.jsonl"
+    text = segment.read_text()
+    assert '"format":2' in text
+    segment.write_text(text.replace('"format":2', f'"format":{number}'))
+    refused = f"{segment}: a ledger of format {number}, and this version reads only format 2: {remedy}"
+    for command in (job.run, lambda: app(["status", "job.yaml", NIGHT], standalone_mode=False)):
+        with pytest.raises(Damaged, match=f"^{re.escape(refused)}$"):
+            command()
+
+
 def test_a_run_that_cannot_be_read_hides_no_other(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """It has its line: why, and what readers see of it."""
     finished(str(job.out), "2026-11-18")

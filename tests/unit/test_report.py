@@ -90,24 +90,24 @@ def test_a_silent_writer_elsewhere_is_told_from_one_that_works(lake: Lake) -> No
     elsewhere = replace(this_holder("score"), host="night-7/0")
     lake.ready()
     with writing(lake, elsewhere):
-        assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "running"
+        assert standing(newest(lake), 0, LEASE_S) == "running"
         before = newest(lake)
-    assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "killed"
+    assert standing(newest(lake), 0, LEASE_S) == "killed"
     segments = sorted((lake.revision() / "ledger").iterdir())
     segments[-1].unlink()  # as if its machine had lost power: it never closed
     assert before.state.holder == elsewhere
-    assert standing(LakeStorage(), newest(lake), 0, LEASE_S) == "silent"
+    assert standing(newest(lake), 0, LEASE_S) == "silent"
 
 
 def test_a_process_of_this_machine_is_known_at_once(lake: Lake) -> None:
     lake.ready()
     with writing(lake):
-        assert standing(LakeStorage(), newest(lake), 0, lease_s=3600) == "running"
+        assert standing(newest(lake), 0, lease_s=3600) == "running"
     sorted((lake.revision() / "ledger").iterdir())[-1].unlink()
     first = sorted((lake.revision() / "ledger").iterdir())[0]
     me = this_holder("score")
     first.write_text(first.read_text().replace(str(me.process_started), str(me.process_started - 3600)))
-    assert standing(LakeStorage(), newest(lake), 0, lease_s=3600) == "killed"
+    assert standing(newest(lake), 0, lease_s=3600) == "killed"
 
 
 def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:

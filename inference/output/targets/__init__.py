@@ -6,7 +6,8 @@ be killed, be repeated, and run in two commands at once: the next command sees f
 table that is several publications behind gets the newest one, in one transaction.
 
 A night that cannot be read, or does not fit into the table, is left out, and no other night suffers for that. The table
-has the number all the same, so what it lacks is then found by its dates. Each command tries such a night again.
+has the number all the same, so what it lacks is then found by its dates. Each command tries the latest 20 of such
+nights again, and those of its own dates; a command about all dates tries all of them.
 
 If a date has several runs, a table has the same one as `dates/`.
 """
@@ -44,7 +45,9 @@ _AT_ONCE = 8
 _MAX_ROUNDS = 100
 
 _SAID = 20
-"""The most nights that are named of those that a table lacks, the latest ones. A new table may lack years of nights."""
+"""The most nights that a table lacks that are named, or tried again by a run: the latest ones. A new table may lack
+years of nights.
+"""
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,8 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
         if not now.number:
             return []
         missing = set(now.nights()) - target.dates()
+        if dates is not None:
+            missing = missing.intersection(dates).union(sorted(missing)[-_SAID:])
         if committed == now.number and not missing:
             return []
         wanted = change(storage, output, committed, now, missing)
