@@ -28,6 +28,7 @@ from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.logs.keeping import (
+    LINE_CHARS,
     PART_CHARS,
     SPAN_CHARS,
     Book,
@@ -275,6 +276,28 @@ def test_of_a_line_that_is_cut_no_half_of_a_secret_stays(tmp_path: Path, revisio
     masks = Masks(LakeStorage(), {"MY_TOKEN": secret})
     assert keep(LakeStorage(), revision, book, masks, final=True).is_complete
     assert [line.text for line in kept(revision)] == ["before", "… 1 line left out", "after"]
+
+
+def test_a_marker_that_was_cut_is_an_ordinary_line(tmp_path: Path, revision: str) -> None:
+    """A full disk cuts it anywhere, and the user's code may print the same words."""
+    path, whole = tmp_path / "out", marker(Started("aaaa", 1, "w")).strip()
+    cut = [whole[:-1], whole[:-15], whole[: whole.index(b"aaaa") + 2], whole + b" and more"]
+    path.write_bytes(b"\n".join([*cut, b"before", whole, b"after"]) + b"\n")
+    book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
+    assert keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True).is_complete
+    assert [(line.shard, line.text) for line in kept(revision)] == [
+        *(("", each.decode().rstrip()) for each in [*cut, b"before"]),
+        ("aaaa", "after"),
+    ]
+
+
+def test_a_long_line_is_cut_behind_its_masks(tmp_path: Path, revision: str) -> None:
+    path, secret = tmp_path / "out", "0123456789abcdef"
+    path.write_bytes(b"x" * (LINE_CHARS - 8) + secret.encode() + b"y" * 3000 + b"\n")
+    book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
+    assert keep(LakeStorage(), revision, book, Masks(LakeStorage(), {"MY_TOKEN": secret}), final=True).is_complete
+    (line,) = kept(revision)
+    assert line.text == ("x" * (LINE_CHARS - 8) + HIDDEN + "y" * 8)[:LINE_CHARS]
 
 
 def test_words_that_are_no_secrets_stay() -> None:
