@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from nightjar.inference.errors import (
     JobError,
 )
+from nightjar.inference.input import listing
 from nightjar.inference.input.discovery import (
     Beginning,
     discover,
@@ -29,7 +31,7 @@ from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Entry, Storage
 
 STORAGE = LakeStorage()
 
@@ -409,6 +411,20 @@ def test_a_folder_that_several_links_lead_to_is_input_once(tmp_path: Path, found
     assert found("in/*/f.parquet", within=["ext/"]) == ["in/l1/f.parquet", "in/l2/f.parquet"]
     by_2 = [f"in/{name}.parquet" for name in ("k2/k", "l1/g", "l2/a/f", "l2/b/h", "l2/f")]
     assert found("in/**[2g]**.parquet", within=["ext/"]) == by_2
+
+
+def test_the_files_below_a_link_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "real")
+    entries = (Entry(f"{tmp_path}/in/link/{number:06d}", 1, "v") for number in range(20_000))
+    monkeypatch.setattr(listing, "_listed", lambda *_: entries)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in listing.matching(LakeStorage(), f"{tmp_path}/in/")) == 20_000
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
