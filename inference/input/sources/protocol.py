@@ -20,6 +20,8 @@ from nightjar.inference.job.where import Condition
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local, untouched
 
+# A table's column keeps its number when it is renamed. The binding, kept in the metadata of a field, is that number: it
+# counts for the identity of a result, because a name may come to stand for another column though no file changed.
 _KEY = b"nightjar:bound"
 
 
