@@ -102,7 +102,7 @@ class _SameNames:
             counts = kinds[column.name] + self._others[column.name]
             if row is not None:
                 own = row.field(column.name).type
-                counts = Counter({kind: files for kind, files in counts.items() if normalisation.value_type(kind) == own})
+                counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == own})
             fields.append(column.with_type(usual_type(counts) if inferred else _declared_type(column.type, counts)))
         schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), self._required or set())
         return without_unseen(schema, self._unseen)

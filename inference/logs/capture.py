@@ -292,7 +292,8 @@ class _Records(logging.Handler):
         self._copied = copied
 
     def emit(self, record: logging.LogRecord) -> None:
-        others, logger = list[logging.Handler](), logging.getLogger(record.name)
+        others = list[logging.Handler]()
+        logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
             others += (handler for handler in logger.handlers if handler is not self)
             logger = logger.parent if logger.propagate else None

@@ -213,7 +213,13 @@ def test_the_size_of_an_image_is_known_before_it_is_decoded(tmp_path: Path, kind
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("JPEG", {}), ("PNG", {}), ("WEBP", {}), ("WEBP", {"lossless": True}), ("WEBP", {"exif": b"Exif\0\0" + b"x" * 900})],
+    [
+        ("JPEG", {}),
+        ("PNG", {}),
+        ("WEBP", {}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"exif": b"Exif\0\0" + b"x" * 900}),
+    ],
 )
 def test_only_the_beginning_of_an_image_is_read_for_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any]
