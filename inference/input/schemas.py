@@ -121,7 +121,7 @@ def _row_type(schema: pa.Schema) -> pa.DataType:
 
 
 def _declared_type(own: pa.DataType, counts: Counter[pa.DataType]) -> pa.DataType:
-    """The type of a column that most files declare, as the first of these stores it. own: the type in the first file."""
+    """The type of a column that most files declare, as the first of these stores it. own: that of the first file."""
     votes = Counter[pa.DataType]()
     for kind, files in counts.items():
         votes[normalisation.value_type(kind)] += files

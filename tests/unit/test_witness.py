@@ -24,7 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.storage.local import LocalStorage
-from nightjar.inference.witness import Collection, Seen, note_names, sentences, literals, unwatch, watch
+from nightjar.inference.witness import Collection, Seen, literals, note_names, sentences, unwatch, watch
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import Places
 from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND

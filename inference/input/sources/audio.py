@@ -25,7 +25,7 @@ from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 # libsndfile takes the number of an MP3's frames from a first frame without sound that most files have; it is marked
 # `Xing`, `Info` or `VBRI`. Without it libsndfile guesses the number from the first bit rate and the file's size, and
-# decodes no more frames than that. Where bit rates differ, the guess is wrong: sound is lost, or a whole file seems cut.
+# decodes no more frames. Where bit rates differ, the guess is wrong: sound is lost, or a whole file seems cut off.
 _BIT_RATES = {
     3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),

@@ -35,7 +35,7 @@ MOST_PIXELS = 178_956_970
 Pillow takes what has more for an attack. One of so many takes about 2 GB while it is decoded."""
 
 _HEAD = 1 << 16
-"""Bytes that are read to find an image's size. Pillow needs more of a JPEG with long metadata; then the file is read."""
+"""Bytes that are read to find an image's size. Pillow needs more of a JPEG with long metadata: all of it is read."""
 
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
