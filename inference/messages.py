@@ -101,6 +101,11 @@ def _without_secrets(text: str) -> str:
     return text
 
 
+def install(extra: str) -> str:
+    """How to install an extra of pyproject.toml."""
+    return f"pip install 'nightjar-batch[{extra}]'"
+
+
 def utf8(text: str) -> str:
     r"""The text with lone surrogates written as `\ud83d`. Arrow takes none, and a row's error must not fail its
     shard.

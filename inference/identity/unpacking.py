@@ -24,7 +24,7 @@ from nightjar.inference.identity.snapshots import (
     hash_of,
     inside,
 )
-from nightjar.inference.storage.lake import is_registered
+from nightjar.inference.storage.locations import is_registered
 from nightjar.inference.storage.protocol import Storage, is_local
 
 Stamp = tuple[int, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import islice, takewhile
@@ -45,17 +46,21 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
     def takes(name: str) -> bool:
         return not hidden(name) and pattern.fullmatch(name) is not None
 
-    linked, real_folder = set[str](), lru_cache(maxsize=16)(partial(_real_folder, base))
+    linked = defaultdict[str, list[str]](list)
+    real_folder = lru_cache(maxsize=16)(partial(_real_folder, base))
     for entry in _listed(storage, uri, base):
         name = entry.uri[len(base.rstrip("/")) + 1 :]
         look(name)
         if not takes(name):
             continue
         folder, _, file = name.rpartition("/")
-        if folder and is_local(base) and (own := join(real_folder(folder), file)) != name:
-            if own in linked or takes(own.removeprefix("./")):
+        if folder and is_local(base) and (own := real_folder(folder)) != folder:
+            names = linked[own]  # one name for each link, not for each file: there may be millions
+            if folder not in names:
+                names.append(folder)
+            others = (own, *names[: names.index(folder)])
+            if any(takes(join(other, file).removeprefix("./")) for other in others):
                 continue
-            linked.add(own)
         yield _named(entry)
 
 

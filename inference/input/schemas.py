@@ -50,6 +50,8 @@ class _SameNames:
         """The schemas, with the number of files of each."""
         self._others = defaultdict[str, Counter[pa.DataType]](Counter)
         """The types of each column in files beyond the first `_KINDS` ways."""
+        self._other_rows = Counter[pa.DataType]()
+        """The types of all columns of these files, as `_row_type`."""
         self._required: set[str] | None = None
 
     def add_equal(self, schema: pa.Schema) -> bool:
@@ -69,6 +71,8 @@ class _SameNames:
         if len(self._ways) < _KINDS:
             self._ways.append((schema, 1))
             return
+        if (row := _row_type(schema)) in self._other_rows or len(self._other_rows) < _KINDS:
+            self._other_rows[row] += 1
         for column in schema:
             self._others[column.name][column.type] += 1
 
@@ -81,7 +85,10 @@ class _SameNames:
         return self.files - sum(odd)
 
     def schema(self) -> pa.Schema:
-        """The columns in the usual order, as the first file with that order has them, each with its usual type."""
+        """The columns in the usual order, as the first file with that order has them, each with its usual type.
+
+        Declared types are those that most files have together, so that some file has all of them.
+        """
         orders, kinds = Counter[tuple[str, ...]](), defaultdict[str, Counter[pa.DataType]](Counter)
         for way, files in self._ways:
             orders[tuple(way.names)] += files
@@ -89,32 +96,51 @@ class _SameNames:
                 kinds[column.name][column.type] += files
         ((usual, _),) = orders.most_common(1)
         first = next(way for way, _ in self._ways if tuple(way.names) == usual)
-        fields = []
+        inferred, fields = self._unseen is not None, []
+        row = None if inferred else self._usual_row()
         for column in first:
             counts = kinds[column.name] + self._others[column.name]
-            inferred = self._unseen is not None
+            if row is not None:
+                own = row.field(column.name).type
+                counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == own})
             fields.append(column.with_type(usual_type(counts) if inferred else _declared_type(column.type, counts)))
         schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), self._required or set())
         return without_unseen(schema, self._unseen)
 
+    def _usual_row(self) -> pa.DataType | None:
+        """The types, as `_row_type`, that most files declare; None if no file has values in all columns."""
+        votes = self._other_rows.copy()
+        for way, files in self._ways:
+            votes[_row_type(way)] += files
+        return _most_votes(votes)
+
+
+def _row_type(schema: pa.Schema) -> pa.DataType:
+    """The types of a file's values, as one type, whatever the order of the columns."""
+    return normalisation.value_type(pa.struct(sorted(schema, key=lambda column: column.name)))
+
 
 def _declared_type(own: pa.DataType, counts: Counter[pa.DataType]) -> pa.DataType:
-    """The type of a column that most files declare, as the first of these stores it. own: the type in the first file.
-
-    A type with nulls alone, or with such a type inside, counts for the types that have values in its place.
-    """
+    """The type of a column that most files declare, as the first of these stores it. own: that of the first file."""
     votes = Counter[pa.DataType]()
     for kind, files in counts.items():
         votes[normalisation.value_type(kind)] += files
-    whole = [kind for kind in votes if not holds_empty(kind)]
-    if not whole:
+    if (usual := _most_votes(votes)) is None:
         return reduce(filled, counts, own)
+    return next(kind for kind in (own, *counts) if normalisation.value_type(kind) == usual)
+
+
+def _most_votes(votes: Counter[pa.DataType]) -> pa.DataType | None:
+    """The type of most votes; None without a type that has values in all places.
+
+    A type with nulls alone, or with such a type inside, counts for the types that have values in its place.
+    """
+    partial = [kind for kind in votes if holds_empty(kind)]
 
     def files_for(kind: pa.DataType) -> int:
-        return sum(files for each, files in votes.items() if each == kind or filled(each, kind) == kind)
+        return votes[kind] + sum(votes[each] for each in partial if filled(each, kind) == kind)
 
-    usual = max(whole, key=files_for)
-    return next(kind for kind in (own, *counts) if normalisation.value_type(kind) == usual)
+    return max((kind for kind in votes if kind not in partial), key=files_for, default=None)
 
 
 def usual_type(counts: Counter[pa.DataType], share: int | None = _SHARE) -> pa.DataType:

@@ -19,8 +19,7 @@ from nightjar.inference.job.locations import absolute, check_database, check_pla
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Model
 from nightjar.inference.job.sentences import sentences
-from nightjar.inference.storage.lake import check_registered, is_registered
-from nightjar.inference.storage.locations import location
+from nightjar.inference.storage.locations import check_registered, is_registered, location
 
 _WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.messages import clip
-from nightjar.inference.storage.lake import is_registered
-from nightjar.inference.storage.locations import location
+from nightjar.inference.storage.locations import is_registered, location
 
 _PLACE_BYTES = 800
 """The longest location: object keys have at most 1,024 bytes, and a run's names below it take less than 200."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import UNCOUNTED_SOURCES
-from nightjar.inference.storage.lake import is_registered
+from nightjar.inference.storage.locations import is_registered
 
 
 def scoring_keys(job: Job) -> dict[str, Any]:

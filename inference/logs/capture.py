@@ -143,6 +143,9 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
     masks, found, folder = Masks(storage, secrets=secrets), 0, _folder()
     if isinstance(storage, LakeStorage):
         storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
+    for path in folder.glob(f"{Path(_beginning(revision)).name}*.new") if is_own(folder) else ():
+        with suppress(OSError):  # of a process that was killed in `_save`; a live one writes its note again
+            path.unlink()
     for path in sorted(folder.glob(f"{Path(_beginning(revision)).name}*.json") if is_own(folder) else ()):
         try:
             if path.lstat().st_uid != os.getuid():
@@ -221,12 +224,10 @@ class InProcess:
         self._fds = copies(revision)
         self._logs = Capture(storage, revision, epoch, fds=self._fds, secrets=secrets)
         self._copied = [_Copied(getattr(sys, name), fd, others) for name, fd in zip(_STREAMS, self._fds, strict=True)]
-        # Without any handler Python prints a record to `sys.stderr`, which copies it.
-        self._records = _Records(self._copied) if logging.getLogger().handlers else None
+        self._records = _Records(self._copied)
         for name, stream in zip(_STREAMS, self._copied, strict=True):
             setattr(sys, name, stream)
-        if self._records:
-            logging.getLogger().addHandler(self._records)
+        logging.getLogger().addHandler(self._records)
 
     def turn_to(self, started: Started) -> None:
         """What is printed from here on belongs to this attempt."""
@@ -238,8 +239,7 @@ class InProcess:
 
     def close(self) -> None:
         """Restore the streams, and keep what was copied."""
-        if self._records:
-            logging.getLogger().removeHandler(self._records)
+        logging.getLogger().removeHandler(self._records)
         for name, stream in zip(_STREAMS, self._copied, strict=True):
             # The user's code may have replaced the stream; its own one must stay.
             if getattr(sys, name) is stream:
@@ -292,12 +292,17 @@ class _Records(logging.Handler):
         self._copied = copied
 
     def emit(self, record: logging.LogRecord) -> None:
+        others = list[logging.Handler]()
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
-            if any(self._prints(handler, record) for handler in logger.handlers):
-                return
+            others += (handler for handler in logger.handlers if handler is not self)
             logger = logger.parent if logger.propagate else None
-        self._copied[1].copy(self.format(record) + "\n")
+        if not others and logging.lastResort is not None:
+            # As Python does without any handler: `lastResort` prints to `sys.stderr`, which copies it.
+            if record.levelno >= logging.lastResort.level:
+                logging.lastResort.handle(record)
+        elif not any(self._prints(handler, record) for handler in others):
+            self._copied[1].copy(self.format(record) + "\n")
 
     def _prints(self, handler: logging.Handler, record: logging.LogRecord) -> bool:
         return record.levelno >= handler.level and getattr(handler, "stream", None) in self._copied

@@ -36,6 +36,9 @@ SPARING_CHARS = 4_096
 _MARKER = ":task_name:nightjar "
 """The beginning of a marker line. Ray's own log monitor takes a line `:task_name:` as the name of what runs now."""
 
+_MARKER_LINE = re.compile(re.escape(_MARKER) + r"(\S+) (\d{1,9}) (\d{1,12}\.\d{3})")
+"""A whole marker line. One that a full disk has cut does not match."""
+
 _RAYS_OWN = (":job_id:", ":actor_name:", ":task_name:")
 """Beginnings of the lines that Ray writes to a worker's files for its log monitor."""
 
@@ -92,7 +95,7 @@ def keep(storage: Storage, revision: str, book: Book, masks: Masks, failed: str 
     ends = _Ends(SPARING_CHARS if book.chars > WORKER_CHARS else PART_CHARS)
     printed, kept = [], []
     for stream, file, position in zip(STREAMS, book.files, book.kept, strict=True):
-        lines, reached = _scan(Path(file), stream, position, final)
+        lines, reached = _scan(Path(file), stream, position, masks, final)
         printed += lines
         kept.append(reached)
     for line in sorted(printed, key=lambda line: line.at):
@@ -105,7 +108,7 @@ def keep(storage: Storage, revision: str, book: Book, masks: Masks, failed: str 
     return replace(book, kept=(kept[0], kept[1]), chars=book.chars + sum(len(line.text) for line in lines))
 
 
-def _scan(path: Path, stream: str, position: Position, final: bool) -> tuple[list[Line], Position]:
+def _scan(path: Path, stream: str, position: Position, masks: Masks, final: bool) -> tuple[list[Line], Position]:
     """The first and the last lines of each shard in a file from a position on, and the position after them."""
     if _size(str(path)) <= position.offset:
         return [], position
@@ -114,15 +117,17 @@ def _scan(path: Path, stream: str, position: Position, final: bool) -> tuple[lis
     with path.open("rb") as file:
         file.seek(position.offset)
         for start, text, end in _whole_lines(file, final):
+            if text and len(text) > LINE_CHARS:
+                text = masks(text)[:LINE_CHARS]  # before it is cut: half a secret would not be found
             line = Line(time.time(), stream, text or "", position.shard, position.attempt, start)
             position = replace(position, offset=end)
             if text is None:
                 ends.drop(line)
-            elif text.startswith(_MARKER):
-                shard, attempt, at = text.removeprefix(_MARKER).split()
+            elif begun := _MARKER_LINE.fullmatch(text):
+                shard, attempt, at = begun.groups()
                 found += (replace(line, at=float(at)) for line in ends.lines())
                 ends, position = _Ends(SPAN_CHARS), Position(end, shard, int(attempt))
-            elif text and not text.startswith(_RAYS_OWN):
+            elif text.startswith(_MARKER) or (text and not text.startswith(_RAYS_OWN)):
                 ends.add(line)
     return [*found, *ends.lines()], position
 

@@ -13,6 +13,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option
 from nightjar.inference.job.seams import FRAMEWORKS
+from nightjar.inference.messages import install
 
 SHARED_BYTES = 64 << 20
 """The smallest file of a model whose content is mapped where an adapter would rather read it.
@@ -192,7 +193,7 @@ def missing(uses: str, needs: Sequence[str]) -> JobError:
     adapter: Adapter = FRAMEWORKS[uses].adapter()
     return JobError(
         f"model.uses: the {uses} adapter needs {' and '.join(needs)}; install {'it' if len(needs) == 1 else 'them'}: "
-        f"pip install 'nightjar-batch[{adapter.extra}]'"
+        f"{install(adapter.extra)}"
     )
 
 

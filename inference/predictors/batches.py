@@ -22,7 +22,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.input.sources.normalisation import PLAIN
 from nightjar.inference.job.options import choice
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import install, nearest
 from nightjar.inference.predictors.arrays import (
     Array,
     columns,
@@ -74,7 +74,7 @@ def to_batch(table: pa.Table, form: str, memory: Sequence[pa.Buffer] = ()) -> An
             from nightjar.inference.predictors.tabular.placing import to_tensor
         except ModuleNotFoundError as error:
             raise JobError(
-                "model.options.batch_format: torch is not installed; install it: pip install 'nightjar-batch[torch]'"
+                f"model.options.batch_format: torch is not installed; install it: {install('torch')}"
             ) from error
         return {name: kept.get(name, to_tensor(to_numpy(table.column(name)))) for name in table.column_names}
     if form == "pandas":

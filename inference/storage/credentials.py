@@ -167,13 +167,13 @@ class Keys:
         from botocore.credentials import RefreshableCredentials
 
         assert self._found is not None
-        self.trouble = None
         try:
             with _signing_in(self._root):
                 keys = self._found.get_frozen_credentials()
         except NightjarError as error:
             self.trouble = error
             raise
+        self.trouble = None  # not before: other threads read it meanwhile
         assert keys.access_key is not None
         assert keys.secret_key is not None
         expiring = isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed(60)

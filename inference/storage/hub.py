@@ -16,6 +16,7 @@ import httpx
 import pyarrow as pa
 
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
+from nightjar.inference.messages import install
 from nightjar.inference.storage.protocol import Entry, ReadOnly
 
 Entries = list[Entry]  # inside the class `list` is the method
@@ -123,8 +124,7 @@ def _client() -> Any:
         import huggingface_hub
     except ImportError as error:
         raise JobError(
-            "model.path: models of the Hugging Face Hub need huggingface_hub; install it: "
-            "pip install 'nightjar-batch[hub]'"
+            f"model.path: models of the Hugging Face Hub need huggingface_hub; install it: {install('hub')}"
         ) from error
     return huggingface_hub
 

@@ -1,4 +1,4 @@
-"""Locations of data: which of them data may name, and the signed URLs of web servers.
+"""Locations of data: which of them data may name, the signed URLs of web servers, and the paths of model registries.
 
 Whoever writes a list, a table's log or a link must not choose what is published. And whoever has the query of a signed
 URL may read the file: a plan, a part, a manifest, a message or a log has the location alone. The query lies in the
@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.messages import HIDDEN
 from nightjar.inference.storage.protocol import is_local, is_web
 
@@ -116,3 +117,36 @@ def queries() -> Mapping[str, str]:
 def remember(given: Mapping[str, str]) -> None:
     """Take over the `queries` of another process."""
     _queries.update(given)
+
+
+# ---- registries of models -----------------------------------------------------------------------------------
+
+HUB = re.compile(r"hf://(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[^/\s]+))?(?P<rest>/[^\s@]*)?")
+MODELS = re.compile(r"models:/(?P<id>[^/@\s]+)(?:/(?P<version>\d+)|@(?P<alias>[^/\s]+))(?P<rest>/[^\s]*)?")
+_RUNS = re.compile(r"runs:/(?P<id>[0-9a-f]+)(?P<rest>/[^\s]+)")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+FORMS = "hf://org/name@revision, models:/name/7, models:/name@alias or runs:/id/path"
+
+
+def is_registered(path: str) -> bool:
+    """Whether a path names a model in a registry."""
+    return path.startswith(("hf://", "models:/", "runs:/"))
+
+
+def check_registered(path: str, where: str) -> None:
+    """Check the form of a path in a registry. where: the file and key that name it.
+
+    Raises:
+        JobError: It names no model.
+    """
+    if not any(form.fullmatch(path) for form in (HUB, MODELS, _RUNS)):
+        raise JobError(f"{where}: {path!r} names no model; write {FORMS}, and a path in it if it holds several")
+
+
+def root_of(uri: str) -> str:
+    """The part of a pinned path that names the model: what one connection serves."""
+    found = HUB.fullmatch(uri) or MODELS.fullmatch(uri) or _RUNS.fullmatch(uri)
+    if found is None:
+        raise StorageError(f"{uri!r} names no model; write {FORMS}")
+    return uri.removesuffix(found["rest"] or "")

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, Missing, StorageError, Transient
+from nightjar.inference.messages import install
 from nightjar.inference.storage.locations import without_password
 from nightjar.inference.storage.protocol import Entry, ReadOnly
 
@@ -94,9 +95,7 @@ def _client() -> Any:
     try:
         import mlflow
     except ImportError as error:
-        raise JobError(
-            "model.path: models of MLflow need mlflow-skinny; install it: pip install 'nightjar-batch[mlflow]'"
-        ) from error
+        raise JobError(f"model.path: models of MLflow need mlflow-skinny; install it: {install('mlflow')}") from error
     if not (os.environ.get("MLFLOW_REGISTRY_URI") or os.environ.get("MLFLOW_TRACKING_URI")):
         raise JobError("model.path: set MLFLOW_TRACKING_URI to the address of MLflow's server, here and on every node")
     return mlflow

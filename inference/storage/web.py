@@ -89,9 +89,11 @@ class WebStorage(ReadOnly):
             whole = answer.headers.get("Content-Range", "").rpartition("/")[2]
             if answer.status_code == 206 and whole.isdecimal():
                 return Entry(uri, int(whole), version), True
-            size = answer.headers.get("Content-Length")
-            count = int(size) if size is not None else sum(map(len, answer.iter_raw()))
-            return Entry(uri, count, version), False
+            if answer.status_code != 206:
+                return _whole(uri, answer), False
+        with self._answer("GET", uri) as answer:  # the range was sent without the file's size
+            self._check(uri, answer)
+            return _whole(uri, answer), False
 
     def _range(self, uri: str, start: int, end: int) -> bytes:
         with self._answer("GET", uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
@@ -195,6 +197,12 @@ def _is_inner(address: str) -> bool:
     found = ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     return found.is_loopback or found.is_link_local or found.is_unspecified
+
+
+def _whole(uri: str, answer: httpx.Response) -> Entry:
+    """The entry of a file that an answer has whole."""
+    size = answer.headers.get("Content-Length")
+    return Entry(uri, int(size) if size is not None else sum(map(len, answer.iter_raw())), _version(answer.headers))
 
 
 def _version(headers: httpx.Headers) -> str:

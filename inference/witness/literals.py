@@ -57,7 +57,8 @@ def _note_module(notes: Notes, module: Path, folders: list[str]) -> None:
         for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and _may_be_path(node.value)
     }
-    named = {path for text, by in literals.items() if (path := _noted(notes, text, by))}
+    # Not a set: its order differs from process to process, and only the first joined paths are looked up.
+    named = dict.fromkeys(path for text, by in literals.items() if (path := _noted(notes, text, by)))
     for folder, (text, by) in islice(product([*folders, *named], literals.items()), _JOINS):
         path = os.path.normpath(f"{folder}/{text}")
         # A relative literal names the file of the copy.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from nightjar.inference.errors import (
     JobError,
 )
+from nightjar.inference.input import listing
 from nightjar.inference.input.discovery import (
     Beginning,
     discover,
@@ -29,7 +31,7 @@ from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Entry, Storage
 
 STORAGE = LakeStorage()
 
@@ -411,6 +413,20 @@ def test_a_folder_that_several_links_lead_to_is_input_once(tmp_path: Path, found
     assert found("in/**[2g]**.parquet", within=["ext/"]) == by_2
 
 
+def test_the_files_below_a_link_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "real")
+    entries = (Entry(f"{tmp_path}/in/link/{number:06d}", 1, "v") for number in range(20_000))
+    monkeypatch.setattr(listing, "_listed", lambda *_: entries)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in listing.matching(LakeStorage(), f"{tmp_path}/in/")) == 20_000
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("uri", "file", "taken"),
     [
@@ -506,6 +522,21 @@ def test_a_file_without_a_value_in_a_column_says_nothing_of_its_type(
 ) -> None:
     """As pandas writes a column of nulls alone, or of empty lists: its type is null, in however many files."""
     assert usual_of(kinds, last=last) == usual
+
+
+@pytest.mark.parametrize("odd", [0, 150])
+def test_declared_types_are_those_that_some_file_has(odd: int) -> None:
+    """The majority of each column alone would be a file that nobody wrote. odd: files written in yet other ways."""
+    types = [(TEXT, INT, INT), *[(INT, TEXT, INT), (INT, INT, TEXT), (TEXT, INT, INT)] * 2]
+    found = UsualSchema()
+    for number in range(odd):
+        found.add(pa.schema([pa.field(name, NULL, metadata={"n": str(number)}) for name in "xyz"]))
+        found.add(pa.schema([("x", INT), ("y", INT), ("z", pa.decimal128(38, number % 38))]))
+    for kinds in types * odd or types:
+        found.add(pa.schema(list(zip("xyz", kinds, strict=True))))
+    schema = found.schema()
+    assert schema is not None
+    assert schema.types == [TEXT, INT, INT]
 
 
 @pytest.mark.parametrize("full", [0, 1])

@@ -211,6 +211,27 @@ def test_the_size_of_an_image_is_known_before_it_is_decoded(tmp_path: Path, kind
     assert (found.rows, found.sizes) == ((1,), (90 * 80 * 3 + path.stat().st_size,))
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("JPEG", {}),
+        ("PNG", {}),
+        ("WEBP", {}),
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"exif": b"Exif\0\0" + b"x" * 900}),
+    ],
+)
+def test_only_the_beginning_of_an_image_is_read_for_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any]
+) -> None:
+    """The first 1,000 bytes stand for the first 64 KiB."""
+    monkeypatch.setattr("nightjar.inference.input.sources.image._HEAD", 1000)
+    path = tmp_path / "a"
+    path.write_bytes(encoded(picture(90, 80), kind, **options)[:1000] + b"?" * 500)
+    found = describe(STORAGE, job(tmp_path, str(path), format="image"), STORAGE.stat(str(path)))
+    assert (found.rows, found.sizes) == ((1,), (90 * 80 * 3 + path.stat().st_size,))
+
+
 def test_a_size_behind_long_metadata_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     path.write_bytes(encoded(picture(90, 80), "JPEG", exif=b"Exif\0\0" + b"x" * 65_000, comment=b"y" * 60_000))

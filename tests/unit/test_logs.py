@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import signal
 import stat
@@ -28,6 +29,7 @@ from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.capture import Capture, keep_rest
 from nightjar.inference.logs.keeping import (
+    LINE_CHARS,
     PART_CHARS,
     SPAN_CHARS,
     Book,
@@ -155,6 +157,34 @@ def test_processes_that_end_in_order_leave_no_note_behind(tmp_path: Path, revisi
         assert notes_of(revision) == []
 
 
+def test_a_note_that_a_killed_process_had_half_written_is_removed(revision: str) -> None:
+    half = capture._own_path(revision, "new")
+    half.write_bytes(b"{")
+    assert keep_rest(LakeStorage(), revision) == 0
+    assert notes_of(revision) == []
+
+
+def test_records_that_go_to_a_file_alone_are_kept(
+    tmp_path: Path, revision: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where nothing else handles records. What Python then prints by itself is printed and kept once."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    logger, handler = logging.getLogger("to.a.file"), logging.FileHandler(tmp_path / "own.log")
+    logger.addHandler(handler)
+    logs = capture.InProcess(LakeStorage(), revision, 1)
+    try:
+        logger.warning("to the file")
+        logging.getLogger("without.handler").warning("to the terminal")
+        logging.getLogger("without.handler").info("to nobody")
+    finally:
+        logs.close()
+        logger.removeHandler(handler)
+        handler.close()
+    assert [text for _, _, text in said(revision)] == ["to the file", "to the terminal"]
+    assert capsys.readouterr().err == "to the terminal\n"
+    assert logging.getLogger().handlers == []
+
+
 def test_processes_that_begin_and_end_at_once_each_have_a_note(revision: str) -> None:
     """Processes begin and end at any time, and each of them has its note."""
 
@@ -275,6 +305,28 @@ def test_of_a_line_that_is_cut_no_half_of_a_secret_stays(tmp_path: Path, revisio
     masks = Masks(LakeStorage(), {"MY_TOKEN": secret})
     assert keep(LakeStorage(), revision, book, masks, final=True).is_complete
     assert [line.text for line in kept(revision)] == ["before", "… 1 line left out", "after"]
+
+
+def test_a_marker_that_was_cut_is_an_ordinary_line(tmp_path: Path, revision: str) -> None:
+    """A full disk cuts it anywhere, and the user's code may print the same words."""
+    path, whole = tmp_path / "out", marker(Started("aaaa", 1, "w")).strip()
+    cut = [whole[:-1], whole[:-15], whole[: whole.index(b"aaaa") + 2], whole + b" and more"]
+    path.write_bytes(b"\n".join([*cut, b"before", whole, b"after"]) + b"\n")
+    book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
+    assert keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True).is_complete
+    assert [(line.shard, line.text) for line in kept(revision)] == [
+        *(("", each.decode().rstrip()) for each in [*cut, b"before"]),
+        ("aaaa", "after"),
+    ]
+
+
+def test_a_long_line_is_cut_behind_its_masks(tmp_path: Path, revision: str) -> None:
+    path, secret = tmp_path / "out", "0123456789abcdef"
+    path.write_bytes(b"x" * (LINE_CHARS - 8) + secret.encode() + b"y" * 3000 + b"\n")
+    book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
+    assert keep(LakeStorage(), revision, book, Masks(LakeStorage(), {"MY_TOKEN": secret}), final=True).is_complete
+    (line,) = kept(revision)
+    assert line.text == ("x" * (LINE_CHARS - 8) + HIDDEN + "y" * 8)[:LINE_CHARS]
 
 
 def test_words_that_are_no_secrets_stay() -> None:

@@ -104,6 +104,24 @@ def test_a_source_that_the_program_imported_before_it_was_edited_is_imported_aga
     assert sys.modules["readings"] is module
 
 
+EDITED = """
+import time
+from pathlib import Path
+
+time.sleep(0.05)
+own = Path(__file__)
+if (new := own.read_text().replace('"id"', '"number"')) != own.read_text():
+    own.write_text(new)
+"""
+
+
+def test_a_source_that_is_edited_while_it_is_imported_is_imported_again(lake: Lake) -> None:
+    (lake.folder / "readings.py").write_text(EXAMPLE + EDITED)
+    assert run.discover(lake.request()).schema.names == ["id", "x"]
+    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["number"])
+    assert run.discover(lake.request()).schema.names == ["number", "x"]
+
+
 def test_the_files_that_it_is_given_are_the_input_and_nothing_outside_the_identity(lake: Lake) -> None:
     lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"], identity="strict")
     assert not [said for said in lake.run().scored.warnings if ".rec" in said]

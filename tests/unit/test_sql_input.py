@@ -98,6 +98,18 @@ def test_a_query_is_read_as_a_table_is(shop: Path) -> None:
     pd.testing.assert_frame_equal(rows(job, found).to_pandas(), expected)
 
 
+def test_a_key_may_have_a_nul(tmp_path: Path) -> None:
+    codes = [f"{letter}\0{end}" for letter in "abcdef" for end in ("'", "é")]
+    with closing(sqlite3.connect(tmp_path / "a.db")) as made:
+        made.execute("CREATE TABLE t (code TEXT)")
+        made.executemany("INSERT INTO t VALUES (?)", [(code,) for code in codes])
+        made.commit()
+    job = job_of(str(tmp_path / "a.db"), tmp_path, table="t", key="code", partitions=6)
+    found = discover(STORAGE, job)
+    assert len(pieces(job, found)) == 6
+    assert rows(job, found)["code"].to_pylist() == codes
+
+
 @pytest.mark.parametrize("text", ["..", "5..", "..-5", "1..22", "%27a%2E%2E%3D%2F%C3%A9%27..%2712%27"])
 def test_the_name_of_a_range_says_which_rows_it_has(text: str) -> None:
     assert str(sql.Range.of(text)) == text

@@ -13,7 +13,7 @@ from nightjar.inference.errors import (
     Denied,
 )
 from nightjar.inference.storage import credentials
-from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 
 
@@ -115,3 +115,18 @@ class TestSettings:
     def test_no_credentials_say_what_to_set(self) -> None:
         with pytest.raises(Denied, match=r"s3://bucket.*AWS_ACCESS_KEY_ID"):
             LakeStorage().read("s3://bucket/x")
+
+
+def test_why_there_are_no_keys_is_known_until_there_are_some() -> None:
+    """Other threads read it while new keys are asked for."""
+    keys, seen = Keys(StorageSettings(access_key="a", secret_key="b"), "s3://b"), []
+    found, keys.trouble = keys._found, Denied("not signed in")
+
+    class Slow:
+        def get_frozen_credentials(self) -> object:
+            seen.append(keys.trouble)
+            return found.get_frozen_credentials()
+
+    keys._found = Slow()
+    assert keys()["access_key_id"] == "a"
+    assert [type(each) for each in (*seen, keys.trouble)] == [Denied, type(None)]

@@ -35,11 +35,11 @@ BODY = bytes(range(256)) * 12_000
 class Server:
     """A web server. files: by path. told: headers of each answer. faults: statuses of the next answers. asked: by whom.
 
-    ranges, heads: whether it takes ranges, and HEAD.
+    ranges, heads: whether it takes ranges, and HEAD. totals: whether a range says the size of the whole file.
     """
 
-    def __init__(self, *, ranges: bool = True, heads: bool = True, **told: str) -> None:
-        self.ranges, self.heads = ranges, heads
+    def __init__(self, *, ranges: bool = True, heads: bool = True, totals: bool = True, **told: str) -> None:
+        self.ranges, self.heads, self.totals = ranges, heads, totals
         self.files: dict[str, bytes] = {}
         self.told = {name.replace("_", "-"): value for name, value in told.items()}
         self.faults: list[int] = []
@@ -87,7 +87,8 @@ class Server:
                         self.answer(416, b"")
                         return
                     part = body[low : high + 1]
-                    self.answer(206, part, **{"Content-Range": f"bytes {low}-{low + len(part) - 1}/{len(body)}"})
+                    total = len(body) if server.totals else "*"
+                    self.answer(206, part, **{"Content-Range": f"bytes {low}-{low + len(part) - 1}/{total}"})
                 else:
                     self.answer(200, server.files[self.path])
 
@@ -103,6 +104,7 @@ KINDS = {
     "ranges, no version": {},
     "no ranges": {"ranges": False, "ETag": '"v1"'},
     "neither ranges nor HEAD nor version": {"ranges": False, "heads": False},
+    "ranges without a size": {"totals": False, "ETag": '"v1"'},
     "no HEAD": {"heads": False, "ETag": '"v1"'},
 }
 

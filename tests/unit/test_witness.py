@@ -24,7 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.storage.local import LocalStorage
-from nightjar.inference.witness import Collection, Seen, note_names, sentences, unwatch, watch
+from nightjar.inference.witness import Collection, Seen, literals, note_names, sentences, unwatch, watch
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import Places
 from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND
@@ -399,6 +399,22 @@ def test_a_module_that_cannot_be_parsed_or_has_thousands_of_literals_stops_nobod
     with watching(tmp_path) as notes:
         note_names([])
     assert [(seen.kind, seen.name, seen.by) for seen in notes.all()] == [("folder", f"{root}/out", "half.py:1")]
+
+
+def test_of_many_folders_the_first_that_a_module_names_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each process the same."""
+    home, folders = tmp_path / "home", [tmp_path / f"data{number}" for number in range(20)]
+    for folder in (home, *folders):
+        folder.mkdir()
+        (folder / "t.csv").write_text("x")
+    (home / "many.py").write_text(f"PLACES = {[*map(str, folders), 't.csv']}")
+    monkeypatch.setattr(literals, "_JOINS", 5 * 21)
+    with watching(home) as notes:
+        note_names([])
+    files = [seen.name for seen in notes.all() if seen.kind == "named"]
+    assert sorted(files) == sorted(f"{folder}/t.csv" for folder in folders[:5])
 
 
 def test_nothing_is_noticed_once_nobody_watches(root: Path) -> None:

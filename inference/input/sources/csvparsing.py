@@ -14,8 +14,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.fitting import expected_type, has_large, is_declared, is_rounded
-from nightjar.inference.input.sources.lines import DigitsLost
+from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""

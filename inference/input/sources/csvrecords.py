@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
-from nightjar.inference.input.sources.fitting import expected_type
-from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
+from nightjar.inference.input.sources.fitting import DigitsLost, expected_type
+from nightjar.inference.input.sources.lines import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted

@@ -351,7 +351,10 @@ class Sqlite(Session):
         return RowsRead(table.select(range(1, table.num_columns)) if len(schema) else table, failures)
 
     def literal(self, key: Key) -> str:
-        return str(key) if isinstance(key, int) else "'" + key.replace("'", "''") + "'"
+        if isinstance(key, int):
+            return str(key)
+        # SQLite ends a statement at a NUL.
+        return f"CAST(x'{key.encode().hex()}' AS TEXT)" if "\0" in key else "'" + key.replace("'", "''") + "'"
 
     def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
         found, name = super().key_counts(source, key), quoted(key)

@@ -25,6 +25,13 @@ from nightjar.inference.storage.protocol import Entry, Storage
 _MARK = {b"nightjar:declared": b"input.schema"}
 
 
+class DigitsLost(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A number, as it would be read, is not what was written."""
+
+    def __init__(self) -> None:
+        super().__init__("it would lose digits: declare the column's type in input.schema")
+
+
 def mark_declared(field: pa.Field) -> pa.Field:
     """The field for a source to read, which says for messages that the job declares its type."""
     return field.with_metadata(_MARK)

@@ -35,7 +35,7 @@ MOST_PIXELS = 178_956_970
 Pillow takes what has more for an attack. One of so many takes about 2 GB while it is decoded."""
 
 _HEAD = 1 << 16
-"""Bytes that are read to find an image's size. Pillow needs more of a JPEG with long metadata, and all of a WebP."""
+"""Bytes that are read to find an image's size. Pillow needs more of a JPEG with long metadata: all of it is read."""
 
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
@@ -98,7 +98,9 @@ class Image(OneRowSource):
         _pillow()
         with storage.open(entry.uri) as file:
             head = bytes(file.read(_HEAD))
-            found = _dimensions(head) or (_dimensions(head + bytes(file.read())) if _kind_of(head) else None)
+            found = _dimensions(head)
+            if found is None and _kind_of(head) == "JPEG" and len(head) == _HEAD:
+                found = _dimensions(head + bytes(file.read()))
         height, width = self.size or found or (0, 0)
         pixels = height * width if self.size or height * width <= self.max_pixels else 0
         return Description(self.schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
@@ -192,14 +194,31 @@ def _kind_of(head: bytes) -> str | None:
 
 
 def _dimensions(head: bytes) -> tuple[int, int] | None:
-    """Height and width of the image that a file begins with; None if Pillow does not find them here."""
+    """Height and width of the image that a file begins with; None if they are not found here."""
     if (kind := _kind_of(head)) is None:
         return None
+    if kind == "WEBP":
+        return _of_webp(head) if len(head) >= 30 else None
     try:
         image = _opened(kind, head)
     except Exception:  # noqa: BLE001 (a decoder raises whatever it happens to meet)
         return None
     return image.height, image.width
+
+
+def _of_webp(head: bytes) -> tuple[int, int] | None:
+    """Pillow needs the whole of a WebP file to tell its size."""
+    chunk = head[12:16]
+    if chunk == b"VP8X":
+        return 1 + _little(head[27:30]), 1 + _little(head[24:27])
+    if chunk == b"VP8L":
+        bits = _little(head[21:25])
+        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
+    return (_little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF) if chunk == b"VP8 " else None
+
+
+def _little(found: bytes) -> int:
+    return int.from_bytes(found, "little")
 
 
 def _opened(kind: str, data: bytes) -> Decoded:

@@ -20,8 +20,8 @@ from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
-from nightjar.inference.input.sources.fitting import expected_type, has_large, is_declared, is_rounded
-from nightjar.inference.input.sources.lines import DigitsLost, LineError, first_bad, in_parts, not_utf8
+from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
+from nightjar.inference.input.sources.lines import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name

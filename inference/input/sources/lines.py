@@ -310,10 +310,3 @@ def check_utf8(where: str, line: int, block: bytes) -> None:
     except UnicodeDecodeError as error:
         number = line + block.count(b"\n", 0, error.start)
         raise not_utf8(f"{where}: line {number}", error, encodings=True) from error
-
-
-class DigitsLost(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
-    """A number, as it would be read, is not what was written."""
-
-    def __init__(self) -> None:
-        super().__init__("it would lose digits: declare the column's type in input.schema")

@@ -17,9 +17,12 @@ from nightjar.inference.input import listing
 from nightjar.inference.input.sources.rows import RowsRead, as_rows
 from nightjar.inference.job.options import Option, check
 from nightjar.inference.job.where import Condition
+from nightjar.inference.messages import install
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local, untouched
 
+# A table's column keeps its number when it is renamed. The binding, kept in the metadata of a field, is that number: it
+# counts for the identity of a result, because a name may come to stand for another column though no file changed.
 _KEY = b"nightjar:bound"
 
 
@@ -244,4 +247,4 @@ class Source(ABC):
 
 def lacking(key: str, what: str, extra: str, error: Exception) -> JobError:
     """The error for a source whose package is not installed. what: it reads. extra: of pip, that brings the package."""
-    return JobError(f"{key}: {what} needs another package ({error}); install it: pip install 'nightjar-batch[{extra}]'")
+    return JobError(f"{key}: {what} needs another package ({error}); install it: {install(extra)}")

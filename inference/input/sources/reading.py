@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -153,8 +154,12 @@ def import_edited(job: Job) -> None:
     _own.cache_clear()
     for name in modules:
         sys.modules.pop(name, None)
+    began = time.time_ns()
     _own(spec, folder)
-    _imported[spec, folder] = _modules_of(folder)
+    modules = _modules_of(folder)
+    # A file that changed meanwhile may have been imported as it was before.
+    if all(not stamp or stamp[-1] < began for stamp in modules.values()):
+        _imported[spec, folder] = modules
 
 
 def _modules_of(folder: str) -> dict[str, tuple[int, ...]]:

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.messages import counted
+from nightjar.inference.messages import counted, install
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output.targets import Change, LeftOut, TableNight
 from nightjar.inference.storage.protocol import Storage, is_local, join
@@ -66,7 +66,7 @@ def open_target(storage: Storage, uri: str, output: str, owner: str) -> DeltaTar
     try:
         import deltalake  # noqa: F401 (an extra: whoever has no Delta table does without)
     except ImportError as error:
-        raise JobError(f"Delta Lake needs another package ({error}); `pip install 'nightjar-batch[delta]'`") from error
+        raise JobError(f"Delta Lake needs another package ({error}); install it: {install('delta')}") from error
     return DeltaTarget(storage, uri, output, owner)
 
 

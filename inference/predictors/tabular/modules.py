@@ -17,7 +17,7 @@ import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import install, nearest
 from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings, shape_of
@@ -114,7 +114,7 @@ def _safetensors(job: Job, path: str) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
     except ImportError as error:
         raise JobError(
-            f"model.path: {job.model.path} needs safetensors; install it: pip install 'nightjar-batch[safetensors]'"
+            f"model.path: {job.model.path} needs safetensors; install it: {install('safetensors')}"
         ) from error
     try:
         loaded: dict[str, torch.Tensor] = load_file(path)
