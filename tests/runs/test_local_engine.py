@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -487,3 +488,31 @@ def test_what_a_killed_command_printed_is_kept_by_the_next_one(lake: Lake) -> No
     assert "the end is near" in texts
     assert [text for text in texts if text.endswith("UserWarning: very near")]
     assert not list(capture._folder().glob(f"{Path(capture._beginning(str(lake.revision()))).name}*"))
+
+
+ENDS_ALL = """
+import os
+
+def score(batch):
+    if os.fork() == 0:
+        os._exit(status=0)
+    if os.wait()[1] == 0 and 5000 in batch["x"]:
+        os._exit({code})
+    return {{"score": batch["x"] * 2}}
+"""
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 1), (7, 7)])
+def test_code_that_ends_the_process_does_not_end_it_as_if_the_night_was_published(
+    tmp_path: Path, code: int, ends: int
+) -> None:
+    """Processes that it forked end as they like."""
+    Lake(tmp_path).ready().write_model(ENDS_ALL.format(code=code))
+    run = (
+        "import sys; from pathlib import Path; from support import Lake; Lake(Path(sys.argv[1]), engine='local').run()"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    words = [sys.executable, "-c", run, str(tmp_path)]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True)
+    assert done.returncode == ends
+    assert ("os._exit(0), which ends this command" in done.stderr) == (code == 0)
