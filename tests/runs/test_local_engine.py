@@ -20,6 +20,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import failure
 from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, opened
+from nightjar.inference.engine.local import _Process
 from nightjar.inference.errors import JobError, NeedsRay, RunFailed
 from nightjar.inference.history.run_status import RunState, stands
 from nightjar.inference.job.finding import modules_in
@@ -332,6 +333,15 @@ def test_a_model_of_which_there_may_be_only_one_is_loaded_one_after_the_other(la
     lake.ready(model__uses="model:Model", model__path="trees.json")
     lake.run()
     assert len(lake.published()) == 8000
+
+
+def test_a_process_that_is_taken_back_has_no_logs(lake: Lake) -> None:
+    """Those of the run are closed: a later one that has no revision must not print to them."""
+    process = _Process()
+    process.lend(lake.ready().worker_spec())
+    assert process.logs is not None
+    process.take_back()
+    assert process.logs is None
 
 
 def test_what_ended_a_process_before_is_left_to_ray(lake: Lake) -> None:
