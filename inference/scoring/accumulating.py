@@ -91,8 +91,8 @@ def answers_of(
                     found[at] = answer
         how = "gave no answer"
     except TimeoutError:
-        within = f"{in_all_s:g} s, a part of retry.stall_s = {stall_s:g} s" if in_all_s else f"retry.stall_s = {stall_s:g} s"
-        how = f"gave no answer within {within}"
+        within = f"{in_all_s:g} s, a part of " if in_all_s else ""
+        how = f"gave no answer within {within}retry.stall_s = {stall_s:g} s"
     except WorkLost as lost:
         how = lost.how
     except NightjarError as error:  # the code's copy, or a part that cannot be read

@@ -90,7 +90,8 @@ class RayEngine:
         running: dict[Any, str] = {}
         for host, lines in _by_host(chosen, spec.job.resources.max_actors):
             where = _elsewhere(host, demand)
-            running[again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)] = host
+            task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
+            running[task] = host
         merged, patience_s = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
         deadline = time.monotonic() + patience_s
         while running:
