@@ -88,6 +88,7 @@ class Child:
         """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
         the standard output of this process.
         """
+        self._began = time.monotonic()  # a server that still imports delays the start by seconds
         prepare()
         self._answers, answer = _FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
@@ -129,11 +130,10 @@ class Child:
 
         Raises:
             WorkLost: The work did not finish.
-            TimeoutError: Nothing came for `patience_s` seconds; in_all: the work took longer.
+            TimeoutError: Nothing came for `patience_s` seconds; in_all: the start and the work took longer.
             NightjarError: The work raised it.
         """
-        began = time.monotonic()
-        while not isinstance(found := self._next(patience_s, began if in_all else time.monotonic()), _End):
+        while not isinstance(found := self._next(patience_s, self._began if in_all else time.monotonic()), _End):
             yield found
         self._wait()
         if found.error is not None:

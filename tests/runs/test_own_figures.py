@@ -130,9 +130,11 @@ def test_a_class_that_cannot_be_used_is_refused_before_anything_starts(lake: Lak
 
 def test_a_class_that_hangs_is_named_by_preflight_and_not_the_model(lake: Lake) -> None:
     ready(
-        lake, "import time\n" + TAIL.replace("self.named +=", "time.sleep(99)\n        self.named +="), retry__stall_s=6
+        lake,
+        "import time\n" + TAIL.replace("self.named +=", "time.sleep(99)\n        self.named +="),
+        retry__stall_s=10,
     )
-    said = r"^accumulators\.tail: mymetrics:Tail gave no answer within 3 s, a part of retry\.stall_s"
+    said = r"^accumulators\.tail: mymetrics:Tail gave no answer within 5 s, a part of retry\.stall_s"
     with pytest.raises(JobError, match=said):
         lake.run()
 
