@@ -125,14 +125,15 @@ ROOMS = {
         ),
         unit(
             *("scoring", "suspects", "cuts", "fenced_worker", "worker_memory", "preflight", "assignment"),
-            *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "asidecode", "assembly"),
+            *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "error_places", "assembly"),
         ),
-        slow=unit("worker", "watchdog", "sharedwatchdog", "spoilt_worker", "models", "stages"),
+        slow=unit("worker", "watchdog", "watchdog_threads", "spoilt_worker", "models", "stages"),
     ),
     "stages": Room(
         (*("scoring/staged.py", "scoring/models.py", "scoring/prepared_batches.py", "predictors/batches.py"),),
         unit(
-            "stages", "staged_models", "accepting", "ahead", "models", "parcels", "private", "joined_pieces", "batches"
+            *("stages", "staged_models", "accepting_worker", "preparing_ahead", "models"),
+            *("parcels", "private", "joined_pieces", "batches"),
         ),
     ),
 }

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -243,6 +244,8 @@ class _Process:
         restore.callback(sys.modules.update, hidden)
         restore.callback(pa.set_cpu_count, pa.cpu_count())
         restore.callback(sys.path.__setitem__, slice(None), list(sys.path))
+        restore.callback(setattr, os, "_exit", os._exit)
+        setattr(os, "_exit", partial(_leave, os._exit, os.getpid()))  # noqa: B010 (mypy lets nobody assign to it)
         restore.callback(_forget_modules, spec.cache)
         restore.enter_context(environment({name: each.get_secret_value() for name, each in spec.environment.items()}))
         restore.callback(os.chdir, Path.cwd())
@@ -255,10 +258,21 @@ class _Process:
         """Restore the process as it was."""
         if self._restore is not None:
             self._restore.close()
-            self._restore = None
+            self._restore = self.logs = None
 
 
 def _forget_modules(folder: str) -> None:
     """Forget the modules of a folder that is still on the path: packages without an `__init__` file follow the path."""
     for name in modules_in(folder):
         del sys.modules[name]
+
+
+def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
+    """What `os._exit` does while the user's code runs: 0 would tell the caller that the night is published. Processes
+    that this one forked end as they like.
+    """
+    if status == 0 and os.getpid() == process:
+        print(f"nightjar: the model's code calls os._exit(0), which ends this command. {_ON_RAY}", file=sys.stderr)
+        sys.stderr.flush()
+        status = RunFailed.exit_code
+    leave(status)

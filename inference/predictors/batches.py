@@ -226,14 +226,18 @@ def own_batch(batch: Any) -> Any:
     """A copy of a batch, or of anything in one, of the same kind. What cannot be copied is shared."""
     if isinstance(batch, pa.Table):
         return Copier()(batch).table
-    if isinstance(batch, np.ndarray) and _is_plain(batch):
+    if isinstance(batch, np.ndarray) and not batch.dtype.hasobject:
         return batch.copy(order="K")
+    if type(batch) is np.ndarray and batch.dtype == object:
+        return _own_objects(batch)
     if is_frame(batch):
         copied = batch.copy()
-        for place in range(copied.shape[1]):
-            values = copied.iloc[:, place].to_numpy()
-            if not _is_plain(values):
-                copied.isetitem(place, own_batch(values))
+        for place, kind in enumerate(copied.dtypes):
+            # Columns of other types hold only values, and pandas would infer another type for an array of them.
+            if not isinstance(kind, np.dtype) or not kind.hasobject:
+                continue
+            if not _only_values((values := copied.iloc[:, place].to_numpy()).tolist()):
+                copied.isetitem(place, _own_objects(values))
         return copied
     if is_tensor(batch):
         return batch.clone()
@@ -260,11 +264,15 @@ def own_batch(batch: Any) -> Any:
         return batch
 
 
-def _is_plain(values: Array) -> bool:
-    """Whether an array holds nothing that can be written to but its own memory."""
-    if not values.dtype.hasobject:
-        return True
-    return values.dtype == object and type(values) is np.ndarray and _only_values(values.ravel().tolist())
+def _own_objects(values: Array) -> Array:
+    """A copy of an array of objects. Each is copied by itself, so that one that cannot be copied is shared alone."""
+    copied = values.copy(order="K")
+    if not _only_values(plain := values.ravel().tolist()):
+        flat = np.empty(len(plain), object)
+        for index, value in enumerate(plain):
+            flat[index] = own_batch(value)
+        copied[...] = flat.reshape(copied.shape)
+    return copied
 
 
 def _only_values(values: Iterable[Any]) -> bool:

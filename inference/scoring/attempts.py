@@ -236,6 +236,19 @@ class Worker:
         )
 
 
+_forking = threading.local()
+"""`blocked`: the signals that were blocked before this thread's fork."""
+
+
+def _hold_sigterm() -> None:
+    """Let a SIGTERM wait until the child has its own handler: the parent may end a child that it has just started."""
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
 def _forget_handlers() -> None:
     """In a process that the user's code forks, as a DataLoader does: drop what only its parent can use.
 
@@ -250,6 +263,7 @@ def _forget_handlers() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     hooks: list[Any] = getattr(threading, "_threading_atexits", [])
     hooks[:] = [hook for hook in hooks if not module(getattr(hook, "func", hook)).startswith("prefect.")]
+    _release_sigterm()
 
 
-os.register_at_fork(after_in_child=_forget_handlers)
+os.register_at_fork(before=_hold_sigterm, after_in_parent=_release_sigterm, after_in_child=_forget_handlers)

@@ -88,6 +88,7 @@ class Child:
         """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
         the standard output of this process.
         """
+        self._began = time.monotonic()  # a server that still imports delays the start by seconds
         prepare()
         self._answers, answer = _FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
@@ -123,16 +124,16 @@ class Child:
         self._process.join()
         self._ended = True
 
-    def answers(self, patience_s: float | None = None) -> Iterator[Any]:
+    def answers(self, patience_s: float | None = None, *, in_all: bool = False) -> Iterator[Any]:
         """Yield what the work yields. After the last answer the process ends by itself, so that its exit handlers run,
         for example to remove files.
 
         Raises:
             WorkLost: The work did not finish.
-            TimeoutError: Nothing came for `patience_s` seconds.
+            TimeoutError: Nothing came for `patience_s` seconds; in_all: the start and the work took longer.
             NightjarError: The work raised it.
         """
-        while not isinstance(found := self._next(patience_s), _End):
+        while not isinstance(found := self._next(patience_s, self._began if in_all else time.monotonic()), _End):
             yield found
         self._wait()
         if found.error is not None:
@@ -140,8 +141,7 @@ class Child:
         if found.broken:
             raise WorkLost(found.broken, died=False)
 
-    def _next(self, patience_s: float | None) -> Any:
-        began = time.monotonic()
+    def _next(self, patience_s: float | None, began: float) -> Any:
         while not self._answers.poll(_LOOK_S):
             if has_ended(self._seen) and not self._answers.poll():
                 raise self._lost()

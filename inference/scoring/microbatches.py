@@ -64,7 +64,10 @@ class Cuts:
 
     batches: micro-batches that raised and were scored in parts. broken: batches and parts that raised although no row
     failed alone. whole: batches of several rows that were scored at once. The attempt ends when there are more broken
-    batches than `allowed`, and more than `share` × `whole`; and at the first one whose values had no rows.
+    batches than `allowed`, and more than `share` × `whole`.
+
+    It also ends at the first batch whose values cannot be assigned to its rows although those of its parts can: what
+    the predictor returns for a row depends on the other rows, so earlier batches may have been wrong without a sign.
     """
 
     def __init__(self, allowed: int = ALLOWED, share: float = SHARE) -> None:

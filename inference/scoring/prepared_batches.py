@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Thread
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.predictors import batches
+from nightjar.inference.predictors import Scorer, batches
 from nightjar.inference.predictors.batches import Copier
 from nightjar.inference.stopwatch import Stopwatch
 
@@ -145,22 +145,6 @@ def found(shipped: Sequence[Batch], rows: Sequence[int]) -> Any:
     return None
 
 
-class Steps(Protocol):
-    """A scorer whose steps can be called by different threads, as `predictors.Scorer`."""
-
-    def prepare(self, table: pa.Table) -> Any:
-        """Make the model's input from these rows."""
-
-    def accept(self, batch: Any, rows: int) -> Any:
-        """Make the model's input from a batch that was preprocessed before."""
-
-    def score(self, prepared: Any) -> dict[str, pa.Array]:
-        """Call the model with what `prepare` or `accept` returned."""
-
-    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """`prepare` and `score`."""
-
-
 class PreparingThread:
     """One thread that does one step after the other. A process ends without waiting for it, because a step may hang."""
 
@@ -219,7 +203,7 @@ class Preparer:
 
     def __init__(
         self,
-        scorer: Steps,
+        scorer: Scorer,
         thread: PreparingThread | None,
         watch: Stopwatch | None = None,
         turn: Callable[[], AbstractContextManager[object]] = nullcontext,

@@ -295,6 +295,7 @@ class _Stream:
         for piece, read, part in each.joined.parts(scored):
             self._watchdog.calling()
             each.assembly.add(piece, read, part)
+        each.joined = None  # what waits to be written needs its rows no more
 
     def _written(self, each: _Open, backoffs: Sequence[Backoffs]) -> Event:
         """Write a shard, in the writing thread, which may have shards of other calls before this one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import failure
 from nightjar.inference import witness
 from nightjar.inference.engine import LOCAL, opened
+from nightjar.inference.engine.local import _Process
 from nightjar.inference.errors import JobError, NeedsRay, RunFailed
 from nightjar.inference.history.run_status import RunState, stands
 from nightjar.inference.job.finding import modules_in
@@ -333,6 +335,15 @@ def test_a_model_of_which_there_may_be_only_one_is_loaded_one_after_the_other(la
     assert len(lake.published()) == 8000
 
 
+def test_a_process_that_is_taken_back_has_no_logs(lake: Lake) -> None:
+    """Those of the run are closed: a later one that has no revision must not print to them."""
+    process = _Process()
+    process.lend(lake.ready().worker_spec())
+    assert process.logs is not None
+    process.take_back()
+    assert process.logs is None
+
+
 def test_what_ended_a_process_before_is_left_to_ray(lake: Lake) -> None:
     """It would end this one, and the command with it."""
     plan, spec = lake.ready().planned(), lake.worker_spec()
@@ -487,3 +498,31 @@ def test_what_a_killed_command_printed_is_kept_by_the_next_one(lake: Lake) -> No
     assert "the end is near" in texts
     assert [text for text in texts if text.endswith("UserWarning: very near")]
     assert not list(capture._folder().glob(f"{Path(capture._beginning(str(lake.revision()))).name}*"))
+
+
+ENDS_ALL = """
+import os
+
+def score(batch):
+    if os.fork() == 0:
+        os._exit(status=0)
+    if os.wait()[1] == 0 and 5000 in batch["x"]:
+        os._exit({code})
+    return {{"score": batch["x"] * 2}}
+"""
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 1), (7, 7)])
+def test_code_that_ends_the_process_does_not_end_it_as_if_the_night_was_published(
+    tmp_path: Path, code: int, ends: int
+) -> None:
+    """Processes that it forked end as they like."""
+    Lake(tmp_path).ready().write_model(ENDS_ALL.format(code=code))
+    run = (
+        "import sys; from pathlib import Path; from support import Lake; Lake(Path(sys.argv[1]), engine='local').run()"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    words = [sys.executable, "-c", run, str(tmp_path)]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True)
+    assert done.returncode == ends
+    assert ("os._exit(0), which ends this command" in done.stderr) == (code == 0)

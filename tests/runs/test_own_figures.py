@@ -128,6 +128,17 @@ def test_a_class_that_cannot_be_used_is_refused_before_anything_starts(lake: Lak
         inspect_code(lake.request())
 
 
+def test_a_class_that_hangs_is_named_by_preflight_and_not_the_model(lake: Lake) -> None:
+    ready(
+        lake,
+        "import time\n" + TAIL.replace("self.named +=", "time.sleep(99)\n        self.named +="),
+        retry__stall_s=10,
+    )
+    said = r"^accumulators\.tail: mymetrics:Tail gave no answer within 5 s, a part of retry\.stall_s"
+    with pytest.raises(JobError, match=said):
+        lake.run()
+
+
 def test_a_figure_that_the_class_does_not_give_is_refused_before_the_night(lake: Lake) -> None:
     ready(lake, checks=[{"metric": "tail.hihg", "min": 0}])
     said = r"checks\[0\].metric: mymetrics:Tail gives no tail.hihg, .*did you mean 'tail.high'"

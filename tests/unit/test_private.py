@@ -189,6 +189,41 @@ def test_a_batch_of_any_kind_is_copied_to_memory_of_its_own() -> None:
     assert copies[2].whole == 6.0
 
 
+def test_the_columns_of_a_copied_frame_keep_their_types() -> None:
+    frame = pd.DataFrame(
+        {
+            "boolean": pd.array([True, None, False], "boolean"),
+            "string": pd.array(["a", None, "b"], "string"),
+            "Int64": pd.array([1, None, 3], "Int64"),
+            "tz": pd.date_range("2026", periods=3, tz="UTC"),
+            "category": pd.Categorical(["a", None, "b"]),
+            "period": pd.period_range("2026", periods=3, freq="Y"),
+            "text": pd.Series(["a", None, "b"], dtype=object),
+            "lists": [[1], None, [2]],
+        }
+    )
+    copied = own_batch(frame)
+    assert copied.dtypes.equals(frame.dtypes)
+    assert copied.equals(frame)
+    assert own_batch(frame["boolean"]).dtype == frame["boolean"].dtype
+
+
+def test_an_object_that_cannot_be_copied_is_shared_alone() -> None:
+    """The lists and tensors beside it are copied: also a tensor with a gradient, which `copy.deepcopy` refuses."""
+    generator = (each for each in ())
+    weight = torch.ones(2, requires_grad=True) * 2
+    given = np.empty(3, object)
+    given[0], given[1], given[2] = [1.0], generator, weight
+    frame = pd.DataFrame({"": [1, 2, 3]})
+    frame.isetitem(0, given)
+    for copied in (own_batch(given), own_batch(frame)[""]):
+        assert copied[1] is generator
+        assert copied[0] == [1.0]
+        assert copied[0] is not given[0]
+        assert copied[2] is not weight
+        assert torch.equal(copied[2], weight)
+
+
 def test_a_few_rows_of_much_text_are_copied_alone() -> None:
     """A view refers to all the text around it: a micro-batch must not carry that along."""
     text = pa.array(["x" * 1000 + str(n) for n in range(10_000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import Crumb, Event, Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
-from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
+from nightjar.inference.scoring.streaming import StreamingWorker, _Open, worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
@@ -85,6 +86,22 @@ def test_a_preprocess_is_called_by_one_of_two_calls_at_a_time(lake: Lake, first:
             found = list(pool.map(score, [Assignment(shards[0], first), Assignment(shards[1])]))
     assert all(isinstance(events[-1], Receipt) for events in found), found
     assert sorted(server.texts()) == sorted(f"text {row}!" for row in range(2 * SHARD))
+
+
+def test_a_shard_that_waits_to_be_written_holds_its_joined_rows_no_more(lake: Lake) -> None:
+    """Up to `MOST_OPEN` shards wait."""
+    held: list[object] = []
+
+    def look(*_: object) -> None:
+        held.extend(each.joined for each in gc.get_objects() if isinstance(each, _Open))
+
+    with endpoint(upper) as server:
+        shard = next(asking(lake, server.url, SHARD).planned().shards())
+        worker = StreamingWorker(
+            lake.worker_spec(FaultyStorage(LakeStorage(), [pause("write", "*/data/*", before=look)]))
+        )
+        assert isinstance(list(worker.process([Assignment(shard)]))[-1], Receipt)
+    assert held == [None]
 
 
 @pytest.mark.parametrize(

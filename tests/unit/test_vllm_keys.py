@@ -1,7 +1,9 @@
-"""The keys of `uses: vllm` that are wrong whatever the model is; vLLM is not needed for these."""
+"""What can be tested of `uses: vllm` without vLLM: keys that are wrong whatever the model is, and the order at exit."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -65,3 +67,34 @@ def test_without_vllm_its_installation_is_said() -> None:
             load_scorer(job(), "m")
     else:
         pytest.skip("vLLM is installed here")
+
+
+AT_EXIT = """
+import atexit, sys, threading, time
+from dataclasses import make_dataclass
+from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
+
+from nightjar.inference.predictors.language import vllmengine
+
+class FakeEngine(MagicMock):
+    from_engine_args = classmethod(lambda cls, args: cls())
+
+def import_vllm():
+    args = SimpleNamespace(EngineArgs=make_dataclass("EngineArgs", ["model", "disable_log_stats"]))
+    sys.modules["vllm"] = ModuleType("vllm")
+    sys.modules["vllm.engine.arg_utils"] = args
+    sys.modules["vllm.platforms"] = MagicMock()
+    sys.modules["vllm.v1.engine.llm_engine"] = SimpleNamespace(LLMEngine=FakeEngine)
+    atexit.register(lambda: print("vLLM's own hook:", [each.name for each in threading.enumerate()]))
+
+vllmengine.import_vllm = import_vllm
+engine = vllmengine.Engine("m", {})
+engine._engine.engine_core.shutdown = lambda: (time.sleep(1), print("the engine has ended"))
+"""
+
+
+def test_at_exit_the_engines_end_before_what_vllm_registered_when_it_was_imported() -> None:
+    """Otherwise vLLM's threads outlive what they use, and C++ aborts the process."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["the engine has ended", "vLLM's own hook: ['MainThread']"]

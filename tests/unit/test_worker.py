@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -903,3 +906,26 @@ def test_a_write_has_time_of_its_own(lake: Lake) -> None:
     (*_, receipt) = scores.process(assignments(lake)[:1])
     assert isinstance(receipt, Receipt)
     assert signs == 1
+
+
+ENDED_AT_ONCE = """
+import os, signal
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before the hooks of the import
+
+from nightjar.inference.scoring import attempts
+
+def handler(*args):
+    os._exit(7)
+
+handler.__module__ = "prefect.engine"
+signal.signal(signal.SIGTERM, handler)
+if (child := os.fork()) == 0:
+    os._exit(8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_a_forked_process_that_is_ended_at_once_does_not_run_its_parents_handler() -> None:
+    """The signal waits for the child's own handler, and is blocked in neither process afterwards."""
+    done = subprocess.run([sys.executable, "-c", ENDED_AT_ONCE], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{-signal.SIGTERM} set()\n"

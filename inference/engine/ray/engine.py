@@ -78,23 +78,34 @@ class RayEngine:
         return each(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
-        """In new processes, on other nodes than before if there are any."""
+        """In new processes, on other nodes than before if there are any.
+
+        Raises:
+            ClusterLost: A process was lost, or no result came for as long as a shard may take.
+        """
         demand = Demand(spec.job.resources)
-        again: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1)(_rescore_lines)
-        parts = list(_by_host(chosen, spec.job.resources.max_actors))
-
-        def submit(part: tuple[str, list[dict[str, Any]]]) -> Any:
-            host, lines = part
+        # A process loads the model once for its shards. Their results come one by one, so that a hang is noticed soon.
+        options = {**demand.options(), "max_retries": 0, "max_calls": 1, "num_returns": "streaming"}
+        again: Any = ray.remote(**options)(_rescore_lines)
+        running: dict[Any, str] = {}
+        for host, lines in _by_host(chosen, spec.job.resources.max_actors):
             where = _elsewhere(host, demand)
-            return again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
-
-        longest = max((len(lines) for _, lines in parts), default=0)
-        patience_s = longest * spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
-        still = f"rescore: no shards were scored again within {patience_s:g} s; is the cluster busy?"
-        merged = Rescored()
-        for found in _results(submit, parts, len(parts), patience_s, "a process that scored shards again", still):
-            if found is not None:
-                merged.merge(found)
+            task: Any = again.options(name="nightjar rescore", scheduling_strategy=where).remote(spec, lines)
+            running[task] = host
+        merged, patience_s = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
+        deadline = time.monotonic() + patience_s
+        while running:
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+            for task in ready:
+                try:
+                    merged.merge(_answer(next(task), f"a process that scored shards of {running[task]} again"))
+                except StopIteration:
+                    del running[task]
+                deadline = time.monotonic() + patience_s
+            if time.monotonic() > deadline:
+                for task in running:
+                    ray.cancel(task, force=True)
+                raise ClusterLost(f"rescore: no shard was scored again within {patience_s:g} s; is the cluster busy?")
             yield None
         yield merged
 
@@ -109,37 +120,18 @@ def each_in_tasks(work: Callable[[T], R], given: Iterable[T], job: Job, called: 
         ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
     """
     remote: Any = ray.remote(num_cpus=1)(_call).options(name=f"nightjar {called}")
-    shared, room = ray.put(work), max(1, int(total("CPU"))) * 2
-    still = (
-        f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster busy with "
-        "others, or the storage away? Repeat the command: what is scored is kept"
-    )
-    patience_s = NO_EVENT * job.retry.stall_s
-    return _results(lambda one: remote.remote(shared, one), given, room, patience_s, f"the {called}", still)
-
-
-def _results(
-    submit: Callable[[T], Any], given: Iterable[T], room: int, patience_s: float, what: str, still: str
-) -> Generator[Any, None, None]:
-    """Yield the results of tasks in order, and None on a tick.
-
-    submit: starts a task. room: the most tasks at once. what: the work, for the error if the cluster loses a task.
-    still: the error if no task ends for `patience_s` seconds.
-
-    Raises:
-        ClusterLost: As said above.
-        NightjarError: A task raised it.
-    """
-    waiting, running, found = enumerate(given), dict[Any, int](), dict[int, Any]()
-    done, deadline = 0, time.monotonic() + patience_s
+    shared, waiting = ray.put(work), enumerate(given)
+    running, found = dict[Any, int](), dict[int, R]()
+    done, room, patience_s = 0, max(1, int(total("CPU"))) * 2, NO_EVENT * job.retry.stall_s
+    deadline = time.monotonic() + patience_s
     while True:
         for index, one in itertools.islice(waiting, room - len(running)):
-            running[submit(one)] = index
+            running[remote.remote(shared, one)] = index
         if not running:
             return
         ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
         for task in ready:
-            found[running.pop(task)] = _answer(task, what)
+            found[running.pop(task)] = _answer(task, f"the {called}")
             deadline = time.monotonic() + patience_s
         while done in found:
             yield found.pop(done)
@@ -147,7 +139,10 @@ def _results(
         if time.monotonic() > deadline:
             for task in running:
                 ray.cancel(task, force=True)
-            raise ClusterLost(still)
+            raise ClusterLost(
+                f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster "
+                "busy with others, or the storage away? Repeat the command: what is scored is kept"
+            )
         yield None
 
 
@@ -167,12 +162,10 @@ def _call(work: Callable[[T], R], given: T) -> R:
     return work(given)
 
 
-def _rescore_lines(spec: WorkerSpec, lines: list[dict[str, Any]]) -> Rescored:
-    logs, merged = capture(spec), Rescored()
-    for found in rescore_shards(spec, lines):
-        merged.merge(found)
+def _rescore_lines(spec: WorkerSpec, lines: list[dict[str, Any]]) -> Iterator[Rescored]:
+    logs = capture(spec)
+    yield from rescore_shards(spec, lines)
     logs.close()
-    return merged
 
 
 def _by_host(chosen: pa.Table, processes: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:

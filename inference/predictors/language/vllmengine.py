@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -92,8 +93,12 @@ class _Engines:
 
 
 _ENGINES = _Engines()
-# vLLM's own threads must end before the process does, or C++ aborts it.
-atexit.register(_ENGINES.wait)
+
+
+@cache
+def _wait_at_exit() -> None:
+    """Wait at exit for the engines that are closed by then."""
+    atexit.register(_ENGINES.wait)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,10 @@ class Engine:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
+
+        # vLLM's threads must end before the process does, or C++ aborts it. Exit hooks run last in, first out: engines
+        # are closed, then waited for, then what vLLM registered when it was imported runs.
+        _wait_at_exit()
 
         known = {field.name for field in fields(EngineArgs)}
         if unknown := sorted(set(given) - known):

@@ -78,28 +78,19 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
     return stacked if dtype is None else stacked.astype(np.result_type(stacked, dtype), copy=False)
 
 
-def check_types(
-    job: Job,
-    schema: pa.Schema,
-    taken: Callable[[pa.DataType], bool],
-    takes: str,
-    otherwise: str = "convert this one in a preprocess",
-) -> None:
-    """Check that each column has a type that the adapter takes.
-
-    takes: these types, in words. otherwise: what to do with a column of another type, if the model does take it.
-    """
+def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool], takes: str) -> None:
+    """Check that each column has a type that the adapter takes. takes: these types, in words."""
     for name in job.model.features or schema.names:
         if not taken(kind := schema.field(name).type):
             raise JobError(
                 f"model.features: {name!r} is {kind}, and the {job.model.uses} adapter takes {takes}; list the columns "
-                f"that the model takes, or {otherwise}"
+                "that the model takes, or convert this one in a preprocess"
             )
 
 
 def check_numbers(job: Job, schema: pa.Schema) -> None:
     """Check that each column is of numbers, or of lists of numbers."""
-    check_types(job, schema, is_number_or_list, "numbers only", "convert this one to numbers in a preprocess")
+    check_types(job, schema, is_number_or_list, "numbers only")
 
 
 # ---- for models of numbers and categories ---------------------------------------------------------------------

@@ -162,10 +162,6 @@ class TaskAdapter(OnTorch):
     def inspect(self, job: Job, path: str) -> None:
         self._look(job, path)
 
-    def devices(self) -> str:
-        """None but those of torch, which its own adapter names."""
-        return ""
-
     def warm(self) -> None:
         import_module("transformers")
         self._module()
