@@ -98,11 +98,12 @@ class _SameNames:
         first = next(way for way, _ in self._ways if tuple(way.names) == usual)
         inferred, fields = self._unseen is not None, []
         row = None if inferred else self._usual_row()
+        # By position: a file that is at fault may have two columns of one name.
+        own = {field.name: field.type for field in (row.field(index) for index in range(row.num_fields if row else 0))}
         for column in first:
             counts = kinds[column.name] + self._others[column.name]
-            if row is not None:
-                own = row.field(column.name).type
-                counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == own})
+            if (kind := own.get(column.name)) is not None:
+                counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == kind})
             fields.append(column.with_type(usual_type(counts) if inferred else _declared_type(column.type, counts)))
         schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), self._required or set())
         return without_unseen(schema, self._unseen)

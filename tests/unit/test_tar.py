@@ -15,7 +15,7 @@ import pytest
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, ShardsFailed
 from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.reading import describe, read_piece, read_sample
+from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -100,18 +100,6 @@ def test_an_archive_that_was_cut_off_anywhere_is_told(tmp_path: Path, cut: int) 
     piece = Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1))
     with pytest.raises(InputCorrupt, match=rf"^{path}: "):
         read_piece(STORAGE, job(path), piece, describe(STORAGE, job(path), entry).schema)
-
-
-def test_a_column_that_begins_behind_the_sample_is_no_fault(tmp_path: Path) -> None:
-    """Preflight reads the first samples of an archive whose beginning does not show all of its columns."""
-    files = [(f"{index:03}.{ending}", b"x") for index in range(99) for ending in ("bin", *["late"] * (index > 90))]
-    path = archive(tmp_path / "a.tar", *files)
-    entry = STORAGE.stat(str(path))
-    schema = describe(STORAGE, job(path), entry).schema
-    assert schema.names == ["__key__", "bin"]
-    piece = Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1))
-    found, _ = read_sample(STORAGE, job(path), piece, schema.append(pa.field("late", pa.binary())), 2)
-    assert found.table.to_pylist() == [{"__key__": f"00{index}", "bin": b"x", "late": None} for index in range(2)]
 
 
 def test_what_tarfile_passes_over_is_told(tmp_path: Path) -> None:

@@ -87,6 +87,9 @@ class Tar(BlockSource):
         last = ending.rpartition(".")[2]
         return pa.string() if last in _TEXT else pa.int64() if last in _NUMBER else pa.binary()
 
+    def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
+        check_columns(piece.uri, self.columns(storage, Entry(piece.uri, piece.size, piece.version)), schema)
+
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
