@@ -99,7 +99,9 @@ class _SameNames:
         inferred, fields = self._unseen is not None, []
         row = None if inferred else self._usual_row()
         # By position: a file that is at fault may have two columns of one name.
-        own = {field.name: field.type for field in (row.field(index) for index in range(row.num_fields if row else 0))}
+        own = dict[str, pa.DataType]()
+        if row is not None:
+            own = {field.name: field.type for field in (row.field(index) for index in range(row.num_fields))}
         for column in first:
             counts = kinds[column.name] + self._others[column.name]
             if (kind := own.get(column.name)) is not None:
