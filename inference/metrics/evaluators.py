@@ -16,7 +16,7 @@ _KINDS: tuple[type[Evaluator], ...] = (BinaryState, RegressionState, ClassState,
 
 TASKS: Mapping[str, type[Evaluator]] = {kind.TASK: kind for kind in _KINDS}
 """`evaluation.task` of a job → its evaluator. A new kind is a new file, one name above, and its words in
-`job.evaluating`."""
+`job.label_sections`."""
 
 
 def evaluator_of(job: Job, key: str = "label") -> Evaluator | None:
