@@ -125,7 +125,8 @@ def _scan(path: Path, stream: str, position: Position, masks: Masks, final: bool
                 ends.drop(line)
             elif begun := _MARKER_LINE.fullmatch(text):
                 shard, attempt, at = begun.groups()
-                found += (replace(line, at=float(at)) for line in ends.lines())
+                # The marker's time is rounded: it may be later than now, and what follows must not come before.
+                found += (replace(each, at=min(float(at), line.at)) for each in ends.lines())
                 ends, position = _Ends(SPAN_CHARS), Position(end, shard, int(attempt))
             elif text.startswith(_MARKER) or (text and not text.startswith(_RAYS_OWN)):
                 ends.add(line)
