@@ -103,10 +103,10 @@ cases: $(VENV)/.installed-dev  ## Small inputs of the kinds that bug reports des
 	$(BIN)/python -m pytest tests/cases -m 'system or not system' -q --show-capture=no
 
 size:  ## The product's files and lines, room by room
-	$(PYTHON) tests/size.py
+	$(PYTHON) tests/tools/size.py
 
 mutants: $(VENV)/.installed-dev  ## Whether the unit tests find small faults put into the code: hours; ROOM=plan takes minutes
-	$(BIN)/python tests/mutants.py $(ROOM) --processes $(WORKERS)
+	$(BIN)/python tests/tools/mutants.py $(ROOM) --processes $(WORKERS)
 
 check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
@@ -117,10 +117,10 @@ docs: $(VENV)/.installed-dev  ## The documents as a site with a search, in site/
 	$(BIN)/zensical build --strict
 
 pages: $(VENV)/.installed-dev  ## The documents that are made from the code: options of sources and adapters, JSON Schemas
-	$(BIN)/python tests/sourcespage.py > $(VENV)/sources.md && mv $(VENV)/sources.md docs/sources.md
-	$(BIN)/python tests/adapterspage.py > $(VENV)/adapters.md && mv $(VENV)/adapters.md docs/adapters.md
-	$(BIN)/python tests/jobschema.py > $(VENV)/schema.json && mv $(VENV)/schema.json docs/job.schema.json
-	$(BIN)/python tests/json_schemas.py docs/json
+	$(BIN)/python tests/tools/sourcespage.py > $(VENV)/sources.md && mv $(VENV)/sources.md docs/sources.md
+	$(BIN)/python tests/tools/adapterspage.py > $(VENV)/adapters.md && mv $(VENV)/adapters.md docs/adapters.md
+	$(BIN)/python tests/tools/jobschema.py > $(VENV)/schema.json && mv $(VENV)/schema.json docs/job.schema.json
+	$(BIN)/python tests/tools/json_schemas.py docs/json
 
 bench: $(VENV)/.installed $(VENV)-peers/.installed  ## Nightjar beside a bare loop, Ray Data, a DataLoader, Daft and Spark; needs Java 17
 	$(BIN)/python benchmarks/run.py --rows $(ROWS) --repeat $(REPEAT) --peers $(PEERS) --apart $(VENV)-peers

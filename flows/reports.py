@@ -1,6 +1,6 @@
 """Frozen records that the commands and the Python functions report. Their fields are the keys of `--json`.
 
-`docs/json/` has the JSON Schema of each command's output, made from these classes by `tests/json_schemas.py`.
+`docs/json/` has the JSON Schema of each command's output, made from these classes by `tests/tools/json_schemas.py`.
 """
 
 from __future__ import annotations

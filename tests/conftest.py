@@ -21,8 +21,6 @@ import psutil
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from fleet import Fleet, started_fleet
 from s3 import S3Server, s3_server
 from support import Lake, answering, leaves_nothing

@@ -33,7 +33,7 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(Path(__file__).parent), str(TESTS)]  # as pytest does for its modules
+sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "helpers")]  # as pytest does for its modules
 
 from conftest import ARGUMENTS, CHROMIUM  # noqa: E402
 

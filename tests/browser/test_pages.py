@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,8 @@ import pytest
 import yaml
 from playwright.sync_api import Page, TimeoutError, expect
 
-from support import FLIGHTS, Lake, wait_until
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
-
 from service import Service, client, deployments, ended, service, start_run, state_of
+from support import FLIGHTS, Lake, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.flow]
 

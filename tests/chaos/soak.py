@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import psutil
 from actions import Action, NotNow, Wound, actor_killed, node_killed, storage_killed, storage_paused

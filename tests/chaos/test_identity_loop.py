@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ import ray
 
 from nightjar.inference.output import publications as publish
 from nightjar.inference.validation.manifest import read_manifest
-from support import Lake
+from support import HELPERS, Lake
 
 ROUNDS = 200
 FILES = 4
@@ -111,7 +110,7 @@ class Changing:
         """Run the night in a process of its own, which is killed at random; whether it came to its end."""
         process = subprocess.Popen(
             [sys.executable, "-c", STEPS, str(self.lake.job_path), address],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+            env={**os.environ, "PYTHONPATH": str(HELPERS)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

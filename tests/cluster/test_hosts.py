@@ -28,15 +28,12 @@ from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import SMALL, weed
-from support import GATE, Lake, permit, wait_until
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "flow"))
-
 from service import OFTEN, deployments, ended, start_run
+from support import GATE, ROOT, Lake, permit, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
-COMPOSE = Path(__file__).parent.parent.parent / "docker" / "compose.yaml"
+COMPOSE = ROOT / "docker" / "compose.yaml"
 NIGHT = "2026-11-19"
 SECRETS = {
     "PREFECT_AUTH": "nightjar:open-sesame",

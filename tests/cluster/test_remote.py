@@ -15,12 +15,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ports import quiet_ports
 
 import pages
 from fleet import Fleet
 from forked import forked
 from nightjar.inference.history.run_status import list_runs
+from ports import quiet_ports
 from support import DOUBLE, NIGHT, Lake, nightjar, wait_until
 
 LEAVER = """

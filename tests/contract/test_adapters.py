@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from predicting import dependence, loaded_by_looking
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
@@ -31,6 +30,7 @@ from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
+from predicting import dependence, loaded_by_looking
 
 F32 = pa.float32()
 WEIGHTS, BIAS = np.array([1.0, 2.0]), 0.5

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from predicting import export
 
 from lazily import lazily, skip_without
 from mediamodels import save_classifier, save_detector, save_listener
@@ -34,6 +33,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.storage.local import LocalStorage
+from predicting import export
 from textmodels import save_model
 
 for needed in ("tokenizers", "PIL", "skops", "keras", "onnx", "safetensors"):

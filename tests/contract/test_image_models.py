@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 import yaml
 from PIL import Image
-from predicting import loaded_by_looking
 
 from lazily import skip_without
 from mediamodels import KINDS, encoded, photos, save_classifier, save_detector, transformers
@@ -22,6 +21,7 @@ from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from nightjar.inference.tensors import VariableShapedTensor
+from predicting import loaded_by_looking
 from support import Lake
 from textmodels import text_job
 

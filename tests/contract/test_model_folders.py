@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from predicting import loaded_by_looking
 
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
@@ -28,6 +27,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.storage.lake import LakeStorage
+from predicting import loaded_by_looking
 from support import Lake
 from textmodels import WIDTH, direct, save_model, save_recipe, save_tokenizer, sentences, text_job
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from predicting import dependence
 
 from lazily import lazily, skip_without
 from mediamodels import RATE, photos, recordings, save_classifier, save_detector, save_listener
@@ -18,6 +17,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.tensors import VariableShapedTensor
+from predicting import dependence
 from textmodels import WIDTH, save_model, save_recipe, sentences, text_job
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")

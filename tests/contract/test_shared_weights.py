@@ -17,11 +17,11 @@ import joblib
 import numpy as np
 import pytest
 import yaml
-from torchnets import has_safetensors, write
 
 from lazily import lazily
 from nightjar.inference.identity import snapshots
 from nightjar.inference.predictors.adapter import SHARED_BYTES
+from torchnets import has_safetensors, write
 
 torch = lazily("torch")
 LinearRegression = lazily("sklearn.linear_model", "LinearRegression")

@@ -57,6 +57,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
 from s3 import S3Server, weed
+from support import ROOT
 
 as_lance = lazily("lakes", "as_lance")
 lay_delta = lazily("lakes", "lay_delta")
@@ -775,7 +776,7 @@ def test_its_files_are_found_by_their_names_or_because_the_job_says_so(its: Its)
 
 def test_every_format_that_a_job_may_name_is_tried_here() -> None:
     assert set(WRITERS) == set(SOURCES)
-    page = (Path(__file__).parent.parent.parent / "docs" / "input.md").read_text()
+    page = (ROOT / "docs" / "input.md").read_text()
     for name in SOURCES:
         (row,) = re.findall(rf"^\| `{name}` \| .*", page, re.MULTILINE)
         ends = {end for suffix in source_named(name).suffixes for end in re.findall(r"\.\w+", suffix)}

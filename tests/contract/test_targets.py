@@ -37,7 +37,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import ROWS, Output, rows_of
 from s3 import weed
-from support import Lake, conforms
+from support import HELPERS, Lake, conforms
 
 KINDS: dict[str, Any] = {"delta": delta_tables}
 """The kind of a table → the module that reads it: READERS by name, `numbers`, `make_foreign`; and changes it as another
@@ -374,7 +374,7 @@ run_steps(lake.request(storage=storage, engine="local"))
 def test_a_command_killed_between_publication_and_commit_is_followed_by_one_that_commits(lake: Lake, kind: str) -> None:
     """SIGKILL when the night is published and its table not yet opened; then another night's command, and the same."""
     ready(lake, kind)
-    source = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(lake.folder))
+    source = KILLED.format(tests=str(HELPERS), folder=str(lake.folder))
     killed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert lake.snapshot().number == 1

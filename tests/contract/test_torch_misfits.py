@@ -10,6 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
+from lazily import lazily
+from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.predictors import check_keys, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
+from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import drained, score_table
 from predicting import MakeJob
 from torchnets import (
     F32,
@@ -25,13 +32,6 @@ from torchnets import (
     table_of,
     write,
 )
-
-from lazily import lazily
-from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
 
 torch = lazily("torch")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from torchnets import F32, Loaded, each_file, has_safetensors, load, make_job, numbers, scored, table_of
 
 from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.predictors import load_scorer
+from torchnets import F32, Loaded, each_file, has_safetensors, load, make_job, numbers, scored, table_of
 
 torch = lazily("torch")
 

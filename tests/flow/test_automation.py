@@ -20,11 +20,10 @@ from prefect.events.schemas.events import ReceivedEvent
 
 from forked import forked
 from service import client, deployments, ended, events, runs_of, service, start_run
-from support import FLIGHTS, Lake, conforms, wait_until
+from support import FLIGHTS, ROOT, Lake, conforms, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.flow]
 
-ROOT = FLIGHTS.parent.parent
 NIGHT = "2026-11-19"
 MONTHS = ("flights-2013-01.parquet", "flights-2013-07.parquet")
 ROWS = sum(pq.read_metadata(FLIGHTS / "data" / name).num_rows for name in MONTHS)

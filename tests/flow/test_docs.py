@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ports import quiet_ports
 
 from forked import forked
 from pages import ON_RAY, PAGES, ROOT, Shown, shown
+from ports import quiet_ports
 from service import service
 from support import Lake, wait_until
 

@@ -30,7 +30,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from ports import quiet_ports
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.logging import disable_run_logger
 from prefect.settings import (
@@ -45,7 +44,6 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import Cancelling, Running
-from proxy import fault_proxy
 
 from commands import DATE
 from forked import forked
@@ -69,6 +67,8 @@ from nightjar.inference.errors import (
     RunFailed,
     Transient,
 )
+from ports import quiet_ports
+from proxy import fault_proxy
 from service import client
 from support import Lake, conforms, wait_until
 

@@ -14,7 +14,7 @@ from support import command
 
 pytestmark = pytest.mark.flow
 
-CASES = Path(support.__file__).parent / "cases"
+CASES = support.ROOT / "tests" / "cases"
 
 
 def test_a_model_forks_and_starts_processes_as_in_a_script_of_its_own(tmp_path: Path, api_env: dict[str, str]) -> None:

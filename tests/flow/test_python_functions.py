@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from support import Lake
+from support import ROOT, Lake
 
 pytestmark = pytest.mark.flow
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "python.md"
+PAGE = ROOT / "docs" / "python.md"
 
 NOTEBOOK = """
 import ast, asyncio, json, os, sys

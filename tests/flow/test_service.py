@@ -18,7 +18,6 @@ from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
-from ports import quiet_ports
 from prefect._internal.observers import FlowRunCancellingObserver
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
@@ -34,6 +33,7 @@ from nightjar.flows.pages import standing
 from nightjar.flows.serving import serve
 from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
 from nightjar.inference.errors import ClusterError
+from ports import quiet_ports
 from service import (
     Service,
     client,

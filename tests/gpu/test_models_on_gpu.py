@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from torchnets import MakeJob, make_job, module_of, numbers, table_of, write
 
 from lazily import lazily, skip_without
 from mediamodels import encoded, photos, recordings, save_classifier, save_detector, save_listener, save_whisper
 from nightjar.inference.predictors import Scorer, check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from textmodels import WIDTH, save_model, save_recipe, sentences
+from torchnets import MakeJob, make_job, module_of, numbers, table_of, write
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
 skip_without("PIL", reason="pip install 'nightjar-batch[images]'")

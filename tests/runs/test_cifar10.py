@@ -14,7 +14,7 @@ from PIL import Image
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
-from support import read_published, run_steps
+from support import ROOT, read_published, run_steps
 
 skip_without("h5py", reason="pip install 'nightjar-batch[keras]'")
 skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
@@ -23,7 +23,7 @@ keras = lazily("kerasnets", "keras")
 
 pytestmark = pytest.mark.long  # it fetches 140 MB
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cifar10"
+EXAMPLE = ROOT / "examples" / "cifar10"
 
 
 def test_80_85_percent_of_the_photos_are_what_the_model_says_as_with_keras_itself(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from processes import PROCESSES, ProcessEngine
-from support import HANGS_AT_A_ROW, ONCE, Lake
+from support import HANGS_AT_A_ROW, HELPERS, ONCE, Lake
 
 KILLERS = """
 import os, signal
@@ -156,7 +156,7 @@ def test_a_row_that_kills_the_process_costs_the_local_engines_command_and_is_fou
         "        os.kill(os.getpid(), signal.SIGKILL)\n    return {'score': batch['x'] * 2}\n"
     )
     lake.ready(retry__max_quarantined=0.001)
-    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(lake.folder))
+    code = KILLED.format(tests=str(HELPERS), folder=str(lake.folder))
     ended = subprocess.run([sys.executable, "-c", code], check=False)
     assert ended.returncode == -signal.SIGKILL
     ran = lake.run()

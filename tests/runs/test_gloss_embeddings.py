@@ -17,7 +17,7 @@ import pytest
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
-from support import read_published, run_steps
+from support import ROOT, read_published, run_steps
 from textmodels import direct
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
@@ -28,7 +28,7 @@ pre_tokenizers = lazily("tokenizers", "pre_tokenizers")
 
 fetching = pytest.mark.long  # it fetches 85 MB
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "embeddings"
+EXAMPLE = ROOT / "examples" / "embeddings"
 ASKED = "a large wild animal"
 ROWS = 400
 

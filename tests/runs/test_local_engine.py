@@ -30,7 +30,7 @@ from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import HELPERS, Lake
 
 SCORES = "    return {'score': batch['x'] * 2}\n"
 WHERE = '''
@@ -489,7 +489,7 @@ def test_what_a_killed_command_printed_is_kept_by_the_next_one(lake: Lake) -> No
     lake.ready()
     code = "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from support import Lake; "
     code += "Lake(Path(sys.argv[1])).run(engine='local')"
-    tests = str(Path(__file__).parent.parent)
+    tests = str(HELPERS)
     killed = subprocess.run([sys.executable, "-c", code, str(lake.folder), tests], capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     lake.write_model("def score(batch):\n    return {'score': batch['x'] * 2}\n")
@@ -521,7 +521,7 @@ def test_code_that_ends_the_process_does_not_end_it_as_if_the_night_was_publishe
     run = (
         "import sys; from pathlib import Path; from support import Lake; Lake(Path(sys.argv[1]), engine='local').run()"
     )
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environ = {**os.environ, "PYTHONPATH": str(HELPERS)}
     words = [sys.executable, "-c", run, str(tmp_path)]
     done = subprocess.run(words, env=environ, capture_output=True, text=True)
     assert done.returncode == ends

@@ -16,11 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
-from ports import quiet_ports
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.storage.lake import LakeStorage, pinned
+from ports import quiet_ports
 from support import Lake, run_steps, wait_until
 
 pytestmark = pytest.mark.long  # a server of MLflow takes half a minute to start

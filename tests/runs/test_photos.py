@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
-from support import read_published, run_steps
+from support import ROOT, read_published, run_steps
 
 skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
 
@@ -22,7 +22,7 @@ torch = lazily("torch")
 
 pytestmark = pytest.mark.long  # it fetches 30 MB
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "photos"
+EXAMPLE = ROOT / "examples" / "photos"
 
 
 def test_photos_are_scored_as_by_the_model_itself_and_a_file_that_is_none_costs_its_row(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lazily import lazily, skip_without
-from support import Lake
+from support import HELPERS, Lake
 from textmodels import SPECIAL, WORDS, save_tokenizer, transformers
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
@@ -87,7 +86,7 @@ def test_the_hugging_face_predictor_of_the_documentation_scores_a_night(lake: La
     section = {"uses": "model:HuggingFacePredictor", "outputs": {"output": "string"}}
     lake.write_job(model=section, carry=None)
     env = {**os.environ, "HF_HUB_CACHE": str(lake.folder / "hub"), "HF_HUB_OFFLINE": "1"}
-    tests = Path(__file__).parent.parent
+    tests = HELPERS
     for code, *words in ((SCORES, tests, lake.job_path), (DIRECT, lake.folder, *TEXTS)):
         command = [sys.executable, "-c", code, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, env=env)

@@ -18,19 +18,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from proxy import (
-    Action,
-    Exchange,
-    FaultProxy,
-    answer_lost,
-    answer_replaced,
-    cut_short,
-    deaf_to_conditions,
-    fault_proxy,
-    forwarded,
-    reset,
-    status,
-)
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
@@ -51,6 +38,19 @@ from nightjar.inference.storage.faults import FaultyStorage, pause, tear
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.manifest import read_manifest
+from proxy import (
+    Action,
+    Exchange,
+    FaultProxy,
+    answer_lost,
+    answer_replaced,
+    cut_short,
+    deaf_to_conditions,
+    fault_proxy,
+    forwarded,
+    reset,
+    status,
+)
 from s3 import S3Server, weed
 from support import Lake, Ran, run_steps
 from writers import SHORT_S, assert_published_once

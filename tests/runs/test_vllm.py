@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.language.requests import Answered
 from processes import PROCESSES, ProcessEngine
-from support import Lake
+from support import ROOT, Lake
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "llm"
+EXAMPLE = ROOT / "examples" / "llm"
 ENGINE = {"max_model_len": 512, "dtype": "float32", "enforce_eager": True, "max_num_seqs": 8, "seed": 0}
 GREEDY = {"max_tokens": 12, "temperature": 0}
 ASKED = ["What is the capital of France?", "Name a colour.", "Count to three."]

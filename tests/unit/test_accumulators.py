@@ -39,12 +39,9 @@ from nightjar.inference.metrics.accumulators import (
 from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
-from support import Lake
+from support import ROOT, Lake
 
 VALUES = st.lists(st.integers(-50, 50), max_size=40)
-
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 class Exact:

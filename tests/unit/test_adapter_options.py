@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import tomllib
-from pathlib import Path
 
 import pytest
-from adapterspage import page
 
+from adapterspage import page
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import options
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors.adapter import frameworks
-
-ROOT = Path(__file__).parent.parent.parent
+from support import ROOT
 
 
 def test_the_page_of_adapters_is_the_codes() -> None:
-    """If not: `python tests/adapterspage.py > docs/adapters.md`."""
+    """If not: `python tests/tools/adapterspage.py > docs/adapters.md`."""
     assert (ROOT / "docs" / "adapters.md").read_text() == page()
 
 

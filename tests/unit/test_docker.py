@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-DOCKER = Path(__file__).parent.parent.parent / "docker"
+from support import ROOT
+
+DOCKER = ROOT / "docker"
 BIN = Path(sys.executable).parent
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
-PAGE = (TESTS.parent / "docs" / "faults.md").read_text()
+from support import ROOT
+
+TESTS = ROOT / "tests"
+PAGE = (ROOT / "docs" / "faults.md").read_text()
 
 SYSTEM = "pytestmark = [pytest.mark.system,"
 """What the file of such a test says."""

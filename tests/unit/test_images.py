@@ -30,7 +30,7 @@ from nightjar.inference.predictors.transformers.imagemodel import pictures
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
-from support import Lake
+from support import HELPERS, Lake
 
 STORAGE = LakeStorage()
 FORMATS = ["JPEG", "PNG", "WEBP"]
@@ -176,7 +176,7 @@ def test_a_bomb_is_refused_without_its_pixels_in_memory(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        f"sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}\n"
+        f"sys.path[:0] = {[str(Path(__file__).parent), str(HELPERS)]!r}\n"
         "from test_images import read\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"found = read(Path({str(path)!r}))\n"

@@ -15,9 +15,8 @@ import pytest
 
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors.adapter import frameworks
-from support import Lake
+from support import ROOT, Lake
 
-ROOT = Path(__file__).parent.parent.parent
 LIBRARIES = (
     "PIL",
     "torch",

@@ -35,8 +35,8 @@ from ray.data import DataContext
 from nightjar.flows.cluster import internals as flows_internals
 from nightjar.flows.serving import serve
 from nightjar.inference.engine.ray import internals as engine_internals
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
 OWNERS = {"flows/cluster/internals.py", "inference/engine/ray/internals.py"}
 NOT_PUBLIC = {"map_batches_internal", "print_to_stdstream", "ray_constants"}
 """Without an underscore, and documented nowhere all the same."""

@@ -9,20 +9,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import jobschema
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
+import jobschema
 from nightjar.inference.errors import JobError
 from nightjar.inference.job import options
 from nightjar.inference.job.checks import CHECKS
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
+from support import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 JOB: dict[str, Any] = {
     "name": "delays",
     "input": {"uri": "data/", "wait": {"for": "2h", "until": "_SUCCESS"}},
@@ -93,7 +93,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_the_schema_in_the_docs_is_the_codes() -> None:
-    """If not: `python tests/jobschema.py > docs/job.schema.json`."""
+    """If not: `python tests/tools/jobschema.py > docs/job.schema.json`."""
     Draft202012Validator.check_schema(jobschema.job_schema())
     assert (ROOT / "docs" / "job.schema.json").read_text() == jobschema.text()
 

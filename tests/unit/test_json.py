@@ -7,13 +7,12 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import json_schemas as schemas
 import pytest
 import typer
 
+import json_schemas as schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
 from nightjar.flows.pages import standing
@@ -24,14 +23,14 @@ from nightjar.flows.pages.report.writing import made
 from nightjar.flows.pages.standing import status_text
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, NightjarError
-from support import NIGHT, Lake, conforms
+from support import NIGHT, ROOT, Lake, conforms
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "json"
+DOCS = ROOT / "docs" / "json"
 
 
 @pytest.mark.parametrize("command", schemas.REPORTS)
 def test_the_schema_in_the_docs_is_the_records(command: str) -> None:
-    """If not: `python tests/json_schemas.py docs/json`."""
+    """If not: `python tests/tools/json_schemas.py docs/json`."""
     assert (DOCS / f"{command}.json").read_text() == schemas.schema(command)
 
 

@@ -34,7 +34,7 @@ from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server, weed
-from support import Lake, OneStep, read_published
+from support import HELPERS, Lake, OneStep, read_published
 
 STORAGE = LakeStorage()
 X = pa.schema([("x", pa.float64())])
@@ -242,7 +242,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(odd: Lake) -> None:
     odd.write_model(KILLS)
     odd.write_job(input__shard_rows=None)
     sizes = {name: getattr(bounds, name) for name in ("SAMPLE_BYTES", "UNIT_BYTES", "BLOCK_BYTES")}
-    code = KILLED.format(tests=str(Path(__file__).parent.parent), folder=str(odd.folder), bounds=sizes)
+    code = KILLED.format(tests=str(HELPERS), folder=str(odd.folder), bounds=sizes)
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False).returncode == -signal.SIGKILL
     Path(f"{odd.folder}.live").touch()
     ran = odd.run(engine=LOCAL)

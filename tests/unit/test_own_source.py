@@ -13,9 +13,9 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.job.finding import find
 from nightjar.inference.run import steps as run
-from support import Lake
+from support import ROOT, Lake
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "input.md").read_text()
+PAGE = (ROOT / "docs" / "input.md").read_text()
 (EXAMPLE,) = re.findall(r"```python\n(\"\"\"readings\.py: .*?)```", PAGE, re.DOTALL)
 RECORD = np.dtype([("id", "<i4"), ("x", "<f8")])
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support import Lake
+from support import ROOT, Lake
 
-ROOT = Path(__file__).parents[2]
 PACKED = {".py", ".typed", ".html", ".css"}
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from predicting import F32, TABLE, MakeJob, export, jobs_in, scored
 
 from lazily import lazily
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import Scorer, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
+from predicting import F32, TABLE, MakeJob, export, jobs_in, scored
 
 torch = lazily("torch")
 

@@ -20,11 +20,11 @@ from nightjar.flows.prefect_api import logs
 from nightjar.flows.starting import nights
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output import reading
-from support import Lake
+from support import ROOT, Lake
 
 polars = lazily("polars")
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "python.md").read_text()
 PACKAGES = ("nightjar.flows", "nightjar.inference")
 

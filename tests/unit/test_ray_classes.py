@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from predicting import TABLE, MakeJob, jobs_in, scored
 
 from lazily import lazily
 from nightjar.inference.errors import JobError, OutputInvalid
@@ -15,6 +14,7 @@ from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.user import check_usable, imported
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
+from predicting import TABLE, MakeJob, jobs_in, scored
 
 torch = lazily("torch")
 

@@ -32,7 +32,7 @@ from nightjar.inference.output.visibility import rollback, unpublish
 from nightjar.inference.run import approving
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server, weed
-from support import NIGHT, Lake, conforms
+from support import HELPERS, NIGHT, Lake, conforms
 
 NASTY = "<script>alert(1)</script>"
 HOSTS = ("127.0.0.1",)
@@ -174,7 +174,7 @@ def test_a_run_that_was_killed_has_its_report(lake: Lake) -> None:
     """It could leave none."""
     lake.ready().write_model(KILLS_ITSELF)
     code = f"from pathlib import Path\nfrom support import Lake\nLake(Path({str(lake.folder)!r}), 'local').run()"
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, timeout=300)
     assert done.returncode == -9
     assert not (lake.revision() / "report.html").exists()

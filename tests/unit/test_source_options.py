@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 from typing import Any
 
-import jobschema
 import pytest
-import sourcespage
 from jsonschema import Draft202012Validator
 
+import jobschema
+import sourcespage
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.reading import source_named
 from nightjar.inference.job.seams import SOURCES
+from support import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 OPTIONS = [(name, option) for name in SOURCES for option in source_named(name).options]
 
 
 def test_the_page_of_sources_is_the_codes() -> None:
-    """If not: `python tests/sourcespage.py > docs/sources.md`."""
+    """If not: `python tests/tools/sourcespage.py > docs/sources.md`."""
     assert (ROOT / "docs" / "sources.md").read_text() == sourcespage.page()
 
 

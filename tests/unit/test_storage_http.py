@@ -16,19 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from proxy import (
-    Action,
-    Exchange,
-    FaultProxy,
-    answer_lost,
-    answer_replaced,
-    cut_short,
-    deaf_to_conditions,
-    fault_proxy,
-    late,
-    reset,
-    status,
-)
 
 from nightjar.inference.errors import (
     AlreadyExists,
@@ -53,6 +40,19 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
+from proxy import (
+    Action,
+    Exchange,
+    FaultProxy,
+    answer_lost,
+    answer_replaced,
+    cut_short,
+    deaf_to_conditions,
+    fault_proxy,
+    late,
+    reset,
+    status,
+)
 from s3 import S3Server, weed
 from support import wait_until
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from predicting import F32, TABLE, MakeJob, jobs_in, scored
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.finding import find
 from nightjar.inference.predictors import input_columns, load_scorer
+from predicting import F32, TABLE, MakeJob, jobs_in, scored
 
 RAY_DOCS = """
 import numpy as np

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import ways
+from support import ROOT
 from ways import SILENT, UNSEEN, WAYS
 
 
@@ -44,7 +46,7 @@ def test_a_row_of_the_table_that_changes_nothing_is_silent(outcomes: dict[str, s
 def test_what_nothing_can_tell_is_documented(outcomes: dict[str, str], way: str) -> None:
     """One that is noticed after all leaves the table and the docs."""
     assert outcomes[way] == "silent"
-    documented = " ".join((Path(ways.__file__).parents[1] / "docs" / "identity.md").read_text().split())
+    documented = " ".join((ROOT / "docs" / "identity.md").read_text().split())
     assert "a file that C code reads at a path that it computes, or that your code does" in documented
     assert "A package that was edited in place under the same version is not noticed" in documented
     assert "variables that a library or C code reads" in documented

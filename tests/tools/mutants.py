@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "mutants"
 EXPLAINED = Path(__file__).with_name("mutants.toml")
 

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
         PrefectApi,  # importing Prefect takes seconds, and most tests need none
     )
 
-FLIGHTS = Path(__file__).parent.parent / "examples" / "flights"
+ROOT = Path(__file__).parents[2]
+HELPERS = Path(__file__).parent
+FLIGHTS = ROOT / "examples" / "flights"
 
 DOUBLE = '''
 def score(batch):
@@ -108,7 +110,7 @@ class Gate:
 NIGHT = "2026-11-19"
 """The logical date of a request without one."""
 
-SCHEMAS = Path(__file__).parent.parent / "docs" / "json"
+SCHEMAS = ROOT / "docs" / "json"
 
 
 def conforms(found: Any, command: str) -> None:

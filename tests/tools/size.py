@@ -14,7 +14,7 @@ import tokenize
 from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGES = "inference", "flows"
 SLIVER = 100
 """A module with fewer lines belongs into its only importer."""

@@ -1,6 +1,6 @@
 """The JSON Schemas of the commands' output with `--json`, made from the records that they print.
 
-`python tests/json_schemas.py docs/json` writes them, one file per command.
+`python tests/tools/json_schemas.py docs/json` writes them, one file per command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of the docs with every source and its options: `python tests/sourcespage.py`."""
+"""The page of the docs with every source and its options: `python tests/tools/sourcespage.py`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HEAD = """\
 
 Every value of `input.format` besides your own `"module:Name"`, with the keys that `input.options` may have. An option
 that is not in a format's table is an error, and so is a value of another type; options are part of the identity. This
-page is made from the code: `python tests/sourcespage.py > docs/sources.md`. How files are found, cut into shards and
-read is told in [input](input.md#formats).
+page is made from the code: `make pages`. How files are found, cut into shards and read is told in
+[input](input.md#formats).
 """
 
 

@@ -1,6 +1,6 @@
 """The JSON Schema of the job file, so that an editor completes keys and marks faults while a job is written.
 
-`python tests/jobschema.py` prints it. It knows keys, types and limits. What depends on several keys, on
+`python tests/tools/jobschema.py` prints it. It knows keys, types and limits. What depends on several keys, on
 the calendar or on the lake, only `nightjar check` finds.
 """
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from ports import quiet_ports
 
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
+from ports import quiet_ports
 from s3 import S3Process, s3_process
 from support import Lake, answering, leaves_nothing, wait_until
 from victim import Victim, running, tree

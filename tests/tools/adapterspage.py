@@ -1,4 +1,4 @@
-"""The page of the docs with every adapter and its options: `python tests/adapterspage.py > docs/adapters.md`."""
+"""The page of the docs with every adapter and its options: `python tests/tools/adapterspage.py > docs/adapters.md`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _HEAD = """\
 
 Every value of `model.uses` besides your own `"module:Name"`, with the keys that `model.options` may have; those of
 language models stand in `model` itself. An option that is not in an adapter's table is an error, and so is a value of
-another type. This page is made from the code:
-`python tests/adapterspage.py > docs/adapters.md`. What each adapter does with columns, outputs and files is told in
-[models](models.md).
+another type. This page is made from the code: `make pages`. What each adapter does with columns, outputs
+and files is told in [models](models.md).
 """
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from ways import AGAIN, HEAD, REFUSED, SAID, SCORE, SILENT, UNSEEN, WAYS, Way, lay_input, put
 
 CORES = os.cpu_count() or 1

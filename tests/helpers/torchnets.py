@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from predicting import MakeJob, jobs_in
 
 from lazily import lazily
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
+from predicting import MakeJob, jobs_in
 
 torch = lazily("torch")
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ports import quiet_ports
-
 from support import wait_until
 
 PASSWORD = "hush-database"
