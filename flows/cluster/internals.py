@@ -1,7 +1,7 @@
 """Everything that `flows` uses of Ray without a public name. No other module of `flows` does so.
 
 Each function says what it is for, so that you know what to look for when you move to another version. The test
-`tests/unit/test_internals.py` fails on versions on which this module has not been seen to work.
+`tests/unit/base/test_internals.py` fails on versions on which this module has not been seen to work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`input.where` from the job to the publication: which rows are scored, which numbers they keep, and what is counted.
 
-What a condition means is in tests/unit/test_where.py, what each format makes of it in tests/contract/test_sources.py.
+What a condition means is in tests/unit/job/test_where.py, what each format makes of it in
+tests/contract/test_sources.py.
 """
 
 from __future__ import annotations

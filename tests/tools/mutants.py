@@ -44,7 +44,8 @@ PATIENCE = {"timeout_multiplier": "2", "timeout_constant": "10"}
 """The tests of a mutant may take twice as long as without it, and pytest twenty seconds to start."""
 
 ELSEWHERE = (
-    "tests/unit/test_models.py::test_the_report_says_which_model_could_not_score_a_row_and_its_command_scores_it_again"
+    "tests/unit/scoring/test_models.py::"
+    "test_the_report_says_which_model_could_not_score_a_row_and_its_command_scores_it_again"
 )
 """A test that scores in a process with another working directory, where mutmut does not find its settings."""
 
@@ -57,7 +58,7 @@ A thread of pytest-timeout ends the process then: the alarm of the process is wh
 PYTEST = (
     *("--deselect", ELSEWHERE, "--timeout", str(HANGS_S)),
     *("--timeout-method", "thread", "-o", "timeout_func_only=true"),
-    *("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "tests.mutants"),
+    *("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "tests.tools.mutants"),
 )
 """Without a plugin that costs a pytest of one small test more than the test does, and with the one in this file."""
 
@@ -80,7 +81,8 @@ class Room:
 
 def unit(*names: str) -> tuple[str, ...]:
     """These files of the unit tier."""
-    return tuple(f"tests/unit/test_{name}.py" for name in names)
+    found = {path.stem: str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "unit").rglob("test_*.py")}
+    return tuple(found[f"test_{name}"] for name in names)
 
 
 ROOMS = {
@@ -92,7 +94,7 @@ ROOMS = {
     "plan": Room(("input/plan.py",), unit("plan")),
     "publish": Room(
         ("output/publications.py", "output/owner.py"),
-        unit("publish", "owner", "evidence"),
+        unit("publications", "owner", "evidence"),
     ),
     "audit": Room(
         (
@@ -100,20 +102,38 @@ ROOMS = {
             *(
                 "validation/manifest.py",
                 "validation/violating_rows.py",
-                "validation/partly.py",
                 "validation/rescore.py",
             ),
             "validation/unique.py",
         ),
         unit(
-            *("audit", "contradictions", "evidence", "offenders", "partly", "rescore", "manifest", "keys", "keyhash"),
+            *(
+                "audit",
+                "contradictions",
+                "evidence",
+                "violating_rows",
+                "partial_rows",
+                "rescore",
+                "manifest",
+                "repeated_keys",
+                "keyhash",
+            ),
             *("slices", "unique_gates", "collecting", "ranking"),
         ),
     ),
     "gates": Room(
         ("validation/gates/*.py",),
         unit(
-            *("gates", "drift_gates", "unique_gates", "call_gates", "part_gates", "evidence", "offenders", "slices"),
+            *(
+                "gates",
+                "drift_gates",
+                "unique_gates",
+                "call_gates",
+                "part_gates",
+                "evidence",
+                "violating_rows",
+                "slices",
+            ),
             *("accumulators", "ranking"),
         ),
     ),
@@ -124,7 +144,7 @@ ROOMS = {
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),
         unit(
-            *("scoring", "suspects", "cuts", "fenced_worker", "worker_memory", "preflight", "assignment"),
+            *("microbatches", "suspects", "bisection", "fenced_worker", "worker_memory", "preflight", "assignment"),
             *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "error_places", "assembly"),
         ),
         slow=unit("worker", "watchdog", "watchdog_threads", "spoilt_worker", "models", "stages"),
@@ -133,7 +153,7 @@ ROOMS = {
         (*("scoring/staged.py", "scoring/models.py", "scoring/prepared_batches.py", "predictors/batches.py"),),
         unit(
             *("stages", "staged_models", "accepting_worker", "preparing_ahead", "models"),
-            *("parcels", "private", "joined_pieces", "batches"),
+            *("prepared_batches", "batch_copies", "joined_pieces", "batches"),
         ),
     ),
 }

@@ -13,11 +13,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.job.finding import find
 from nightjar.inference.run import steps as run
-from support import ROOT, Lake
-
-PAGE = (ROOT / "docs" / "input.md").read_text()
-(EXAMPLE,) = re.findall(r"```python\n(\"\"\"readings\.py: .*?)```", PAGE, re.DOTALL)
-RECORD = np.dtype([("id", "<i4"), ("x", "<f8")])
+from readings import EXAMPLE, RECORD
+from support import Lake
 
 
 @pytest.fixture

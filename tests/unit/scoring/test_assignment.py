@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_own_source import EXAMPLE, RECORD
 
 from nightjar.inference import messages, witness
 from nightjar.inference.errors import JobError
@@ -23,6 +22,7 @@ from nightjar.inference.scoring.assignment import (
     open_stage,
     read_schema,
 )
+from readings import EXAMPLE, RECORD
 from support import Lake
 
 MODEL = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from test_places import read_view
+from test_latest_view import read_view
 
 from lazily import lazily
 from nightjar.inference.output import visibility

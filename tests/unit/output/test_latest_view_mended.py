@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from test_places import OBJECTS
+from test_latest_view import OBJECTS
 
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.output import latest_view, visibility
