@@ -18,7 +18,6 @@ import pytest
 
 from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.scoring.child import Child, WorkLost
-from support import HELPERS
 
 WAITS = """
 from test_child import forks_and_hangs
@@ -106,7 +105,7 @@ def test_what_a_work_forked_ends_with_it() -> None:
 
 
 def test_a_work_ends_with_a_command_that_is_killed() -> None:
-    path = os.pathsep.join([str(Path(__file__).parent), str(HELPERS)])
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2] / "helpers")])
     env = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen([sys.executable, "-c", WAITS], env=env, stdout=subprocess.PIPE, text=True) as waiting:
         assert waiting.stdout is not None
