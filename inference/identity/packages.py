@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
-import re
 import site
 import sys
 import sysconfig
@@ -65,7 +65,9 @@ def content_at(place: str) -> str:
 
 def is_imported(name: str) -> bool:
     """Whether this process has imported an installed package, or a module of the distribution with this name."""
-    return not sys.modules.keys().isdisjoint([name, *_modules_of(name)])
+    with suppress(metadata.PackageNotFoundError):
+        return not sys.modules.keys().isdisjoint([name, *modules_of(metadata.distribution(name))])
+    return name in sys.modules
 
 
 def distribution_version(name: str) -> str:
@@ -112,13 +114,13 @@ def files_at(place: str) -> list[Path]:
 
 def _of_editable(name: str) -> list[tuple[str, Path]]:
     """The modules of an editable distribution: of its top-level packages, and of the folders that it links to."""
-    places = []
-    for file in metadata.distribution(name).files or ():
+    places, distribution = [], metadata.distribution(name)
+    for file in distribution.files or ():
         if file.suffix == ".pth":
             path = Path(str(file.locate()))
             with suppress(OSError, UnicodeDecodeError):
                 places += [path.parent / line.strip() for line in path.read_text().splitlines() if line.strip()]
-    for top in _modules_of(name):
+    for top in sorted(modules_of(distribution)):
         with suppress(LookupError):
             # In an editable installation a name that begins with an underscore is often that of a loader.
             places += [] if top.startswith("_") else _roots(top, "")
@@ -135,17 +137,21 @@ def editable_folder(distribution: metadata.Distribution) -> str:
     return unquote(urlsplit(origin["url"]).path).rstrip("/") + "/" if editable else ""
 
 
-def _modules_of(name: str) -> list[str]:
-    """A distribution's top-level modules."""
-    wanted = _normalized(name)
-    return sorted(
-        top for top, owners in metadata.packages_distributions().items() if wanted in map(_normalized, owners)
-    )
+def modules_of(distribution: metadata.Distribution) -> set[str]:
+    """A distribution's top-level modules.
+
+    `metadata.packages_distributions` makes an object of each installed file, which takes half a second for all.
+    """
+    if named := distribution.read_text("top_level.txt"):
+        return set(named.split())
+    record = distribution.read_text("RECORD") or ""
+    tops = {line.partition(",")[0].partition("/")[0] for line in record.splitlines()}
+    return {name for top in tops if "." not in (name := inspect.getmodulename(top) or top)}
 
 
-def _normalized(name: str) -> str:
-    """The one spelling of a distribution's name: `importlib.metadata` finds it by any."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def owners_of(module: str) -> set[str]:
+    """The distributions that have a top-level module."""
+    return {each.name for each in metadata.distributions() if module in modules_of(each)}
 
 
 def _roots(top: str, outside: str) -> list[Path]:
@@ -163,7 +169,7 @@ def _roots(top: str, outside: str) -> list[Path]:
 def _owners(top: str, roots: list[Path]) -> set[str]:
     """The distributions whose versions tell what is in a package; none if it is worked on where it lies."""
     installed = all(any(part in str(root) for part in INSTALLED) for root in roots)
-    return set(metadata.packages_distributions().get(top, ())) if installed else set()
+    return owners_of(top) if installed else set()
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
@@ -256,15 +262,14 @@ _EDITABLE = " (editable "
 def loaded_packages() -> dict[str, str]:
     """The distributions of which this process has imported a module."""
     loaded = {name.partition(".")[0] for name in sys.modules.copy()}
-    owners = metadata.packages_distributions()
-    names = {owner for top in loaded for owner in owners.get(top, ())}
     found: dict[str, str] = {}
     for each in metadata.distributions():  # a damaged installation must not stop the night
         with suppress(OSError, ValueError, KeyError, TypeError):
             folder = editable_folder(each)
             content = _content(folder) if folder else ""
-            if each.name in names or content:
-                found.setdefault(each.name, each.version + (f"{_EDITABLE}{content})" if folder else ""))
+            if content or not loaded.isdisjoint(modules_of(each)):
+                about = each.metadata  # read and parsed anew each time
+                found.setdefault(about["Name"], about["Version"] + (f"{_EDITABLE}{content})" if folder else ""))
     return dict(sorted(found.items()))
 
 
