@@ -41,7 +41,6 @@ from nightjar.inference.scoring.preflight import (
     preflight_steps,
     with_packages,
 )
-from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import Watchdog, answering
@@ -96,10 +95,6 @@ class LocalEngine:
             # A pass in this process would be interrupted by the same row.
             raise NeedsRay(f"{key}: scoring the first rows: {loaded.sample_error}. {_ON_RAY}")
         return loaded
-
-    def place(self, job: Job, found: Timed | None) -> Placement:
-        """In this process, whatever the job says."""
-        return Placement(0, "in this process, as --engine local does all steps") if job.stage else Placement()
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

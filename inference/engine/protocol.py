@@ -11,7 +11,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
-from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
@@ -46,9 +45,6 @@ class Engine(Protocol):
         Raises:
             JobError: The model cannot be loaded, or no row at any place could be scored.
         """
-
-    def place(self, job: Job, found: Timed | None) -> Placement:
-        """Where the steps of `Job.in_stage` run. found: what preflight measured."""
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

@@ -326,7 +326,7 @@ def test_what_memory_forces_is_shown_and_the_next_night_begins_with_the_jobs_siz
 
 def test_a_shard_of_the_cpu_stage_is_cut_as_one_of_an_actor(lake: Lake) -> None:
     """The batches that come prepared are those that the actor would make, so none is prepared twice."""
-    spec = replace(night(lake, 800, preprocess="model:prep").worker_spec(), preparers=1)
+    spec = night(lake, 800, preprocess={"uses": "model:prep", "placement": "staged"}).worker_spec()
     stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
     receipts = []
     for _ in stage.process([Assignment(shard) for shard in lake.planned().shards()]):

@@ -9,6 +9,7 @@ import ray
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.resources import Resources
 from nightjar.inference.messages import counted, listed
 
@@ -111,7 +112,7 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
             "cluster with --ray"
         )
     step = job.stage
-    if step and step.placement == "staged" and free_workers(job, smallest=True) < step.min_workers:
+    if step and _room(job, step, need.min_actors) < step.min_workers:
         raise ClusterError(
             f"preprocess.workers: {counted(step.min_workers, 'worker')} of {step.cpus:g} CPUs and {need.min_actors} "
             f"actors of {demand} do not fit: this cluster has {total('CPU'):g} CPUs. Lower preprocess.cpus or "
@@ -126,13 +127,21 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
         )
 
 
-def free_workers(job: Job, *, smallest: bool = False) -> int:
-    """The workers of the CPU stage for which there are CPUs beside the job's actors; smallest: beside the fewest."""
+def stage_workers(job: Job) -> int:
+    """The workers of the CPU stage: as many as the job says, else as have CPUs beside all of the job's actors, at least
+    one; and no more than have CPUs beside the fewest actors.
+    """
     need, step = job.resources, job.stage
     if step is None:
         return 0
-    actors = need.min_actors if smallest else need.max_actors
-    left = total("CPU") - actors * need.cpus
+    wanted = step.max_workers or max(1, _room(job, step, need.max_actors))
+    # Nodes may have been lost since the run began: a stage without a CPU would never begin.
+    return max(0, min(wanted, _room(job, step, need.min_actors)))
+
+
+def _room(job: Job, step: Preprocess, actors: int) -> int:
+    """The workers of the CPU stage for which there are CPUs beside so many actors."""
+    left = total("CPU") - actors * job.resources.cpus
     return _times(left, step.cpus) if step.cpus > 0 else int(total("CPU"))
 
 

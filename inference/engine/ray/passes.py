@@ -17,7 +17,6 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
-from nightjar.inference.engine.ray.capacity import Demand, free_workers
+from nightjar.inference.engine.ray.capacity import Demand, stage_workers
 from nightjar.inference.engine.ray.internals import (
     bound_events_ahead,
     do_without_helpers,
@@ -152,13 +151,11 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         PassEnded: Ray gave up on the pass itself.
     """
     alone = [attempt.crumbs for attempt in attempts]
-    # Nodes may have been lost since the placement was chosen: a stage without a CPU would never begin.
-    room = free_workers(spec.job, smallest=True) if spec.preparers else 0
-    spec = replace(spec, preparers=min(spec.preparers, room))
-    if not spec.preparers or all(alone):
+    workers = stage_workers(spec.job)
+    if not workers or all(alone):
         yield from _run(spec, shards, attempts, _fused)
         return
-    for chosen, made in ((False, _staged), (True, _fused)):
+    for chosen, made in ((False, functools.partial(_staged, workers=workers)), (True, _fused)):
         some = shards.filter(pa.array([each == chosen for each in alone]))
         if some.num_rows:
             yield from _run(spec, some, [attempt for attempt in attempts if attempt.crumbs == chosen], made)
@@ -213,12 +210,12 @@ def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> A
         return mapped(dataset, Scoring, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
 
 
-def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Any:
+def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt], workers: int) -> Any:
     """The dataset in which workers of the CPU stage read and prepare, and actors score what these hand over."""
     need, step = spec.job.resources, spec.job.stage
     assert step is not None
-    blocks = _blocks(shards, attempts, spec.preparers)
-    workers = min(spec.preparers, len(blocks))
+    blocks = _blocks(shards, attempts, workers)
+    workers = min(workers, len(blocks))
     before = ActorPoolStrategy(
         min_size=min(step.min_workers, workers), initial_size=workers, max_size=workers, max_tasks_in_flight_per_actor=2
     )
