@@ -173,9 +173,6 @@ class Job(Section):
             raise ValueError(f"{staged[0]}.placement: no model is left for the actors")
         if self.preprocess and not (self.preprocess.uses or staged):
             raise ValueError("preprocess.uses: is required")
-        if self.stage and self.resources.as_tasks:
-            key = f"{staged[0]}.placement" if staged else "preprocess.placement"
-            raise ValueError(f"{key}: staged hands shards to actors; write resources.actors: 1 or more")
         return self
 
     @model_validator(mode="after")

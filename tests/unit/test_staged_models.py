@@ -213,11 +213,6 @@ def test_a_framework_of_the_cpu_may_stand_beside_one_that_has_the_gpu(tmp_path: 
         ((TREE | STAGED, NET | STAGED), {}, "models[0].placement: no model is left for the actors"),
         ((TREE, NET), {"preprocess": {"cpus": 2}}, "preprocess.uses: is required"),
         ((TREE | {"preprocess": {"cpus": 2}}, NET), {}, "models[0]: preprocess.uses: is required"),
-        (
-            (TREE, NET | STAGED),
-            {"resources": {"actors": 0}},
-            "models[1].placement: staged hands shards to actors; write resources.actors: 1 or more",
-        ),
         ((TREE | {"placement": "auto"}, NET), {}, "models[0].placement: must be 'fused' or 'staged', not 'auto'"),
     ],
 )

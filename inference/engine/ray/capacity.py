@@ -38,14 +38,14 @@ class Demand:
         special = need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels
         return not (special or need.runtime_env.installs)
 
-    def options(self, env_vars: dict[str, str] | None = None) -> dict[str, Any]:
-        """The same as options of a task or an actor. env_vars: for its process; Ray writes them into its records."""
+    def options(self) -> dict[str, Any]:
+        """The same as options of a task or an actor."""
         need, env = self.need, self.need.runtime_env
         asked: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus}
         # The job's own variables are set by the process itself: see `scoring.assignment`.
         installed = {"pip": list(env.pip)} if env.pip else {"uv": list(env.uv)} if env.uv else {}
-        if installed or env_vars:
-            asked["runtime_env"] = {**installed, **({"env_vars": env_vars} if env_vars else {})}
+        if installed:
+            asked["runtime_env"] = installed
         if need.memory_gb:
             asked["memory"] = int(need.memory_gb * _GIB)
         if need.custom:
@@ -103,10 +103,9 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
     placeable = sum(map(demand.fitting, nodes))
     if placeable < need.min_actors * pools:
         have = "; ".join(map(demand.held_by, nodes))
-        kind = "tasks" if need.as_tasks else "actors"
         more = "" if demand.plain else ", or what else resources asks for"
         raise ClusterError(
-            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} {kind} of {demand} each do not fit: "
+            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {demand} each do not fit: "
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
             f"Lower resources.actors, cpus or gpus{more}{' or --parallel' if pools > 1 else ''}, or choose another "
             "cluster with --ray"

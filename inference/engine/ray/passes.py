@@ -1,4 +1,4 @@
-"""Passes over an actor pool, or as tasks.
+"""Passes over an actor pool.
 
 A pass is one Ray Data job: a dataset of shard descriptors is mapped over actors that read, score and write, and yield
 events that stream to the driver. No row enters the object store. With a CPU stage a second pool comes before it, which
@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, DataContext
 
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
@@ -30,7 +30,6 @@ from nightjar.inference.engine.ray.internals import (
     do_without_helpers,
     from_blocks,
     mapped,
-    mapped_by_tasks,
 )
 from nightjar.inference.engine.ray.processes import (
     Accepting,
@@ -38,8 +37,6 @@ from nightjar.inference.engine.ray.processes import (
     Scoring,
     Sealed,
     gather,
-    score_as_task,
-    task_key,
 )
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
@@ -195,19 +192,7 @@ def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> A
         **(_SPANNING if spans(spec.job) and not suspects else {"max_tasks_in_flight_per_actor": 1 if suspects else 2}),
     )
     with DataContext.current(_context(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)):
-        dataset = from_blocks(blocks)
-        if need.as_tasks:
-            return mapped_by_tasks(
-                dataset,
-                score_as_task,
-                Sealed(spec),
-                compute=TaskPoolStrategy(size=1 if most == 1 else None),
-                # Ray gives a process only to tasks of the same environment. So no task comes into a process where
-                # another run, or another writer of this one, has imported its code.
-                **Demand(need).options(env_vars={"NIGHTJAR_TASKS": task_key(spec)}),
-                max_retries=0,
-            )
-        return mapped(dataset, Scoring, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
+        return mapped(from_blocks(blocks), Scoring, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
 
 
 def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt], workers: int) -> Any:
