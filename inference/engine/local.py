@@ -65,7 +65,7 @@ class LocalEngine:
         self._worker: ShardWorker | None = None
         self._spec: WorkerSpec | None = None
 
-    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
+    def check_capacity(self, job: Job) -> None:
         """Do nothing: one process always has room."""
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:

@@ -30,8 +30,8 @@ R = TypeVar("R")
 class Engine(Protocol):
     """Where one step of a run does its work. Made by `engine.opened`, which closes it."""
 
-    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
-        """Check that there is room for the job. descriptors: bytes of the plan's table.
+    def check_capacity(self, job: Job) -> None:
+        """Check that there is room for the job.
 
         Raises:
             ClusterError: There is no room. Names the key to change.

@@ -97,7 +97,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     unknown = discovery.uncounted or request.job.input.where
     spec = worker_spec(request, discovery.schema, rows=None if unknown else discovery.rows)
     with opened(request.engine) as engine:
-        engine.check_capacity(request.job, descriptors=made.table.nbytes)
+        engine.check_capacity(request.job)
         places = samples(made)
         with doubting(spec, places):
             loaded = engine.preflight(spec, places, examine)

@@ -261,7 +261,7 @@ def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWrite
         return Loaded("")
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
-    engine.check_capacity(spec.job, descriptors=made.table.nbytes)
+    engine.check_capacity(spec.job)
     writer.append([Doing("load")])
     listeners.progress(writer.state.progress)
     with doubting(spec, places):

@@ -13,9 +13,6 @@ from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.resources import Resources
 from nightjar.inference.messages import counted, listed
 
-_COPIES = 3
-"""The number of copies of the shards' descriptors in the object store at once: discovered, planned, and in blocks."""
-
 _PARTS = 10_000
 """The parts of 1 CPU, 1 GPU and the like in which Ray counts resources."""
 
@@ -90,10 +87,10 @@ def _amount(name: str, amount: float) -> str:
     return f"{amount / _GIB if name == 'memory' else amount:.4g} {_UNITS.get(name, name)}"
 
 
-def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
-    """Check that the cluster has room for the smallest pool that the job allows, and for the shards' descriptors.
+def check_cluster(job: Job, pools: int = 1) -> None:
+    """Check that the cluster has room for the smallest pool that the job allows.
 
-    pools: the number of such pools. descriptors: bytes of the shards' descriptors, the only data in the object store.
+    pools: the number of such pools.
 
     Raises:
         ClusterError: It has not. Names the key to change, with the numbers.
@@ -116,13 +113,6 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
             f"preprocess.workers: {counted(step.min_workers, 'worker')} of {step.cpus:g} CPUs and {need.min_actors} "
             f"actors of {demand} do not fit: this cluster has {total('CPU'):g} CPUs. Lower preprocess.cpus or "
             "resources.cpus, write placement: fused, or choose another cluster with --ray"
-        )
-    store = total("object_store_memory")
-    if descriptors * _COPIES > store:
-        raise ClusterError(
-            f"input.shard_rows: the descriptors of this plan's shards take {descriptors / 2**20:,.0f} MiB, and the "
-            f"cluster's object store has {store / 2**20:,.0f} MiB. Make the shards larger, or start Ray with a larger "
-            "--object-store-memory"
         )
 
 

@@ -41,8 +41,8 @@ R = TypeVar("R")
 class RayEngine:
     """`Engine` on Ray. If a process dies, only the shard that it was scoring is charged."""
 
-    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
-        check_cluster(job, descriptors=descriptors)
+    def check_capacity(self, job: Job) -> None:
+        check_cluster(job)
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         return preflight(spec, places, steps)
