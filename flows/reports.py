@@ -129,8 +129,7 @@ class Sample:
 class CheckReport(Ahead):
     """What `nightjar check` found. state: `ready`.
 
-    columns: those that readers will get. preprocess: where it would run, and why, and so would staged models; empty if
-    the job has none of these.
+    columns: those that readers will get.
     """
 
     date: str
@@ -139,7 +138,6 @@ class CheckReport(Ahead):
     output: str
     columns: tuple[Column, ...]
     sample: Sample
-    preprocess: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,6 @@ def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Se
         output=request.output,
         columns=tuple(Column(name, kind) for name, kind in checked.columns),
         sample=_sample(checked.sampled),
-        preprocess=checked.placement,
     )
 
 
@@ -93,7 +92,6 @@ def as_text(said: CheckReport) -> list[str | Table]:
         ("reads", columns_text(said.reads)),
         ("columns", ", ".join(columns)),
         *identity_facts(said.identity),
-        ("preprocess", said.preprocess),
         ("sample", f"the first rows of {sample.file}" if sample.values else ""),
     ]
     parts: list[str | Table] = [

@@ -41,7 +41,6 @@ from nightjar.inference.scoring.preflight import (
     preflight_steps,
     with_packages,
 )
-from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import Watchdog, answering
@@ -66,7 +65,7 @@ class LocalEngine:
         self._worker: ShardWorker | None = None
         self._spec: WorkerSpec | None = None
 
-    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
+    def check_capacity(self, job: Job) -> None:
         """Do nothing: one process always has room."""
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
@@ -96,10 +95,6 @@ class LocalEngine:
             # A pass in this process would be interrupted by the same row.
             raise NeedsRay(f"{key}: scoring the first rows: {loaded.sample_error}. {_ON_RAY}")
         return loaded
-
-    def place(self, job: Job, found: Timed | None) -> Placement:
-        """In this process, whatever the job says."""
-        return Placement(0, "in this process, as --engine local does all steps") if job.stage else Placement()
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

@@ -11,7 +11,6 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
-from nightjar.inference.scoring.staged import Placement, Timed
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
@@ -31,8 +30,8 @@ R = TypeVar("R")
 class Engine(Protocol):
     """Where one step of a run does its work. Made by `engine.opened`, which closes it."""
 
-    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
-        """Check that there is room for the job. descriptors: bytes of the plan's table.
+    def check_capacity(self, job: Job) -> None:
+        """Check that there is room for the job.
 
         Raises:
             ClusterError: There is no room. Names the key to change.
@@ -46,9 +45,6 @@ class Engine(Protocol):
         Raises:
             JobError: The model cannot be loaded, or no row at any place could be scored.
         """
-
-    def place(self, job: Job, found: Timed | None) -> Placement:
-        """Where the steps of `Job.in_stage` run. found: what preflight measured."""
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

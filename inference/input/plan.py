@@ -227,7 +227,7 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
     total = pc.sum(pc.list_flatten(discovery.files["sizes"])).as_py() or 0
     step = job.stage
     # The model waits for the first prepared shard, and a worker that prepares has a shard to itself.
-    staged = (step.max_workers or 0) if step and step.placement == "staged" else 0
+    staged = (step.max_workers or 0) if step else 0
     return "sizes", max(1, min(DECODED_BYTES, total // (SHARDS_PER_ACTOR * max(job.resources.max_actors, staged))))
 
 

@@ -173,11 +173,6 @@ class Job(Section):
             raise ValueError(f"{staged[0]}.placement: no model is left for the actors")
         if self.preprocess and not (self.preprocess.uses or staged):
             raise ValueError("preprocess.uses: is required")
-        if staged and self.preprocess and self.preprocess.placement == "fused":
-            raise ValueError(f"{staged[0]}.placement: staged, and preprocess.placement: fused, which is no stage")
-        if self.stage and self.stage.placement == "staged" and self.resources.as_tasks:
-            key = f"{staged[0]}.placement" if staged else "preprocess.placement"
-            raise ValueError(f"{key}: staged hands shards to actors; write resources.actors: 1 or more")
         return self
 
     @model_validator(mode="after")
@@ -271,23 +266,14 @@ class Job(Section):
 
     @property
     def stage(self) -> Preprocess | None:
-        """What the job says of a CPU stage: the section `preprocess`. A model that is staged makes sure that there is a
-        stage. None if there is no step that could run in one.
-        """
-        if any(model.staged for model in self.models):
-            return (self.preprocess or Preprocess()).model_copy(update={"placement": "staged"})
-        return self.preprocess
+        """The CPU stage, as the section `preprocess` sizes it; None if neither that nor a model is staged."""
+        step = self.preprocess or Preprocess()
+        return step if step.placement == "staged" or any(model.staged for model in self.models) else None
 
     @property
     def begins_apart(self) -> bool:
         """Whether a CPU stage has something to do for the only model, or for this one of `each`."""
         return self.preprocess is not None or self.model.staged
-
-    @property
-    def in_stage(self) -> str:
-        """What a CPU stage would do besides reading, in words: `preprocess`, or `preprocess and models.tree`."""
-        first = ["preprocess"] if any(job.preprocess for job in self.each) else []
-        return listed([*first, *(f"models.{model.name}" for model in self.models if model.staged)], "and")
 
     def of(self, name: str) -> Job:
         """This job for the model of this name alone; '' for the only model."""

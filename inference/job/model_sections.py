@@ -132,15 +132,15 @@ class Preprocess(Section):
 
     uses: empty if there is no such step, and the section is only about a stage that scores some of several models.
     options: keywords for it. columns: those that it is given, in order; by default every column that is not carried and
-    not the label. placement: `fused` in the model's actors, `staged` in CPU workers of its own, which hand
-    over what they prepared, or `auto`, which measures both and chooses. cpus: of each such worker. workers: their
-    number; by default as many as keep the model busy and the cluster has CPUs for.
+    not the label. placement: `fused` in the model's actors, or `staged` in CPU workers of its own, which hand
+    over what they prepared. cpus: of each such worker. workers: their number; by default as many as the cluster has
+    CPUs for.
     """
 
     uses: str = Field(default="", max_length=200)
     options: dict[str, Any] = Field(default={})
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
-    placement: Literal["auto", "fused", "staged"] = "auto"
+    placement: Literal["fused", "staged"] = "fused"
     cpus: float = Field(default=1, ge=0)
     workers: Annotated[int, Field(ge=1)] | ActorRange | None = None
 

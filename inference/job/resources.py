@@ -117,14 +117,14 @@ _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
 
 
 class Resources(Section):
-    """The actor pool; everything but `actors` and `concurrency_limit` is per actor. `actors: 0` is no pool, but tasks.
+    """The actor pool; everything but `actors` and `concurrency_limit` is per actor.
 
     memory_gb: in GiB. custom: amounts of resources that the cluster's owner has named. accelerator_type and labels: of
     the nodes that will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that
     share GPUs.
     """
 
-    actors: Annotated[int, Field(ge=0)] | ActorRange = 2
+    actors: Annotated[int, Field(ge=1)] | ActorRange = 2
     cpus: float = Field(default=1, ge=0)
     gpus: float = Field(default=0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)
@@ -143,20 +143,6 @@ class Resources(Section):
                 raise ValueError(f"{name!r} is a resource of Ray's own; write resources.{ours[name]}")
         return value
 
-    @model_validator(mode="after")
-    def _no_gpus_for_tasks(self) -> Resources:
-        if self.as_tasks and self.gpus:
-            raise ValueError(
-                "actors: 0 scores in tasks, whose processes would hold a GPU's memory while they are idle; with gpus "
-                "write actors: 1 or more"
-            )
-        return self
-
-    @property
-    def as_tasks(self) -> bool:
-        """Whether shards are scored by tasks, as many at once as the cluster has room for, and not by a pool."""
-        return self.actors == 0
-
     @property
     def cores(self) -> int:
         """Whole CPUs of an actor, at least one; this is its number of computing threads."""
@@ -169,17 +155,14 @@ class Resources(Section):
 
     @property
     def min_actors(self) -> int:
-        """Actors, or tasks, that must be placed for the work to start."""
-        return self.actors.min if isinstance(self.actors, ActorRange) else max(1, self.actors)
+        """Actors that must be placed for the work to start."""
+        return self.actors.min if isinstance(self.actors, ActorRange) else self.actors
 
     @property
     def max_actors(self) -> int:
-        """The most actors the pool may grow to; for tasks a number to reckon with."""
-        return self.actors.max if isinstance(self.actors, ActorRange) else self.actors or _TASKS
+        """The most actors the pool may grow to."""
+        return self.actors.max if isinstance(self.actors, ActorRange) else self.actors
 
-
-_TASKS = 16
-"""How many tasks are assumed to run at once when shards are made: a plan must not depend on tonight's cluster."""
 
 _MOST = 1e9
 """The highest price that is no slip of the pen, in any currency."""

@@ -25,7 +25,6 @@ from nightjar.inference.run.scoring import doubting, refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
-from nightjar.inference.scoring.staged import Placement
 from nightjar.inference.validation.evidence import judge_input
 
 
@@ -33,14 +32,13 @@ from nightjar.inference.validation.evidence import judge_input
 class Checked:
     """The result of `check`: the model's device, the scored samples, and warnings before the night.
 
-    columns: name and Arrow type of each column of a part. placement: where the first steps would run, and why.
+    columns: name and Arrow type of each column of a part.
     """
 
     device: str
     sampled: Sampled
     columns: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
-    placement: str = ""
 
 
 def check_input(request: RunRequest, discovery: Discovery) -> None:
@@ -99,16 +97,14 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     unknown = discovery.uncounted or request.job.input.where
     spec = worker_spec(request, discovery.schema, rows=None if unknown else discovery.rows)
     with opened(request.engine) as engine:
-        engine.check_capacity(request.job, descriptors=made.table.nbytes)
+        engine.check_capacity(request.job)
         places = samples(made)
         with doubting(spec, places):
             loaded = engine.preflight(spec, places, examine)
             sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
             refuse_broken(request.job, sampled)
-        placement = engine.place(request.job, loaded.timed)
     refuse_external_reads(request.job, loaded.outside)
-    # Where the first steps run is printed in any case.
-    warnings = [*told(request, loaded, Placement()), *([loaded.sample_error] if loaded.sample_error else [])]
+    warnings = [*told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)
     warnings += [
         gate.sentence for gate in judge_input(request.storage, request.job, request.date, discovery) if not gate.passed
@@ -125,6 +121,4 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         )
     columns = readers_schema(output_schema(request.job, discovery.schema))
     typed = tuple((each.name, type_name(each.type)) for each in columns)
-    what = request.job.in_stage if placement.why else ""
-    where = placement.why if what in {"", "preprocess"} else f"{what}: {placement.why}"
-    return Checked(loaded.device, sampled, typed, tuple(warnings), where)
+    return Checked(loaded.device, sampled, typed, tuple(warnings))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-
-import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
@@ -43,7 +40,6 @@ from nightjar.inference.run.resume import (
 from nightjar.inference.run.samples import check_labels
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
-from nightjar.inference.scoring.staged import PARCEL_BYTES, Placement, Timed
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
@@ -112,9 +108,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
-        placement = engine.place(request.job, loaded.timed)
-        campaign.spec = replace(spec, preparers=placement.preparers)
-        notes = [*told(request, loaded, placement), *too_heavy(placement, loaded.timed, made)]
+        notes = told(request, loaded)
         canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
         keep_external_reads(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
         if canary.shards:
@@ -199,29 +193,14 @@ def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
     return _is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
 
 
-def told(request: RunRequest, loaded: Loaded, placement: Placement) -> list[str]:
+def told(request: RunRequest, loaded: Loaded) -> list[str]:
     """What preflight found and a person should know, whether or not the run goes on."""
     on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
     lost = (
         "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
         "the frameworks find there"
     )
-    what = request.job.in_stage if placement.notable else ""
-    where = [f"{what} {'run' if ' and ' in what else 'runs'} {placement.why}"] if what else []
-    return [*([lost] if on_cpu else []), *where, *loaded.notes]
-
-
-def too_heavy(placement: Placement, found: Timed | None, made: Plan) -> list[str]:
-    """A sentence if the CPU stage cannot hand over the plan's largest shards whole."""
-    rows = int(pc.max(made.table["rows"]).as_py() or 0)
-    if not placement.preparers or found is None or rows * found.bytes <= PARCEL_BYTES:
-        return []
-    fit = max(1, int(PARCEL_BYTES / found.bytes))
-    return [
-        f"a prepared row takes {found.bytes / 2**10:,.0f} KiB, and a shard has up to {rows:,} rows, of which about "
-        f"{fit:,} fit into what the CPU stage hands over; the model's actors prepare the rest. With input.shard_rows: "
-        f"{fit:,} the stage prepares all"
-    ]
+    return [*([lost] if on_cpu else []), *loaded.notes]
 
 
 def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
@@ -282,7 +261,7 @@ def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWrite
         return Loaded("")
     places = samples(made)
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
-    engine.check_capacity(spec.job, descriptors=made.table.nbytes)
+    engine.check_capacity(spec.job)
     writer.append([Doing("load")])
     listeners.progress(writer.state.progress)
     with doubting(spec, places):

@@ -58,8 +58,6 @@ class WorkerSpec:
     working directory, and what the user's code uses is noted."""
     ceilings: tuple[int, ...] = ()
     """For each model the most rows of a micro-batch for which memory sufficed before; 0 if nothing is known."""
-    preparers: int = 0
-    """The most workers of the CPU stage; 0 if the actors preprocess."""
     environment: Mapping[str, SecretStr] = field(default_factory=dict)
     """Variables that the process sets before it imports the user's code. Ray would write them into its records."""
 

@@ -44,7 +44,7 @@ from nightjar.inference.scoring.batchsize import Weighed
 from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
-from nightjar.inference.scoring.staged import Timed, timed
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel
 from nightjar.inference.scoring.worker import ShardWorker
 
 SAMPLE_ROWS = 32
@@ -54,7 +54,6 @@ _DEAR_ROWS = 3
 _SLOW_S = 30.0
 """If the sample takes longer, in seconds, it is not scored again beside other rows; nor if that might stall."""
 
-TIMED_ROWS = 64
 PLACES = 8
 
 
@@ -78,7 +77,6 @@ class Loaded:
     """What the code used that the identity does not cover."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """The loaded distributions with their versions."""
-    timed: Timed | None = None
 
 
 def loaded_by(job: Job) -> str:
@@ -120,12 +118,11 @@ Outcome = Loaded | JobError
 def observed(
     job: Job, steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
 ) -> Iterator[Outcome]:
-    """Load the model and run the steps; add what the code used meanwhile, and at the end what a row costs.
+    """Load the model and run the steps; add what the code used meanwhile.
 
     If the model cannot be loaded or cannot score, yields the error, which names a key.
     """
     key = loaded_by(job)
-    outcome: Loaded | str = ""
     try:
         worker = load()
     except JobError as error:
@@ -145,41 +142,12 @@ def observed(
             yield refused
             return
         yield replace(outcome, outside=witness.seen())
-    if isinstance(outcome, Loaded):
-        costs = None if outcome.sample_error else _timed(worker, places[outcome.place :])
-        yield replace(outcome, outside=witness.seen(), timed=costs)
 
 
 def with_packages(outcome: Outcome | None) -> Iterator[Outcome]:
     """The last outcome once more, with the loaded packages: to list them has no time limit of the model's."""
     if isinstance(outcome, Loaded):
         yield replace(outcome, packages=loaded_packages())
-
-
-def _timed(worker: ShardWorker, places: Sequence[Piece]) -> Timed | None:
-    """What preprocessing and the model cost; None if nothing depends on it, as where the rows are requests, which have
-    no stage and may be paid for; or if the rows at these places have errors.
-    """
-    job = worker.spec.job
-    if job.streams or job.stage is None or job.stage.placement == "fused":
-        return None
-    tables: list[pa.Table] = []
-    try:
-        wanted = min(TIMED_ROWS, *(rows_at_once(worker, model, places) for model in worker.models))
-        for piece in places:
-            read, _ = worker.sample(piece, wanted)
-            if read.failures:
-                return None
-            tables.append(read.table)
-            wanted -= read.table.num_rows
-            if wanted <= 0:
-                break
-        rows = pa.concat_tables(tables)
-        each = zip(job.each, worker.models, worker.scorers, strict=True)
-        steps = [(scorer, rows.select(list(model.columns)), its.begins_apart) for its, model, scorer in each]
-        return timed(steps) if rows.num_rows else None
-    except Exception:  # noqa: BLE001 (a bad file or row: the passes find it, and the job runs without a measurement)
-        return None
 
 
 def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
@@ -200,9 +168,29 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
         if isinstance(step, str) or step.sample_error:
             return
         notes += step.notes
+    if worker.spec.job.stage is not None and isinstance(step, Loaded):
+        _check_handed_over(worker, read(places[step.place])[0])
     if worker.spec.job.accumulators and isinstance(step, Loaded):
         try_accumulators(worker, places[step.place], last)
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
+
+
+def _check_handed_over(worker: ShardWorker, read: RowsRead) -> None:
+    """Check on a sample that the workers of the CPU stage can hand over what they prepare.
+
+    Raises:
+        JobError: They cannot.
+    """
+    if not read.readable or read.failures:
+        return
+    for job, model, scorer in zip(worker.spec.job.each, worker.models, worker.scorers, strict=True):
+        if not job.begins_apart:
+            continue
+        try:
+            content = scorer.preprocess(read.table.select(list(model.columns)))
+        except Exception:  # noqa: BLE001 (a row raises: the passes find it)
+            continue
+        Parcel((), {model.name: [Batch(range(read.table.num_rows), content)]}, 0.0, 0).packed()
 
 
 def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> None:

@@ -68,7 +68,11 @@ class Parcel:
         except MemoryError:
             raise
         except Exception as error:  # pickle raises whatever the object's own code raises
-            raise not_handed_over(unpicklable(error)) from error
+            raise JobError(
+                f"preprocess: what it returns cannot be pickled ({type(error).__name__}: {error}), so that no worker "
+                "of the CPU stage can hand it over to the model's actors. Return arrays, tensors, DataFrames or Tables "
+                "of plain values, or write placement: fused"
+            ) from error
         parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
         offsets = np.cumsum([0, *(part.nbytes for part in parts)])
         data = pa.allocate_buffer(int(offsets[-1]))
@@ -77,19 +81,6 @@ class Parcel:
             into[low:high] = np.frombuffer(part, np.uint8)
         cells = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(parts), [None, pa.py_buffer(offsets), data])
         return pa.ListArray.from_arrays([0, len(parts)], cells)
-
-
-def unpicklable(error: Exception) -> str:
-    """Why what a preprocess returns cannot be handed over, in words. error: what pickle raised."""
-    return f"what it returns cannot be pickled ({type(error).__name__}: {error})"
-
-
-def not_handed_over(why: str) -> JobError:
-    """What to raise in a job whose CPU stage cannot hand over what it prepares. why: as `unpicklable`."""
-    return JobError(
-        f"preprocess: {why}, so that no worker of the CPU stage can hand it over to the model's actors. Return arrays, "
-        "tensors, DataFrames or Tables of plain values, or write placement: fused"
-    )
 
 
 def _lean_rows(read: RowsRead) -> RowsRead:

@@ -1,4 +1,4 @@
-"""The CPU stage before the model's actors: where it pays, the workers that prepare shards, and the actors behind them.
+"""The CPU stage before the model's actors: the workers that prepare shards, and the actors behind them.
 
 A prepared shard is one call of an actor, and calls overlap: one thread has the model and scores one shard after the
 other; meanwhile another call unpacks the next shard, and another waits until the part of the one before is written. A
@@ -7,159 +7,28 @@ call yields the events of its own shard alone. So an actor never holds more shar
 
 from __future__ import annotations
 
-import math
-import pickle
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
-from nightjar.inference.job.model_sections import Preprocess
-from nightjar.inference.messages import counted
 from nightjar.inference.predictors import Scorer, batches, input_columns
 from nightjar.inference.records import Backoffs, Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel, not_handed_over, unpacked, unpicklable
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel, unpacked
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
-
-GAIN = 1.15
-"""How many times as many rows a CPU stage must promise: less is within what the measurement may be wrong."""
-
-HANDED_BYTES_S = 1e9
-"""Bytes of prepared rows that an actor takes from the object store in a second, about."""
-
-_REPEATS, _LONGEST_S = 3, 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """What one row costs, in all models together."""
-
-    prepare_s: float
-    """Seconds of what the CPU stage would do, without reading."""
-    predict_s: float
-    bytes: float
-    """Of a prepared row."""
-    rows: int
-    """The rows that were measured."""
-    refused: str = ""
-    """Why what the preprocess returns cannot be handed to another process, if it cannot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where `Job.in_stage` runs."""
-
-    preparers: int = 0
-    """Workers of the CPU stage; 0: the actors do it."""
-    why: str = ""
-    """The place in words, with the reason."""
-    notable: bool = False
-    """Whether a person should read it each night."""
-
-
-def timed(steps: Sequence[tuple[Scorer, pa.Table, bool]]) -> Timed:
-    """Prepare and score rows again, each step by itself. They were scored before, so nothing is cold.
-
-    steps: for each model its scorer, its columns of the rows, and whether the CPU stage would do a part of its work;
-    else all of it is the actor's time.
-
-    Errors of the user's code pass through.
-    """
-    prepare: list[float] = []
-    predict: list[float] = []
-    contents: list[Any] = []
-    began = time.perf_counter()
-    while len(prepare) < _REPEATS and time.perf_counter() - began < _LONGEST_S:
-        prepare.append(0.0)
-        predict.append(0.0)
-        contents = []
-        for scorer, table, own in steps:
-            start = time.perf_counter()
-            content = scorer.preprocess(table) if own else None
-            between = time.perf_counter()
-            scorer.score(scorer.accept(content, table.num_rows) if own else scorer.prepare(table))
-            prepare[-1] += between - start
-            predict[-1] += time.perf_counter() - between
-            contents += [content] if own else []
-    refused = ""
-    try:
-        pickle.dumps(contents, protocol=5, buffer_callback=lambda _: False)
-    except Exception as error:  # noqa: BLE001 (pickle raises whatever the object's own code raises)
-        refused = unpicklable(error)
-    rows = steps[0][1].num_rows
-    weight = sum(map(batches.weight, contents))
-    return Timed(min(prepare) / rows, min(predict) / rows, weight / rows, rows, refused)
-
-
-def placed(step: Preprocess, actors: int, ahead: bool, free: int, found: Timed | None) -> Placement:
-    """Decide from the job, the cluster and what was measured. This is pure.
-
-    actors: of the model. ahead: whether each prepares the next batch while the model computes. free: the workers of the
-    stage for which there are CPUs beside the actors. found: None if nothing could be measured.
-
-    Raises:
-        JobError: The job wants a stage that cannot hand over what it prepares.
-    """
-    if step.placement == "fused":
-        return Placement(0, "in the model's actors, as placement: fused says")
-    if step.placement == "staged":
-        if found is not None and found.refused:
-            raise not_handed_over(found.refused)
-        most = step.max_workers or max(1, free)
-        wanted = most if step.max_workers or found is None else min(most, _enough(found, actors))
-        return Placement(wanted, f"in a stage of {_workers(wanted)}, as placement: staged says", notable=True)
-    if found is None:
-        return Placement(0, "in the model's actors: nothing could be measured")
-    costs = (
-        f"on {counted(found.rows, 'row')} of the input it takes {_ms(found.prepare_s)} a row, and the model "
-        f"{_ms(found.predict_s)}"
-    )
-    wanted = step.max_workers or _enough(found, actors)
-    gain = _gain(found, actors, wanted, ahead)
-    if gain < GAIN:
-        return Placement(0, f"in the model's actors: {costs}; {_workers(wanted)} would make {gain:.1f} × as many rows")
-    if found.refused:
-        return Placement(0, f"in the model's actors, although {costs}: {found.refused}", notable=True)
-    workers = min(wanted, free)
-    if workers < 1 or (gain := _gain(found, actors, workers, ahead)) < GAIN:
-        few = f"the cluster has CPUs for only {workers} beside them" if workers > 0 else "no CPUs are free beside them"
-        why = f"in the model's actors, although {costs}: {few}, and {_workers(wanted)} would make {gain:.1f} ×"
-        return Placement(0, f"{why} as many rows", notable=True)
-    return Placement(workers, f"in a stage of {_workers(workers)}: {costs}; {gain:.1f} × as many rows", notable=True)
-
-
-def _gain(found: Timed, actors: int, workers: int, ahead: bool) -> float:
-    """How many times as many rows a CPU stage makes."""
-    fused = max(found.prepare_s, found.predict_s) if ahead else found.prepare_s + found.predict_s
-    staged = max(found.prepare_s * actors / workers, found.predict_s + found.bytes / HANDED_BYTES_S)
-    return fused / staged if staged > 0 else 1.0
-
-
-def _enough(found: Timed, actors: int) -> int:
-    """The workers that keep the actors busy."""
-    return max(1, math.ceil(actors * found.prepare_s / max(found.predict_s, 1e-9)))
-
-
-def _workers(count: int) -> str:
-    return counted(count, "CPU worker")
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"
-
 
 PARCEL_BYTES = 512 << 20
 """What a parcel may hold before nothing is added to it: the actor prepares the rest, which bounds the object store."""

@@ -14,12 +14,10 @@ import ray
 from ray.data import DataContext
 
 from nightjar.inference.engine.auditing import audited
-from nightjar.inference.engine.ray.capacity import check_cluster
 from nightjar.inference.engine.ray.engine import each_in_tasks
 from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.errors import (
-    ClusterError,
     ClusterLost,
     JobError,
     RunFailed,
@@ -176,10 +174,3 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
     finally:
         stop.touch()
         ray.get(holder)
-
-
-def test_more_descriptors_than_the_object_store_holds_are_refused(lake: Lake) -> None:
-    """With the numbers, and the key to change."""
-    job = lake.ready().request().job
-    with pytest.raises(ClusterError, match=r"^input\.shard_rows: .* take 1,048,576 MiB, and .* has [\d,]+ MiB"):
-        check_cluster(job, descriptors=1 << 40)

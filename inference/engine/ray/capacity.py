@@ -9,11 +9,9 @@ import ray
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.resources import Resources
 from nightjar.inference.messages import counted, listed
-
-_COPIES = 3
-"""The number of copies of the shards' descriptors in the object store at once: discovered, planned, and in blocks."""
 
 _PARTS = 10_000
 """The parts of 1 CPU, 1 GPU and the like in which Ray counts resources."""
@@ -37,14 +35,14 @@ class Demand:
         special = need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels
         return not (special or need.runtime_env.installs)
 
-    def options(self, env_vars: dict[str, str] | None = None) -> dict[str, Any]:
-        """The same as options of a task or an actor. env_vars: for its process; Ray writes them into its records."""
+    def options(self) -> dict[str, Any]:
+        """The same as options of a task or an actor."""
         need, env = self.need, self.need.runtime_env
         asked: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus}
         # The job's own variables are set by the process itself: see `scoring.assignment`.
         installed = {"pip": list(env.pip)} if env.pip else {"uv": list(env.uv)} if env.uv else {}
-        if installed or env_vars:
-            asked["runtime_env"] = {**installed, **({"env_vars": env_vars} if env_vars else {})}
+        if installed:
+            asked["runtime_env"] = installed
         if need.memory_gb:
             asked["memory"] = int(need.memory_gb * _GIB)
         if need.custom:
@@ -89,10 +87,10 @@ def _amount(name: str, amount: float) -> str:
     return f"{amount / _GIB if name == 'memory' else amount:.4g} {_UNITS.get(name, name)}"
 
 
-def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
-    """Check that the cluster has room for the smallest pool that the job allows, and for the shards' descriptors.
+def check_cluster(job: Job, pools: int = 1) -> None:
+    """Check that the cluster has room for the smallest pool that the job allows.
 
-    pools: the number of such pools. descriptors: bytes of the shards' descriptors, the only data in the object store.
+    pools: the number of such pools.
 
     Raises:
         ClusterError: It has not. Names the key to change, with the numbers.
@@ -102,37 +100,37 @@ def check_cluster(job: Job, pools: int = 1, descriptors: int = 0) -> None:
     placeable = sum(map(demand.fitting, nodes))
     if placeable < need.min_actors * pools:
         have = "; ".join(map(demand.held_by, nodes))
-        kind = "tasks" if need.as_tasks else "actors"
         more = "" if demand.plain else ", or what else resources asks for"
         raise ClusterError(
-            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} {kind} of {demand} each do not fit: "
+            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {demand} each do not fit: "
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
             f"Lower resources.actors, cpus or gpus{more}{' or --parallel' if pools > 1 else ''}, or choose another "
             "cluster with --ray"
         )
     step = job.stage
-    if step and step.placement == "staged" and free_workers(job, smallest=True) < step.min_workers:
+    if step and _room(job, step, need.min_actors) < step.min_workers:
         raise ClusterError(
             f"preprocess.workers: {counted(step.min_workers, 'worker')} of {step.cpus:g} CPUs and {need.min_actors} "
             f"actors of {demand} do not fit: this cluster has {total('CPU'):g} CPUs. Lower preprocess.cpus or "
             "resources.cpus, write placement: fused, or choose another cluster with --ray"
         )
-    store = total("object_store_memory")
-    if descriptors * _COPIES > store:
-        raise ClusterError(
-            f"input.shard_rows: the descriptors of this plan's shards take {descriptors / 2**20:,.0f} MiB, and the "
-            f"cluster's object store has {store / 2**20:,.0f} MiB. Make the shards larger, or start Ray with a larger "
-            "--object-store-memory"
-        )
 
 
-def free_workers(job: Job, *, smallest: bool = False) -> int:
-    """The workers of the CPU stage for which there are CPUs beside the job's actors; smallest: beside the fewest."""
+def stage_workers(job: Job) -> int:
+    """The workers of the CPU stage: as many as the job says, else as have CPUs beside all of the job's actors, at least
+    one; and no more than have CPUs beside the fewest actors.
+    """
     need, step = job.resources, job.stage
     if step is None:
         return 0
-    actors = need.min_actors if smallest else need.max_actors
-    left = total("CPU") - actors * need.cpus
+    wanted = step.max_workers or max(1, _room(job, step, need.max_actors))
+    # Nodes may have been lost since the run began: a stage without a CPU would never begin.
+    return max(0, min(wanted, _room(job, step, need.min_actors)))
+
+
+def _room(job: Job, step: Preprocess, actors: int) -> int:
+    """The workers of the CPU stage for which there are CPUs beside so many actors."""
+    left = total("CPU") - actors * job.resources.cpus
     return _times(left, step.cpus) if step.cpus > 0 else int(total("CPU"))
 
 

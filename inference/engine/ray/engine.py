@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference.engine.auditing import audit_here, audited, each_here, is_small
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
-from nightjar.inference.engine.ray.capacity import Demand, alive, check_cluster, free_workers, total
+from nightjar.inference.engine.ray.capacity import Demand, alive, check_cluster, total
 from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.engine.ray.processes import capture
 from nightjar.inference.errors import ClusterLost, NightjarError
@@ -28,7 +28,6 @@ from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.attempts import host_of
 from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
-from nightjar.inference.scoring.staged import Placement, Timed, placed
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
@@ -42,19 +41,11 @@ R = TypeVar("R")
 class RayEngine:
     """`Engine` on Ray. If a process dies, only the shard that it was scoring is charged."""
 
-    def check_capacity(self, job: Job, descriptors: int = 0) -> None:
-        check_cluster(job, descriptors=descriptors)
+    def check_capacity(self, job: Job) -> None:
+        check_cluster(job)
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         return preflight(spec, places, steps)
-
-    def place(self, job: Job, found: Timed | None) -> Placement:
-        if job.stage is None:
-            return Placement()
-        need = job.resources
-        if need.as_tasks:
-            return Placement(0, "in the tasks that score, as resources.actors: 0 says")
-        return placed(job.stage, need.max_actors, need.prepares_ahead, free_workers(job), found)
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

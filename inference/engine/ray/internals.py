@@ -6,7 +6,7 @@ Each function says what it is for, so that you know what to look for when you mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -38,11 +38,6 @@ def mapped(dataset: Any, actor: type, *given: Any, **how: Any) -> Any:
     return dataset.map_batches_internal(
         actor, fn_constructor_args=given, batch_size=None, batch_format="pyarrow", **how
     )
-
-
-def mapped_by_tasks(dataset: Any, function: Callable[..., Any], *given: Any, **how: Any) -> Any:
-    """As `mapped`, with a task for each block. given: arguments of the function, after the block."""
-    return dataset.map_batches_internal(function, fn_args=given, batch_size=None, batch_format="pyarrow", **how)
 
 
 def bound_events_ahead(context: DataContext, most: int) -> None:

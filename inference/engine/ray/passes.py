@@ -1,4 +1,4 @@
-"""Passes over an actor pool, or as tasks.
+"""Passes over an actor pool.
 
 A pass is one Ray Data job: a dataset of shard descriptors is mapped over actors that read, score and write, and yield
 events that stream to the driver. No row enters the object store. With a CPU stage a second pool comes before it, which
@@ -17,21 +17,19 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, DataContext
 
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
-from nightjar.inference.engine.ray.capacity import Demand, free_workers
+from nightjar.inference.engine.ray.capacity import Demand, stage_workers
 from nightjar.inference.engine.ray.internals import (
     bound_events_ahead,
     do_without_helpers,
     from_blocks,
     mapped,
-    mapped_by_tasks,
 )
 from nightjar.inference.engine.ray.processes import (
     Accepting,
@@ -39,8 +37,6 @@ from nightjar.inference.engine.ray.processes import (
     Scoring,
     Sealed,
     gather,
-    score_as_task,
-    task_key,
 )
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
@@ -152,13 +148,11 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
         PassEnded: Ray gave up on the pass itself.
     """
     alone = [attempt.crumbs for attempt in attempts]
-    # Nodes may have been lost since the placement was chosen: a stage without a CPU would never begin.
-    room = free_workers(spec.job, smallest=True) if spec.preparers else 0
-    spec = replace(spec, preparers=min(spec.preparers, room))
-    if not spec.preparers or all(alone):
+    workers = stage_workers(spec.job)
+    if not workers or all(alone):
         yield from _run(spec, shards, attempts, _fused)
         return
-    for chosen, made in ((False, _staged), (True, _fused)):
+    for chosen, made in ((False, functools.partial(_staged, workers=workers)), (True, _fused)):
         some = shards.filter(pa.array([each == chosen for each in alone]))
         if some.num_rows:
             yield from _run(spec, some, [attempt for attempt in attempts if attempt.crumbs == chosen], made)
@@ -198,27 +192,15 @@ def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> A
         **(_SPANNING if spans(spec.job) and not suspects else {"max_tasks_in_flight_per_actor": 1 if suspects else 2}),
     )
     with DataContext.current(_context(spec.job.retry.stall_s, buffered=1 if suspects else BUFFERED)):
-        dataset = from_blocks(blocks)
-        if need.as_tasks:
-            return mapped_by_tasks(
-                dataset,
-                score_as_task,
-                Sealed(spec),
-                compute=TaskPoolStrategy(size=1 if most == 1 else None),
-                # Ray gives a process only to tasks of the same environment. So no task comes into a process where
-                # another run, or another writer of this one, has imported its code.
-                **Demand(need).options(env_vars={"NIGHTJAR_TASKS": task_key(spec)}),
-                max_retries=0,
-            )
-        return mapped(dataset, Scoring, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
+        return mapped(from_blocks(blocks), Scoring, Sealed(spec), compute=pool, **Demand(need).options(), **_FINITE)
 
 
-def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Any:
+def _staged(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt], workers: int) -> Any:
     """The dataset in which workers of the CPU stage read and prepare, and actors score what these hand over."""
     need, step = spec.job.resources, spec.job.stage
     assert step is not None
-    blocks = _blocks(shards, attempts, spec.preparers)
-    workers = min(spec.preparers, len(blocks))
+    blocks = _blocks(shards, attempts, workers)
+    workers = min(workers, len(blocks))
     before = ActorPoolStrategy(
         min_size=min(step.min_workers, workers), initial_size=workers, max_size=workers, max_tasks_in_flight_per_actor=2
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import pickle
@@ -27,7 +26,6 @@ from nightjar.inference.scoring.prepared_batches import PACKED
 from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.worker import ShardWorker
 
 _PATIENCE_S = 10.0
 """Seconds that a pass waits at its end for other nodes; later output of theirs is kept after the next pass."""
@@ -120,32 +118,6 @@ class Accepting:
         for assignment, packed in zip(block["assignment"], block["parcel"], strict=True):
             if packed.is_valid:
                 yield from _as_blocks(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
-
-
-_kept: dict[str, ShardWorker] = {}
-"""The worker of a process that runs tasks, by the place of its revision: the model is loaded once in each process."""
-
-_log: list[Capture] = []
-"""What keeps the output of such a process while it runs a task."""
-
-
-def score_as_task(block: pa.Table, sealed: Sealed) -> Iterator[pa.Table]:
-    """What an actor does with a block, as a task, for `resources.actors: 0`.
-
-    Between tasks the process is idle, and may be ended at any time; so its output is kept at the end of each task.
-    """
-    _log[:] = [capture(sealed.spec)]
-    try:
-        if (key := task_key(sealed.spec)) not in _kept:
-            _kept[key] = worker_of(sealed.spec)(sealed.spec, turn_to=lambda started: _log[0].turn_to(started))
-        yield from _as_blocks(_kept[key].process(assignments(block)), _log[0])
-    finally:
-        _log[0].close()
-
-
-def task_key(spec: WorkerSpec) -> str:
-    """What is the same for all tasks of a writer of one revision, and for no others."""
-    return hashlib.sha256(f"{spec.revision} {spec.epoch}".encode()).hexdigest()
 
 
 def _as_blocks(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nightjar.inference.engine.ray import capacity
-from nightjar.inference.engine.ray.capacity import Demand, free_workers
+from nightjar.inference.engine.ray.capacity import Demand, stage_workers
 from support import Lake
 
 
@@ -24,7 +24,7 @@ def test_what_fits_exactly_fits(lake: Lake, held: float, each: float, fit: int) 
 
 @pytest.mark.parametrize(
     ("cpus", "actors", "actor", "worker", "free"),
-    [(2, 2, 0.9, 0.2, 1), (1, 1, 0.9, 0.1, 1), (3, 2, 1.3, 0.4, 1), (2, 1, 1.8, 0.3, 0), (1, 2, 0.9, 0.1, -8)],
+    [(2, 2, 0.9, 0.2, 1), (1, 1, 0.9, 0.1, 1), (3, 2, 1.3, 0.4, 1), (2, 1, 1.8, 0.3, 0), (1, 2, 0.9, 0.1, 0)],
 )
 def test_workers_of_the_stage_fit_beside_the_actors(
     lake: Lake,
@@ -41,4 +41,4 @@ def test_workers_of_the_stage_fit_beside_the_actors(
     lake.write_model()
     stage = {"uses": "prep:same", "cpus": worker, "workers": 1, "placement": "staged"}
     lake.write_job(preprocess=stage, resources={"actors": actors, "cpus": actor})
-    assert free_workers(lake.request(scores=False).job) == free
+    assert stage_workers(lake.request(scores=False).job) == free

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference.engine import LOCAL, RAY
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray.capacity import Demand
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
@@ -155,11 +155,3 @@ def test_packages_for_the_run_need_ray(lake: Lake) -> None:
     lake.ready(resources__runtime_env={"pip": ["cowsay==6.1"]})
     with pytest.raises(JobError, match=r"^resources\.runtime_env: cowsay==6\.1 is installed by Ray"):
         lake.run()
-
-
-def test_tasks_have_no_gpus(lake: Lake) -> None:
-    lake.ready(resources={"actors": 0, "gpus": 1})
-    with pytest.raises(JobError, match="resources: actors: 0 scores in tasks, whose processes would hold"):
-        lake.request()
-    assert lake.ready(resources={"actors": 0}).request(engine=RAY).job.resources.as_tasks
-    assert lake.run().scored.progress.done_shards == 8, "here it makes no difference"

@@ -26,17 +26,17 @@ from support import Lake
 HOSTILE = "\x1b[31mred\n  columns    none"
 
 
-def said(lake: Lake, sampled: Sampled, *notes: str, placed: str = "") -> CheckReport:
+def said(lake: Lake, sampled: Sampled, *notes: str) -> CheckReport:
     lake.ready()
     request = lake.request()
-    checked = Checked("cpu", sampled, (("id", "int64"), ("score", "float32")), ("its files change",), placed)
+    checked = Checked("cpu", sampled, (("id", "int64"), ("score", "float32")), ("its files change",))
     return checking.found(request, run.discover(request), checked, notes)
 
 
 def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> None:
     shown = Shown("in/a.parquet", ("id", "score"), (("0", "0.5"),))
     sampled = Sampled(rows=256, places=8, failed=1, nonfinite=(("score", 2),), shown=shown)
-    found = said(lake, sampled, "slow", placed="in the model's actors")
+    found = said(lake, sampled, "slow")
     assert json.loads(json.dumps(asdict(found))) == {
         "job": "lake",
         "run_id": "2026-11-19",
@@ -61,7 +61,6 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
         },
         "notes": ["its files change", "slow"],
         "snapshot": "",
-        "preprocess": "in the model's actors",
         "where": "",
         "reads": [
             {"name": "id", "type": "int64"},
@@ -148,11 +147,6 @@ def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_n
     lake.write_job(input__where="x > 5")
     request = lake.request()
     assert run.check(request, discovery).warnings == ()
-
-
-def test_it_is_said_where_a_preprocess_would_run(lake: Lake) -> None:
-    _, _, _, _, where, _ = checking.as_text(said(lake, Sampled(), placed="in the model's actors: it is quick"))
-    assert where == "  preprocess in the model's actors: it is quick"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from nightjar.inference.scoring.preflight import (
     PLACES,
     SAMPLE_ROWS,
     Loaded,
-    PreflightSteps,
     calls,
     loaded_by,
     observed,
@@ -36,7 +36,6 @@ from nightjar.inference.scoring.preflight import (
     score_sample,
     with_packages,
 )
-from nightjar.inference.scoring.staged import Timed, timed
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep
@@ -388,15 +387,14 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         yield Loaded("meta", place=1)
 
     try:
-        first, second, scored = observed(loaded.spec.job, steps, load, places, True)
-        (end,) = with_packages(scored)
+        first, second = observed(loaded.spec.job, steps, load, places, True)
+        (end,) = with_packages(second)
     finally:
         witness.unwatch()
     assert isinstance(first, Loaded)
     assert isinstance(second, Loaded)
     used = [[each.kind for each in found.outside if each.name == str(outside)] for found in (first, second)]
     assert used == [[], ["file"]], "read after the first step"
-    assert scored == second, "what it cost is measured; then comes what no model takes the time for"
     assert isinstance(end, Loaded)
     assert end == replace(second, packages=end.packages)
     assert "pyarrow" in end.packages
@@ -437,89 +435,26 @@ def test_a_model_that_cannot_be_loaded_is_an_error_with_its_own_key(small: Lake,
 
 # ---- what the first steps cost ------------------------------------------------------------------------------
 
-PREPARED = """
-from pathlib import Path
-
+UNPICKLABLE = """
 def prep(batch):
-    if not len(batch["x"]):
-        Path(__LIVE__, "nothing").touch()
-    if BAD & set(batch["x"].tolist()):
-        raise ValueError("cannot be prepared")
-    return {**batch, "y": batch["x"] + 1}
+    return {"x": batch["x"], "made": [lambda: 0] * len(batch["x"])}
 
 def score(batch):
-    return {"score": batch["y"] * 2}
+    return {"score": batch["x"] * 2}
 """
 
 
-def costs(
-    lake: Lake, bad: int = -1, torn: str = "", steps: PreflightSteps = preflight_steps, **job: Any
-) -> Timed | None:
-    """What preflight measures of a job with a preprocess that returns two numbers of four bytes for each row.
-
-    bad: a row that cannot be prepared. torn: a file that is torn once it is planned.
-    """
-    lake.write_model(PREPARED.replace("BAD", str({bad})))
-    step = {"preprocess": "model:prep", "model__features": ["x", "y"]}
-    lake.write_job(**{"input__shard_rows": 100, **step, **job})
-    places = samples(lake.planned())
-    if torn:
-        (lake.folder / "data" / torn).write_bytes(b"torn")
-    *_, end = observed(lake.worker_spec().job, steps, lambda: ShardWorker(lake.worker_spec()), places)
-    assert isinstance(end, Loaded)
-    return end.timed
-
-
-@pytest.mark.parametrize(
-    ("batch", "rows"),
-    [
-        ({"model__batch_size": 256}, 64),
-        ({"model__batch_size": 10}, 10),
-        ({"model__batch_size": None, "model__batch_bytes": 40}, 10),
-    ],
-)
-def test_what_preparing_costs_is_measured_on_one_batch_of_rows_of_several_places(
-    small: Lake, batch: dict[str, Any], rows: int
-) -> None:
-    """Of 64 rows at most: 63 of the first file and 1 of the second. No more is read."""
-    small.write_file("a.parquet", 0, 63)
-    found = costs(small, torn="c.parquet", **batch)
-    assert found is not None
-    assert (found.rows, found.bytes, found.refused) == (rows, 8, "")
-    assert min(found.prepare_s, found.predict_s) > 0
-
-
-def test_what_preparing_costs_is_measured_where_rows_can_be_scored(small: Lake) -> None:
-    """Not at the places before."""
-    small.write_file("a.parquet", 7, 1)
-    found = costs(small, bad=7)
-    assert found is not None
-    assert found.rows == 64
-
-
-def test_nothing_is_measured_where_nothing_depends_on_it_or_a_row_stands_in_the_way(small: Lake) -> None:
-    assert costs(small, preprocess={"uses": "model:prep", "placement": "fused"}) is None
-    assert costs(small, bad=50) is None, "beyond the rows that were tried"
-    assert costs(small, steps=lambda *_: iter([Loaded("cpu", "no row can be read")])) is None
-    assert costs(small, input__where="x > 1000") is None
-    assert not (small.folder / "nothing").exists(), "the user's code is not called for no rows"
-    small.to_json_lines()
-    for path in (small.folder / "data").iterdir():
-        path.write_text(path.read_text().replace('"x": 50.0', '"x": {}'))
-    assert costs(small, input__format="jsonl", retry__max_quarantined=1.0) is None
-
-
-def test_of_several_models_the_costs_are_added_up_and_each_is_asked_for_its_own_part(small: Lake) -> None:
-    """One has a preprocess, and the other begins with the model."""
-    small.write_model(PREPARED.replace("BAD", "{-1}") + "\ndef plain(batch):\n    return {'score': batch['id']}\n")
-    outputs = {"outputs": {"score": "float32"}}
-    first = {**outputs, "name": "first", "uses": "model:score", "features": ["x", "y"]}
-    second = {**outputs, "name": "second", "uses": "model:plain", "features": ["id"]}
-    prep = {"uses": "model:prep", "columns": ["x"]}
-    small.write_job(model=None, models=[first | {"preprocess": prep}, second])
-    worker = ShardWorker(small.worker_spec())
-    table = pa.table({"x": pa.array(range(20), pa.float32()), "id": pa.array(range(20))})
-    each = zip(worker.spec.job.each, worker.models, worker.scorers, strict=True)
-    found = timed([(scorer, table.select(list(model.columns)), job.begins_apart) for job, model, scorer in each])
-    assert (found.rows, found.bytes, found.refused) == (20, 8, "")
-    assert min(found.prepare_s, found.predict_s) > 0
+def test_a_stage_that_could_hand_nothing_over_is_refused_before_it_starts(small: Lake) -> None:
+    small.write_model(UNPICKLABLE)
+    step = {"uses": "model:prep", "columns": ["x"]}
+    for placement in ("fused", "staged"):
+        small.write_job(preprocess={**step, "placement": placement}, model__features=None)
+        spec = small.worker_spec()
+        steps = observed(spec.job, preflight_steps, partial(ShardWorker, spec), samples(small.planned()))
+        if placement == "fused":
+            *_, last = steps
+            assert isinstance(last, Loaded)
+            assert last.sample_error == ""
+        else:
+            with pytest.raises(JobError, match=r"^preprocess: what it returns cannot be pickled"):
+                list(steps)

@@ -16,13 +16,10 @@ from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
-from nightjar.inference.run.checking import check
-from nightjar.inference.run.scoring import told
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels
 from nightjar.inference.scoring.attempts import this_worker
-from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.prepared_batches import unpacked
-from nightjar.inference.scoring.staged import Placement, PreparingWorker
+from nightjar.inference.scoring.staged import PreparingWorker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
@@ -189,9 +186,7 @@ def test_a_staged_model_has_what_the_stage_has(tmp_path: Path) -> None:
     found = job(tmp_path, TREE | STAGED, NET, preprocess={"cpus": 2}, resources={"gpus": 1, "cpus": 3})
     assert [(each.resources.gpus, each.resources.cpus) for each in found.each] == [(0, 2), (1, 3)]
     assert [each.preprocess is not None for each in found.each] == [False, True]
-    assert found.stage == Preprocess(cpus=2, placement="staged")
-    assert found.in_stage == "preprocess and models.tree"
-    assert job(tmp_path, TREE | STAGED, TREE | {"name": "other"}).in_stage == "models.tree"
+    assert found.stage == Preprocess(cpus=2)
 
 
 def test_where_it_runs_is_part_of_what_it_makes_only_beside_a_gpu(tmp_path: Path) -> None:
@@ -218,16 +213,6 @@ def test_a_framework_of_the_cpu_may_stand_beside_one_that_has_the_gpu(tmp_path: 
         ((TREE | STAGED, NET | STAGED), {}, "models[0].placement: no model is left for the actors"),
         ((TREE, NET), {"preprocess": {"cpus": 2}}, "preprocess.uses: is required"),
         ((TREE | {"preprocess": {"cpus": 2}}, NET), {}, "models[0]: preprocess.uses: is required"),
-        (
-            (TREE, NET | STAGED),
-            {"preprocess": {"placement": "fused"}},
-            "models[1].placement: staged, and preprocess.placement: fused, which is no stage",
-        ),
-        (
-            (TREE, NET | STAGED),
-            {"resources": {"actors": 0}},
-            "models[1].placement: staged hands shards to actors; write resources.actors: 1 or more",
-        ),
         ((TREE | {"placement": "auto"}, NET), {}, "models[0].placement: must be 'fused' or 'staged', not 'auto'"),
     ],
 )
@@ -237,16 +222,3 @@ def test_a_placement_that_makes_no_sense_is_refused(
     with pytest.raises(JobError) as refused:
         job(tmp_path, *models, **more)
     assert said in str(refused.value)
-
-
-def test_where_the_first_steps_run_is_told_with_what_they_are(lake: Lake) -> None:
-    from nightjar.inference.engine import LOCAL
-    from nightjar.inference.input.discovery import discover
-    from nightjar.inference.storage.lake import LakeStorage
-
-    request = two(lake, STAGED, {}).request(engine=LOCAL)
-    assert told(request, Loaded("cpu"), Placement(2, "in a stage", notable=True))[0] == (
-        "preprocess and models.tree run in a stage"
-    )
-    found = check(request, discover(LakeStorage(), request.job))
-    assert found.placement == "preprocess and models.tree: in this process, as --engine local does all steps"

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray import processes
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
 from nightjar.inference.run.campaign import Underway
-from nightjar.inference.run.checking import check
-from nightjar.inference.run.scoring import too_heavy
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.prepared_batches import unpacked
-from nightjar.inference.scoring.staged import GAIN, AcceptingWorker, Placement, PreparingWorker, Timed, placed, timed
+from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 CODE = '''
@@ -64,14 +56,14 @@ def staged(lake: Lake) -> Lake:
 def prepared_lake(lake: Lake, most: int = 1000, **changes: Any) -> Lake:
     lake.write_files(files=2)
     lake.write_model(CODE.replace("MOST", str(most)))
-    prep = {"uses": "model:prep", "options": {"plus": 3.0}, **changes}
+    prep = {"uses": "model:prep", "options": {"plus": 3.0}, "placement": "staged", **changes}
     lake.write_job(profile="all", model__features=["x", "y"], preprocess=prep)
     return lake
 
 
 def through_both(lake: Lake) -> Iterator[Event]:
     """Each shard prepared by one worker and scored by another, as on Ray, but in this process."""
-    spec = replace(lake.worker_spec(), preparers=1)
+    spec = lake.worker_spec()
     stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
     for event in stage.process([Assignment(shard) for shard in lake.planned().shards()]):
         yield event
@@ -122,7 +114,7 @@ def test_two_stages_make_what_one_process_makes(staged: Lake) -> None:
 
 
 def test_a_receipt_counts_what_the_stage_took_and_tried_again(staged: Lake) -> None:
-    spec = replace(staged.worker_spec(), preparers=1)
+    spec = staged.worker_spec()
     stage, actor = PreparingWorker(spec), AcceptingWorker(spec)
     for _ in stage.process([Assignment(next(iter(staged.planned().shards())))]):
         if stage.handed:
@@ -187,7 +179,7 @@ def test_code_that_uses_its_memory_again_and_writes_over_its_batch_makes_the_sam
     job: dict[str, Any] = {"model__features": ["x", "pair"] if kind != "table" else ["x"]}
     found = []
     for cpus in (1, 2):
-        step = {"uses": "model:Prep", "options": {"kind": kind}}
+        step = {"uses": "model:Prep", "options": {"kind": kind}, "placement": "staged"}
         lake.write_job(**job, preprocess=step, resources={"actors": 1, "cpus": cpus}, retry={"max_quarantined": 0.1})
         work = [Assignment(shard) for shard in lake.planned().shards()]
         found += [
@@ -239,7 +231,7 @@ def test_small_files_share_a_parcel_and_its_batches(lake: Lake) -> None:
     for index in range(3):
         lake.write_file(f"small-{index}.parquet", 10_000 + index * 100, 100)
     lake.write_model(CODE.replace("MOST", "1000"))
-    lake.write_job(model__features=["x", "y"], preprocess="model:prep")
+    lake.write_job(model__features=["x", "y"], preprocess={"uses": "model:prep", "placement": "staged"})
     stage = PreparingWorker(lake.worker_spec())
     (shard,) = lake.planned().shards()
     for event in stage.process([Assignment(shard)]):
@@ -264,7 +256,7 @@ def test_nothing_is_added_to_a_parcel_that_holds_what_it_may(
 def test_a_file_that_cannot_be_read_fails_its_own_shard(staged: Lake) -> None:
     work = staged.planned()
     (staged.folder / "data" / "part-00.parquet").write_bytes(b"changed")
-    spec = replace(staged.worker_spec(), preparers=1)
+    spec = staged.worker_spec()
     events = list(PreparingWorker(spec).process([Assignment(shard) for shard in work.shards()]))
     failed = [event for event in events if isinstance(event, Failed)]
     assert {event.cause for event in failed} == {"InputChanged"}
@@ -304,7 +296,9 @@ def test_a_preprocess_that_hangs_names_its_rows(lake: Lake) -> None:
 
     lake.write_files(files=1)
     lake.write_model("import time\ndef prep(batch):\n    time.sleep(600 * (300 in batch['x']))\n    return batch\n")
-    lake.write_job(model__uses="model:prep", preprocess={"uses": "model:prep"}, retry={"stall_s": 1})
+    lake.write_job(
+        model__uses="model:prep", preprocess={"uses": "model:prep", "placement": "staged"}, retry={"stall_s": 1}
+    )
     events: list[Event] = []
     with pytest.raises(ProcessSpoilt, match="no progress"):
         events.extend(_collected(PreparingWorker(lake.worker_spec()), lake, events))
@@ -356,182 +350,6 @@ def test_the_events_of_the_stage_have_a_wire_form(event: Event) -> None:
     assert decode(encode(event)) == event
 
 
-# ---- where a preprocess runs --------------------------------------------------------------------------------------
-
-SLOW = Timed(prepare_s=0.004, predict_s=0.001, bytes=1000, rows=64)
-QUICK = Timed(prepare_s=0.0001, predict_s=0.001, bytes=1000, rows=64)
-HEAVY = Timed(prepare_s=0.004, predict_s=0.001, bytes=8e6, rows=64)
-
-
-@pytest.mark.parametrize(
-    ("step", "actors", "ahead", "free", "found", "preparers", "why"),
-    [
-        ({}, 1, True, 8, SLOW, 4, "in a stage of 4 CPU workers: on 64 rows of the input it takes 4 ms a row"),
-        ({}, 2, True, 8, SLOW, 8, "in a stage of 8 CPU workers"),
-        ({}, 2, True, 6, SLOW, 6, "3.0 × as many rows"),
-        ({}, 1, True, 1, SLOW, 0, "the cluster has CPUs for only 1 beside them, and 4 CPU workers would make"),
-        ({}, 1, True, 0, SLOW, 0, "no CPUs are free beside them"),
-        ({}, 1, False, 1, SLOW, 1, "in a stage of 1 CPU worker"),
-        ({"workers": 2}, 1, True, 8, SLOW, 2, "2.0 × as many rows"),
-        ({}, 1, True, 8, QUICK, 0, "1 CPU worker would make 1.0 × as many rows"),
-        ({}, 1, True, 8, HEAVY, 0, "would make 0.4 × as many rows"),
-        ({}, 1, True, 8, replace(SLOW, refused="what it returns cannot be pickled"), 0, "cannot be pickled"),
-        ({}, 1, True, 8, None, 0, "nothing could be measured"),
-        ({"placement": "fused"}, 1, True, 8, SLOW, 0, "as placement: fused says"),
-        ({"placement": "staged"}, 1, True, 8, QUICK, 1, "as placement: staged says"),
-        ({"placement": "staged", "workers": 3}, 1, True, 1, None, 3, "as placement: staged says"),
-        ({"placement": "staged"}, 1, True, 5, None, 5, "as placement: staged says"),
-        ({"placement": "staged", "workers": {"min": 1, "max": 6}}, 1, True, 8, SLOW, 6, "as placement: staged says"),
-    ],
-)
-def test_a_placement_follows_from_what_was_measured(
-    step: dict[str, Any], actors: int, ahead: bool, free: int, found: Timed | None, preparers: int, why: str
-) -> None:
-    placement = placed(Preprocess(uses="prep:p", **step), actors, ahead, free, found)
-    assert placement.preparers == preparers
-    assert why in placement.why
-
-
-COSTS = "on 64 rows of the input it takes 4 ms a row, and the model 1 ms"
-JUST = Timed(prepare_s=GAIN, predict_s=1.0, bytes=0.0, rows=1)
-IN_MS = "on 1 row of the input it takes 1.15e+03 ms a row, and the model 1e+03 ms"
-
-
-@pytest.mark.parametrize(
-    ("step", "free", "found", "placement"),
-    [
-        ({"placement": "fused"}, 8, SLOW, Placement(0, "in the model's actors, as placement: fused says")),
-        (
-            {"placement": "staged"},
-            0,
-            None,
-            Placement(1, "in a stage of 1 CPU worker, as placement: staged says", notable=True),
-        ),
-        ({}, 8, None, Placement(0, "in the model's actors: nothing could be measured")),
-        (
-            {},
-            8,
-            Timed(0.1234, 0.0, 0.0, 64),
-            Placement(
-                8,
-                "in a stage of 8 CPU workers: on 64 rows of the input it takes 123 ms a row, and the model 0 ms; 8.0 × "
-                "as many rows",
-                notable=True,
-            ),
-        ),
-        (
-            {},
-            8,
-            replace(SLOW, refused="what it returns cannot be pickled"),
-            Placement(0, f"in the model's actors, although {COSTS}: what it returns cannot be pickled", notable=True),
-        ),
-        (
-            {},
-            0,
-            SLOW,
-            Placement(
-                0,
-                f"in the model's actors, although {COSTS}: no CPUs are free beside them, and 4 CPU workers would make "
-                "4.0 × as many rows",
-                notable=True,
-            ),
-        ),
-        ({}, 8, JUST, Placement(2, f"in a stage of 2 CPU workers: {IN_MS}; 1.1 × as many rows", notable=True)),
-        (
-            {},
-            8,
-            Timed(0.0, 0.0, 0.0, 1),
-            Placement(
-                0,
-                "in the model's actors: on 1 row of the input it takes 0 ms a row, and the model 0 ms; 1 CPU worker "
-                "would make 1.0 × as many rows",
-            ),
-        ),
-    ],
-)
-def test_a_placement_is_told_in_whole_sentences(
-    step: dict[str, Any], free: int, found: Timed | None, placement: Placement
-) -> None:
-    """With what was measured. A person reads each night of those that were chosen for a reason, or against one."""
-    assert placed(Preprocess(uses="prep:p", **step), 1, True, free, found) == placement
-
-
-@pytest.mark.parametrize("step", [{}, {"workers": 3}])
-def test_a_stage_that_could_hand_nothing_over_is_refused_before_it_starts(step: dict[str, Any]) -> None:
-    refused = replace(QUICK, refused="what it returns cannot be pickled (TypeError: no)")
-    said = r"^preprocess: what it returns cannot be pickled \(TypeError: no\), so that no worker of the CPU stage"
-    with pytest.raises(JobError, match=said):
-        placed(Preprocess(uses="prep:p", placement="staged", **step), 1, True, 8, refused)
-    assert placed(Preprocess(uses="prep:p", placement="fused", **step), 1, True, 8, refused).preparers == 0
-
-
-class Clocked:
-    """Steps that take so long by a clock of their own, one time after the other."""
-
-    def __init__(self, prepare: Sequence[float], predict: Sequence[float], content: object = None) -> None:
-        self.now = 100.0
-        self.asked: list[tuple[object, ...]] = []
-        self._prepare, self._predict, self._content = iter(prepare), iter(predict), content
-
-    def preprocess(self, table: pa.Table) -> object:
-        self.asked.append(("preprocess", table))
-        self.now += next(self._prepare)
-        return self._content
-
-    def prepare(self, table: pa.Table) -> str:
-        self.asked.append(("prepare", table))
-        self.now += next(self._prepare)
-        return "prepared"
-
-    def accept(self, batch: object, rows: int) -> str:
-        self.asked.append(("accept", batch, rows))
-        return "accepted"
-
-    def score(self, prepared: object) -> None:
-        self.asked.append(("score", prepared))
-        self.now += next(self._predict)
-
-
-TEN = pa.table({"x": range(10)})
-
-
-def measured(steps: Clocked, *, own: bool, models: int = 1) -> Timed:
-    with pytest.MonkeyPatch.context() as here:
-        here.setattr("nightjar.inference.scoring.staged.time", SimpleNamespace(perf_counter=lambda: steps.now))
-        return timed([(steps, TEN, own)] * models)  # type: ignore[list-item]
-
-
-def test_the_least_of_three_measurements_of_each_step_is_what_a_row_costs() -> None:
-    content = {"x": np.zeros(10, np.float32)}
-    steps = Clocked([0.75, 0.25, 0.5], [0.25, 0.125, 0.0625], content)
-    assert measured(steps, own=True) == Timed(0.025, 0.00625, 4.0, 10)
-    assert steps.asked == [("preprocess", TEN), ("accept", content, 10), ("score", "accepted")] * 3
-
-
-def test_without_a_part_of_its_own_all_of_a_model_is_the_actors_time() -> None:
-    steps = Clocked([0.25, 0.25, 0.25], [0.25, 0.25, 0.25])
-    assert measured(steps, own=False) == Timed(0.0, 0.05, 0.0, 10)
-    assert steps.asked == [("prepare", TEN), ("score", "prepared")] * 3
-
-
-def test_what_takes_two_seconds_is_measured_once() -> None:
-    steps = Clocked([1.5], [0.5], {"x": np.zeros(10)})
-    assert measured(steps, own=True) == Timed(0.15, 0.05, 8.0, 10)
-
-
-def test_what_cannot_be_handed_to_another_process_is_refused_with_the_reason() -> None:
-    local = lambda: None  # noqa: E731 (it cannot be pickled)
-    refused = measured(Clocked([1.0], [1.0], {"x": [local] * 10}), own=True).refused
-    with pytest.raises(AttributeError, match="local object") as said:  # in other words in each release of Python
-        pickle.dumps(local, protocol=5)
-    assert refused == f"what it returns cannot be pickled (AttributeError: {said.value})"
-
-
-def test_the_costs_of_several_models_are_added_up() -> None:
-    steps = Clocked([0.5, 1.0], [0.25, 0.5], {"x": np.zeros(10, np.float32)})
-    assert measured(steps, own=True, models=2) == Timed(0.15, 0.075, 8.0, 10)
-
-
 JOB: dict[str, Any] = {
     "name": "j",
     "input": {"uri": "in/"},
@@ -554,17 +372,3 @@ def test_where_it_runs_does_not_change_what_it_makes(tmp_path: Path) -> None:
 
     assert keys(placement="staged", cpus=2, workers={"min": 1, "max": 4}) == keys()
     assert keys(options={"size": 224}) != keys()
-
-
-def test_shards_too_heavy_to_hand_over_are_told_with_the_number_of_rows_that_fit(staged: Lake) -> None:
-    plan, heavy = staged.planned(), Timed(0.1, 0.01, bytes=2 << 20, rows=64)
-    (said,) = too_heavy(Placement(2), heavy, plan)
-    assert "up to 1,000 rows, of which about 256 fit" in said
-    assert said.endswith("With input.shard_rows: 256 the stage prepares all")
-    assert too_heavy(Placement(0), heavy, plan) == []
-    assert too_heavy(Placement(2), replace(heavy, bytes=100.0), plan) == []
-
-
-def test_a_check_prints_where_the_preprocess_would_run(staged: Lake) -> None:
-    found = check(staged.request(engine=LOCAL), discover(LakeStorage(), staged.request().job))
-    assert found.placement == "in this process, as --engine local does all steps"
