@@ -26,7 +26,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.validating import collected, figures
+from nightjar.inference.run.validating import collected
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
@@ -132,7 +132,7 @@ def judge(
         size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.rows_in, 'row')}"
         said = "; ".join(map(gates.told, failed))
         refusal = GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
-        keep_refused(writer, uri, refusal, figures(whole), whole)
+        keep_refused(writer, uri, refusal, whole.metrics.results(), whole)
         raise refusal
 
 

@@ -9,10 +9,9 @@ of its values. Counters are not trusted; they are compared with what was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +22,7 @@ from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.metrics.states import BESIDE, Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
@@ -139,7 +136,7 @@ class Audited:
     """What the audit of a block of shards found. Counts are of shards, rows and bytes.
 
     rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
-    parts. metrics, profile, slices: merged in shard order. offenders: as in `offenders.Finder`. files: with
+    parts. metrics: merged in shard order. offenders: as in `offenders.Finder`. files: with
     `output.partition_by` the files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
     spills: the hashes of keys, for checks on keys.
     """
@@ -151,14 +148,12 @@ class Audited:
     size: int = 0
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
-    metrics: Metrics | None = None
-    profile: Profile | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     offenders: Offenders = field(default_factory=dict)
     rows_left_out: int = 0
     rows_partial: int = 0
     files: list[pa.Array] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
-    slices: Slices | None = None
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -174,20 +169,7 @@ class Audited:
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         self.offenders = join_offenders(self.offenders, other.offenders)
-        self.metrics = _merged(self.metrics, other.metrics)
-        self.profile = _merged(self.profile, other.profile)
-        self.slices = _merged(self.slices, other.slices)
-
-
-S = TypeVar("S", Metrics, Profile, Slices)
-
-
-def _merged(earlier: S | None, later: S | None) -> S | None:
-    """The states of two blocks of shards. The later ones are not changed."""
-    if earlier is None or later is None:
-        return deepcopy(later) if earlier is None else earlier
-    earlier.merge(later)
-    return earlier
+        self.metrics.merge(other.metrics)
 
 
 def audit_block(
@@ -196,20 +178,13 @@ def audit_block(
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order. keys: whether to write their hashes for checks
     on keys.
     """
-    audited = Audited()
-    audited.metrics = Metrics.for_job(job)
-    audited.slices = Slices.for_job(job) if job.compares_beside else None
+    audited = Audited(metrics=Metrics.for_job(job))
     finder, files = Finder(job), list[list[dict[str, Any]]]()
     noted = KeyNotes(job)
     for line in lines:
         try:
-            part, states = _audit_shard(storage, revision, job, line, audited, finder)
+            part = _audit_shard(storage, revision, job, line, audited, finder)
             noted.look(line, part)
-            audited.metrics.merge(read_metrics(part.footer))
-            if audited.slices is not None:
-                audited.slices.merge(Slices.from_bytes(states[exports.SLICES]))
-            if exports.PROFILE in states:
-                audited.profile = _merged(audited.profile, Profile.from_bytes(states[exports.PROFILE]))
             files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
@@ -225,10 +200,10 @@ def audit_block(
 
 def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> tuple[DataPart, dict[str, bytes]]:
+) -> DataPart:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
-    states = _beside(storage, revision, part.name, part.footer, job.companions)
+    beside = _beside(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.models else LINEAGE
@@ -252,8 +227,10 @@ def _audit_shard(
     audited.rows_quarantined += lost.num_rows
     audited.rows_partial += found.rows_partial
     audited.size += line["data"]["size"]
-    finder.look(line, read_metrics(part.footer), part)
-    return part, states
+    metrics = read_metrics(part.footer, beside)
+    audited.metrics.merge(metrics)
+    finder.look(line, metrics, part)
+    return part
 
 
 def _quarantine(
@@ -301,7 +278,7 @@ def _beside(
         raw = read_part(storage, join(revision, name), export.size)
         expect(f"bytes of {name}", len(raw), export.size)
         expect(f"checksum of {name}", checksum(raw), export.checksum)
-        if kind in (exports.PROFILE, exports.SLICES):
+        if kind in BESIDE:
             states[kind] = raw
     return states
 

@@ -48,7 +48,8 @@ def gate_of(check: dict[str, Any] | None = None, **changes: Any) -> JudgesPart:
 
 def said(gate: JudgesPart, **evidence: Any) -> tuple[bool, bool]:
     """Whether it refuses any row, and whether it can judge the part."""
-    given = Evidence(Found(1, 4), **evidence)
+    states = {name: evidence.pop(name) for name in ("columns", "profile", "slices") if name in evidence}
+    given = Evidence(Found(1, 4), metrics=Metrics(**states), **evidence)
     refuses, can_judge = gate.refuses_any(given), gate.can_judge(given)
     assert (type(refuses), type(can_judge)) == (bool, bool)
     return refuses, can_judge
@@ -107,8 +108,7 @@ def test_a_metric_needs_labels_of_both_kinds_and_no_row_breaks_it(labels: list[A
     metrics = Metrics.for_job(parse_job({**CONTENT, "label": "late"}, Path("/jobs/job.yaml")))
     if labels is not None:
         metrics.update(pa.table({"score": [0.1, 0.2]}), pa.array(labels, pa.bool_()))
-    evaluation = None if labels is None else metrics.evaluation
-    assert said(gate, evaluation=evaluation) == (False, can_judge)
+    assert said(gate, slices=None if labels is None else metrics.slices) == (False, can_judge)
 
 
 @pytest.mark.parametrize("against", ["last", "baseline"])

@@ -45,7 +45,7 @@ class ColumnGate(ABC):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the column. A column without figures does not pass."""
-        state = evidence.columns.get(self.column)
+        state = evidence.metrics.columns.get(self.column)
         if state is not None:
             result = self.judge_column(state)
             return result if result.passed else replace(result, where=evidence.offenders.get(self.key, ()))
@@ -67,11 +67,11 @@ class ColumnGate(ABC):
 
     def refuses_any(self, evidence: Evidence) -> bool:
         """As `JudgesPart.refuses_any`."""
-        return not self.spared_by(evidence.columns[self.column])
+        return not self.spared_by(evidence.metrics.columns[self.column])
 
     def can_judge(self, evidence: Evidence) -> bool:
         """As `JudgesPart.can_judge`."""
-        state = evidence.columns[self.column]
+        state = evidence.metrics.columns[self.column]
         return state.rows > state.nulls
 
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
@@ -203,7 +203,7 @@ class Nulls(ColumnGate):
 
     def can_judge(self, evidence: Evidence) -> bool:
         """As `JudgesPart.can_judge`."""
-        return evidence.columns[self.column].rows > 0
+        return evidence.metrics.columns[self.column].rows > 0
 
     def _absent(self, state: ColumnState) -> int:
         # In a list NaN is one of the items, which the gate `finite` judges.

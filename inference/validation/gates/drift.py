@@ -88,12 +88,12 @@ class _Drifting(ABC):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
-        if evidence.profile is None:
+        if evidence.metrics.profile is None:
             sentence = f"The columns of tonight were not described, so {self.key}.drift cannot be judged. Run again."
             return self._result(False, "not measured", sentence)
         other = evidence.baselines[self.against]
         if other.profile is not None:
-            return self.compare(evidence.profile, other.profile, other.called, evidence.sampled)
+            return self.compare(evidence.metrics.profile, other.profile, other.called, evidence.sampled)
         sentence = nothing_there(self.key, self.against, other.why)
         return self._result(may_lack(self.against), _NOTHING, sentence)
 
@@ -103,7 +103,7 @@ class _Drifting(ABC):
 
     def can_judge(self, evidence: Evidence) -> bool:
         """As `JudgesPart.can_judge`. A part without rows says nothing: `input.where` may leave all of them out."""
-        described = evidence.profile is not None and evidence.profile.rows > 0
+        described = evidence.metrics.profile is not None and evidence.metrics.profile.rows > 0
         return described and evidence.baselines[self.against].profile is not None
 
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:

@@ -96,7 +96,7 @@ class MetricGate:
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the metric. Without a figure it does not pass."""
-        of, state = self.limited, evidence.evaluation
+        of, state = self.limited, evidence.metrics.evaluation
         name, limit = f"{of.metric}.{of.end}", number(of.bound)
         found = "the labels were not compared" if state is None else of.figure(state)
         if isinstance(found, str):
@@ -122,7 +122,7 @@ class MetricGate:
 
     def can_judge(self, evidence: Evidence) -> bool:
         """As `JudgesPart.can_judge`."""
-        state = evidence.evaluation
+        state = evidence.metrics.evaluation
         return state is not None and not isinstance(self.limited.figure(state), str)
 
 
@@ -184,7 +184,7 @@ class SliceGate:
         return bool(self._judged(self._sliced(evidence)).figures)
 
     def _sliced(self, evidence: Evidence) -> SlicedColumn:
-        return evidence.slices.columns[self.column] if evidence.slices else SlicedColumn()
+        return evidence.metrics.slices.columns[self.column] if evidence.metrics.slices else SlicedColumn()
 
     def _judged(self, column: SlicedColumn) -> _Judged:
         judged = _Judged([], [], [])

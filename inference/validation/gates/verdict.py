@@ -13,11 +13,9 @@ from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState, Number
-from nightjar.inference.metrics.evaluator import Evaluator
+from nightjar.inference.metrics.columns import Number
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.judging import Answer
@@ -104,12 +102,10 @@ class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
     sampled: of a sample of the night's shards, how many these are; None of the whole night. rows_partial: rows in the
-    quarantine that are written as well. columns: checked column → its figures. offenders: key of a gate that names rows
-    → the first rows that it refuses. usage: of language models, for all shards. evaluation: the labels against the
-    scores, if the job has a label. slices: the same for each value of the columns by which the job divides the rows.
-    profile: of the columns that are profiled. baselines: other nights, as the job's checks name them. accumulators:
-    figures of the user's own, by the accumulator's name. called: key of a check → what the function answered that it
-    calls. repeated: key of a check on keys → the rows that share one.
+    quarantine that are written as well. metrics: of all rows. offenders: key of a gate that names rows → the first rows
+    that it refuses. usage: of language models, for all shards. baselines: other nights, as the job's checks name them.
+    accumulators: figures of the user's own, by the accumulator's name. called: key of a check → what the function
+    answered that it calls. repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
@@ -119,13 +115,10 @@ class Evidence:
     rows_in: int = 0
     rows_quarantined: int = 0
     rows_partial: int = 0
-    columns: Mapping[str, ColumnState] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None
     usage: Usage = NO_USAGE
-    evaluation: Evaluator | None = None
-    slices: Slices | None = None
-    profile: Profile | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
     called: Mapping[str, Answer] = field(default_factory=dict)
