@@ -298,53 +298,37 @@ def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.T
     found = 0
     for uri in dict.fromkeys(piece["uri"] for piece in pieces):
         kept, lost = _rows_of(data, uri), _rows_of(quarantined, uri)
-        count = len(kept) + len(lost)
-        spans = [
-            (p["first_row"], p["first_row"] + (count if p["rows"] == UNKNOWN else p["rows"]))
-            for p in pieces
-            if p["uri"] == uri
-        ]
-        found += count
-        if left_out:
-            _prove_within(uri, pieces, kept, lost)
-            continue
-        for low, high in spans:
-            _prove_span(uri, low, high, kept, lost)
+        found += len(kept) + len(lost)
+        _prove_file(uri, [piece for piece in pieces if piece["uri"] == uri], kept, lost, some=left_out > 0)
     if found != data.num_rows + quarantined.num_rows:
         strangers = counted(data.num_rows + quarantined.num_rows - found, "row")
         raise AuditFailed(f"the files of {strangers} are not in this shard")
 
 
-def _prove_within(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: np.ndarray) -> None:
-    """Check that no row of a file is there twice or outside of the file's pieces, and that data is in input order."""
-    rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
-    if not bool((np.diff(kept) > 0).all()):
-        raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
-    if (counts > 1).any():
-        raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
-    inside = np.zeros(len(rows), dtype=bool)
-    for piece in pieces:
-        if piece["uri"] == uri:
-            low = piece["first_row"]
-            inside |= (rows >= low) & ((rows < low + piece["rows"]) | (piece["rows"] == UNKNOWN))
-    if not inside.all():
-        raise AuditFailed(f"row {rows[~inside][0]} of {uri} is in a part, and not in this shard")
-
-
-def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarray) -> None:
-    if not lost.size and np.array_equal(kept, np.arange(low, high)):
+def _prove_file(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: np.ndarray, *, some: bool) -> None:
+    """Check that each row of the file's pieces is there once, and no other row is. some: whether rows may be absent."""
+    rows = kept if not lost.size else np.sort(np.concatenate([kept, lost]))
+    first = pieces[0]["first_row"]
+    unknown = int(rows.max(initial=first - 1)) + 1 - first if some else len(rows)
+    expected = np.concatenate(
+        [
+            np.arange(piece["rows"] if piece["rows"] != UNKNOWN else unknown, dtype=np.int64) + piece["first_row"]
+            for piece in pieces
+        ]
+    )
+    if np.array_equal(rows, expected) and not lost.size:
         return
     if not bool((np.diff(kept) > 0).all()):
         raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
-    rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
+    each, counts = np.unique(rows, return_counts=True)
     if (counts > 1).any():
-        raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
-    if rows.size != high - low or rows[0] != low or rows[-1] != high - 1:
-        absent = np.setdiff1d(np.arange(low, high), rows)
-        if not absent.size:
-            raise AuditFailed(f"the parts have rows of {uri} that are not among this shard's, {low} to {high - 1}")
+        raise AuditFailed(f"row {each[counts > 1][0]} of {uri} is there {counts.max()} times")
+    if not some and (absent := np.setdiff1d(expected, rows)).size:
         gone = counted(absent.size, "row")
-        raise AuditFailed(f"no part has {gone} of rows {low} to {high - 1} of {uri}, the first is row {absent[0]}")
+        where = f"rows {expected[0]} to {expected[-1]} of {uri}"
+        raise AuditFailed(f"no part has {gone} of {where}, the first is row {absent[0]}")
+    if (strangers := np.setdiff1d(rows, expected)).size:
+        raise AuditFailed(f"row {strangers[0]} of {uri} is in a part, and not in this shard")
 
 
 def _rows_of(table: pa.Table, uri: str) -> np.ndarray:

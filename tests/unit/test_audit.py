@@ -269,7 +269,7 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
             scored.rewritten(third, table.set_column(at, "_file", stranger)),
             f"no part has 1 row of rows 0 to 99 of {small[1]}, the first is row 99",
         ),
-        (shifted, f"the parts have rows of {small[0]} that are not among this shard's, 0 to 98"),
+        (shifted, f"row 99 of {small[0]} is in a part, and not in this shard"),
         (uncounted_stranger, "the files of 1 row are not in this shard"),
         (
             uncounted(scored.rewritten(second, beside_a_quarantine)),
