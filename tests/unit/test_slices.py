@@ -25,7 +25,7 @@ from nightjar.inference.metrics.slices import MOST_VALUES, Slices, can_slice
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.contradictions import check_label_and_gates
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, JudgesPart, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
 
 CONTENT = {
     "name": "delays",
@@ -292,7 +292,6 @@ def test_a_part_of_the_night_can_be_judged_if_a_slice_of_it_can(rows: list[Row],
     """A canary asks: other rows may give the figure that these do not."""
     job = job_of(checks=[{"metric": "auroc", "min": 0.5, "slices": ["carrier"], "min_rows": 2}])
     gate = gates_of(job)[-1].gate
-    assert isinstance(gate, JudgesPart)
     evidence = Evidence(Found(1, 4), metrics=Metrics(slices=sliced(rows, job)))
     assert (gate.can_judge(evidence), gate.refuses_any(evidence)) == (can, False)
 
@@ -317,5 +316,4 @@ def test_where_no_labels_were_compared_there_is_no_slice_to_judge() -> None:
     found = gate.judge(night)
     assert (found.passed, found.observed) == (False, "no figure")
     assert found.sentence.startswith("No slice of 'carrier' can be judged by checks[0].min = 0.5. No row was compared.")
-    assert isinstance(gate, JudgesPart)
     assert not gate.can_judge(night)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -151,11 +152,44 @@ class GateResult:
         return "pass" if self.passed else self.on_fail
 
 
-class Gate(Protocol):
-    """Decides one thing about a run."""
+class Gate(ABC):
+    """Decides one thing about a run. A gate that can also be judged on a part of the night says so."""
 
+    @abstractmethod
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
+
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
+        return False
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
+        return False
+
+
+@dataclass(frozen=True)
+class NamesRows(Gate):
+    """A gate that can name rows which it refuses. They are found while the parts are audited.
+
+    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
+    tell which rows they are.
+    """
+
+    key: str
+    column: str
+
+    @abstractmethod
+    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
+        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
+
+    @abstractmethod
+    def spares(self, column: pa.ChunkedArray) -> bool:
+        """Whether none of these rows is refused."""
+
+    def rank(self, column: pa.ChunkedArray) -> float:
+        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,41 +198,6 @@ class Rule:
 
     gate: Gate
     on_fail: OnFail = "block"
-
-
-@runtime_checkable
-class NamesRows(Protocol):
-    """A gate that can name rows which it refuses. They are found while the parts are audited.
-
-    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
-    tell which rows they are.
-    """
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def column(self) -> str: ...
-
-    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
-        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
-
-    def spares(self, column: pa.ChunkedArray) -> bool:
-        """Whether none of these rows is refused."""
-
-    def rank(self, column: pa.ChunkedArray) -> float:
-        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
-
-
-@runtime_checkable
-class JudgesPart(Protocol):
-    """A gate that can also be judged on a part of the night."""
-
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
 
 
 def evaluate(rules: Iterable[Rule], evidence: Evidence) -> tuple[GateResult, ...]:
