@@ -27,6 +27,7 @@ from nightjar.inference.messages import clip, nearest
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import Slices, check_slices
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import reading
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
@@ -59,9 +60,8 @@ def evaluate_late(
     request.check_owner()
     key, label = _asked(job, tuple(key), label)
     labelled = job.model_copy(update={"label": label})
-    compared = Slices.for_job(labelled, whole=True)
+    compared = Slices.for_job(labelled)
     state = compared.whole
-    assert state is not None
     night = reading.files(request.storage, request.output, run_id, date)
     rows = night.dataset()
     if not night.rows:
@@ -72,9 +72,9 @@ def evaluate_late(
         match = Join(Path(folder), key, night.rows)
         read = night.blocks(rows, list(dict.fromkeys((*key, *needed))))
         for table, found in match.joined(read, needed, said.blocks(), label):
-            compared.update(labelled, table, found)
+            compared.update(table, found)
     _check_joined(match, night.run_id, said.shown)
-    evidence = Evidence(Found(0, match.counts.rows), evaluation=state, slices=compared)
+    evidence = Evidence(Found(0, match.counts.rows), metrics=Metrics(slices=compared))
     gates = evaluate(late_gates_of(job, label), evidence)
     made = LateEvaluation(
         number=0,

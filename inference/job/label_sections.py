@@ -38,9 +38,6 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """Task → the metrics that a check may name, the one that people ask for first. Its evaluator answers each."""
 
-BESIDE = ("ranking",)
-"""The tasks whose states lie beside the parts, because they are too large for the footers that every reader reads."""
-
 
 def as_columns(value: Any) -> Any:
     """Check a list of columns, each named once."""

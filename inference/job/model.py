@@ -26,7 +26,6 @@ from nightjar.inference.job.checks import (
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import (
-    BESIDE,
     METRICS,
     MOST_SLICED,
     Accumulators,
@@ -405,14 +404,9 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The files beside each data part: exports, profile, slices of labels."""
-        states = {"profile": self.profiling, "slices": self.compares_beside}
+        """The files beside each data part: exports, and the states of its columns and labels."""
+        states = {"profile": self.profiling, "slices": self.label}
         return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
-
-    @property
-    def compares_beside(self) -> bool:
-        """Whether states of the labels lie beside each data part; labels that come later have none there."""
-        return self.label is not None and bool(self.slicing or self.evaluation.task in BESIDE)
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""

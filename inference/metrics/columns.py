@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
 from nightjar.inference.input.sources.normalisation import without_views
+from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import ColumnFigures, OutputFigures
 
 Number = int | float | Decimal
@@ -24,7 +24,7 @@ _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 @dataclass(slots=True)
-class ColumnState:
+class ColumnState(State):
     """One checked column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme
     values.
 
@@ -48,12 +48,12 @@ class ColumnState:
         """The number of NaN values (or items)."""
         return self.nonfinite - self.plus_inf - self.minus_inf
 
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> list[Any]:
         """The fields as JSON values. A Decimal is its text."""
-        return tuple(str(value) if isinstance(value, Decimal) else value for value in astuple(self))
+        return [str(value) if isinstance(value, Decimal) else value for value in astuple(self)]
 
     @classmethod
-    def of_values(cls, values: Sequence[Any]) -> ColumnState:
+    def of_values(cls, values: Any) -> ColumnState:
         """The inverse of `values`."""
         state = cls(*values)
         state.low, state.high = (Decimal(end) if isinstance(end, str) else end for end in (state.low, state.high))
@@ -129,7 +129,7 @@ class ColumnState:
 
 
 @dataclass(slots=True)
-class FiniteState:
+class FiniteState(State):
     """One float output, checked or not: the numbers of rows, and of values (in lists: items) that are NaN or ±inf."""
 
     rows: int = 0
@@ -137,10 +137,6 @@ class FiniteState:
 
     def update(self, column: pa.ChunkedArray) -> None:
         self.merge(FiniteState(len(column), count_nonfinite(items(plain(column)))))
-
-    def merge(self, other: FiniteState) -> None:
-        self.rows += other.rows
-        self.nonfinite += other.nonfinite
 
     def results(self) -> OutputFigures:
         """What is told of it."""

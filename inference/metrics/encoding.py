@@ -9,35 +9,42 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import fields
 from functools import cache
-from typing import Any, Self, TypeVar, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+S = TypeVar("S", bound="State")
 
 
 class State:
-    """A base for dataclasses whose fields are numbers, texts, arrays, counters and other states."""
+    """A base for dataclasses whose fields are numbers, texts, arrays, counters, other states, and states by name."""
 
     __slots__ = ()
 
     def merge(self, other: Self) -> None:
-        """Add another's rows: numbers, counters and states are added, and a bool is true if either is.
+        """Add another's rows: numbers, counters and states are added, and a bool is true if either is. A state that
+        only the other one has is copied.
 
         A class with other fields, as arrays or extreme values, adds these itself.
         """
         kind: Any = type(self)
         for name in _names(kind):
             mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(mine, State):
+            if isinstance(mine, State) and theirs is not None:
                 mine.merge(theirs)
+            elif isinstance(theirs, State):
+                setattr(self, name, deepcopy(theirs))
             elif isinstance(mine, Counter):
                 mine.update(theirs)
+            elif isinstance(mine, dict):
+                merge_named(mine, theirs)
             elif isinstance(mine, bool):
                 setattr(self, name, mine or theirs)
             elif isinstance(mine, int | float):
@@ -55,17 +62,49 @@ class State:
         return kind(*(read(value) for read, value in zip(_readers(kind), values, strict=True)))  # type: ignore[no-any-return]
 
 
-class States(ABC):
-    """A base for the states of a job together. They are equal if their bytes are."""
+class Kept(State):
+    """A base for the states of a job's rows that are kept together. They are equal if their bytes are.
 
+    VERSION: of the bytes. CALLED: what they hold, for the error.
+    """
+
+    __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
+    VERSION: ClassVar[int]
+    CALLED: ClassVar[str]
 
-    @abstractmethod
     def to_bytes(self) -> bytes:
         """As they are kept with a part."""
+        kind: Any = type(self)
+        kept = {"v": self.VERSION, **dict(zip(_names(kind), self.values(), strict=True))}
+        return zlib.compress(json.dumps(kept, separators=(",", ":")).encode())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            ValueError: Nothing that this version can read.
+        """
+        try:
+            version, *values = json.loads(zlib.decompress(data)).values()
+            if version != cls.VERSION:
+                raise ValueError(f"version {version}, not {cls.VERSION}")
+            return cls.of_values(values)
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError, zlib.error) as error:
+            raise ValueError(f"not {cls.CALLED}: {error}") from error
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, States) and type(other) is type(self) and other.to_bytes() == self.to_bytes()
+        return isinstance(other, Kept) and type(other) is type(self) and other.to_bytes() == self.to_bytes()
+
+
+def merge_named(mine: dict[K, S], theirs: Mapping[K, S]) -> None:
+    """Add each state to the one of the same name."""
+    for name, state in theirs.items():
+        if name in mine:
+            mine[name].merge(state)
+        else:
+            mine[name] = deepcopy(state)
 
 
 @cache
@@ -78,7 +117,9 @@ def _written(value: Any) -> Any:
         return value.values()
     if isinstance(value, np.ndarray):
         return pack(value)
-    return sorted(value.items()) if isinstance(value, Counter) else value
+    if isinstance(value, Counter):
+        return sorted(value.items())
+    return {name: _written(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
 
 
 @cache
@@ -88,6 +129,12 @@ def _readers(kind: Any) -> tuple[Callable[[Any], Any], ...]:
 
 
 def _reader(kind: Any) -> Callable[[Any], Any]:
+    if get_origin(kind) is dict:
+        read = _reader(get_args(kind)[1])
+        return lambda found: {name: read(value) for name, value in found.items()}
+    if get_origin(kind) is UnionType:
+        read = _reader(get_args(kind)[0])
+        return lambda value: None if value is None else read(value)
     kind = get_origin(kind) or kind
     if kind is np.ndarray:
         return unpack
@@ -122,23 +169,3 @@ def unpack(text: str) -> np.ndarray:
     kind, width, first, raw = text.split(",")
     values = np.frombuffer(zlib.decompress(base64.b64decode(raw, validate=True)), width).astype(kind)
     return np.cumsum(np.concatenate([np.array([int(first)], kind), values]), dtype=kind) if first else values
-
-
-def to_bytes(version: int, kept: Mapping[str, Any]) -> bytes:
-    """States as they lie beside a part."""
-    return zlib.compress(json.dumps({"v": version, **kept}, separators=(",", ":")).encode())
-
-
-def from_bytes(data: bytes, version: int, called: str, read: Callable[[dict[str, Any]], T]) -> T:
-    """The inverse of `to_bytes`. called: what it holds, for the error. read: makes it from what was kept.
-
-    Raises:
-        ValueError: Nothing that this version can read.
-    """
-    try:
-        found = json.loads(zlib.decompress(data))
-        if found["v"] != version:
-            raise ValueError(f"version {found['v']}, not {version}")
-        return read(found)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, zlib.error) as error:
-        raise ValueError(f"not {called}: {error}") from error

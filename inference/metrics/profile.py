@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,11 @@ from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import ERROR, CategoryState, DistinctState, counted_values
 from nightjar.inference.metrics.columns import plain, plain_type
-from nightjar.inference.metrics.encoding import State, States, from_bytes, to_bytes
+from nightjar.inference.metrics.encoding import Kept, State
 from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
 from nightjar.inference.metrics.keyhash import Hashes, comparable, hashes_of, mixed
 from nightjar.inference.metrics.numbers import NumberState
 from nightjar.inference.predictors import input_columns
-
-_VERSION = 4
 
 _SPREAD_BITS = 8
 SPREAD = 1 << _SPREAD_BITS
@@ -143,11 +141,14 @@ class ColumnProfile(State):
         )
 
 
-class Profile(States):
+@dataclass(slots=True, eq=False)
+class Profile(Kept):
     """The profiles of a night's columns, by name."""
 
-    def __init__(self, columns: Mapping[str, ColumnProfile]) -> None:
-        self.columns = dict(columns)
+    VERSION: ClassVar[int] = 4
+    CALLED: ClassVar[str] = "a profile"
+
+    columns: dict[str, ColumnProfile]
 
     @classmethod
     def empty(cls, names: Iterable[str]) -> Profile:
@@ -166,30 +167,6 @@ class Profile(States):
         }
         for name, column in self.columns.items():
             column.update(found[name])
-
-    def merge(self, other: Profile) -> None:
-        """Add another's rows to these. Both have the same columns."""
-        if self.columns.keys() != other.columns.keys():
-            raise ValueError("profiles of different columns cannot be merged")
-        for name, column in self.columns.items():
-            column.merge(other.columns[name])
-
-    def to_bytes(self) -> bytes:
-        """As states lie beside a part."""
-        return to_bytes(_VERSION, {"columns": {name: self.columns[name].values() for name in sorted(self.columns)}})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Profile:
-        """The inverse of `to_bytes`.
-
-        Raises:
-            ValueError: Not a profile that this version can read.
-        """
-
-        def read(found: dict[str, Any]) -> Profile:
-            return cls({name: ColumnProfile.of_values(values) for name, values in found["columns"].items()})
-
-        return from_bytes(data, _VERSION, "a profile", read)
 
     def results(self) -> dict[str, ProfileFigures]:
         """The figures of each column."""

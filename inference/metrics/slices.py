@@ -1,13 +1,10 @@
-"""The labels against the outputs for each value of a column, and as a whole where that
-state, too, is too large for a footer.
-"""
+"""The labels against the outputs: of all rows, and for each value of some columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +13,10 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import LONGEST, as_text
 from nightjar.inference.metrics.columns import plain, plain_type
-from nightjar.inference.metrics.encoding import States, from_bytes, to_bytes
+from nightjar.inference.metrics.encoding import Kept, State, merge_named
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Slice, SliceFigures
@@ -28,7 +24,6 @@ from nightjar.inference.metrics.figures import Slice, SliceFigures
 MOST_VALUES = 64
 """The most values of a column, null included. A column with more has no slices, whatever the order of its rows."""
 
-_VERSION = 2
 _PROBED = 2048
 """Rows that tell whether a column has few values, before all of them are counted."""
 
@@ -36,7 +31,7 @@ Value = str | None
 
 
 @dataclass(slots=True)
-class SlicedColumn:
+class SlicedColumn(State):
     """One column. states: value, as text → its rows. cut: whether the column has too many values, or too long ones."""
 
     states: dict[Value, Evaluator] = field(default_factory=dict)
@@ -64,11 +59,7 @@ class SlicedColumn:
         if self.cut or other.cut or not self._have_room(other.states):
             self.cut_off()
             return
-        for value, state in other.states.items():
-            if value in self.states:
-                self.states[value].merge(state)
-            else:
-                self.states[value] = deepcopy(state)
+        merge_named(self.states, other.states)
 
     def _have_room(self, values: Iterable[Value]) -> bool:
         """Whether the column has few values, and none too long, together with these."""
@@ -89,16 +80,10 @@ class SlicedColumn:
         """The slices, those with the most compared rows first."""
         return sorted(self.states.items(), key=lambda found: (-found[1].rows, found[0] is not None, found[0] or ""))
 
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> list[Any]:
         """The fields as JSON values."""
         ordered = sorted(self.states.items(), key=lambda found: (found[0] is not None, found[0] or ""))
-        return (self.cut, [[value, state.values()] for value, state in ordered])
-
-    @classmethod
-    def of_values(cls, values: tuple[Any, ...], kind: type[Evaluator]) -> SlicedColumn:
-        """The inverse of `values`. kind: of the evaluators."""
-        cut, states = values
-        return cls({value: kind.of_values(state) for value, state in states}, cut)
+        return [self.cut, [[value, state.values()] for value, state in ordered]]
 
     def results(self) -> SliceFigures:
         """The figures, in brief, because there may be hundreds of slices."""
@@ -106,69 +91,47 @@ class SlicedColumn:
         return SliceFigures(tuple(found), self.cut)
 
 
-class Slices(States):
-    """The sliced columns of a job, by name. task: the key in `TASKS` of their evaluators. whole: all rows, not divided;
-    None where other states have these.
+@dataclass(slots=True, eq=False)
+class Slices(Kept):
+    """The labels of a job's rows against its outputs. task: the key in `TASKS` of the evaluators. columns: the sliced
+    ones, by name. whole: all rows, not divided.
     """
 
-    def __init__(self, task: str, columns: Mapping[str, SlicedColumn], whole: Evaluator | None = None) -> None:
-        self.task = task
-        self.columns = dict(columns)
-        self.whole = whole
+    VERSION: ClassVar[int] = 3
+    CALLED: ClassVar[str] = "slices"
+
+    task: str
+    columns: dict[str, SlicedColumn]
+    whole: Evaluator
 
     @classmethod
-    def for_job(cls, job: Job, whole: bool = False) -> Slices:
-        """No rows; without a label no columns. whole: take all rows, too, whatever the task."""
-        if job.label is None:
-            return cls(job.evaluation.task, {})
-        columns = {name: SlicedColumn() for name in job.slicing}
-        beside = whole or job.evaluation.task in BESIDE
-        return cls(job.evaluation.task, columns, evaluator_of(job) if beside else None)
+    def for_job(cls, job: Job) -> Slices:
+        """No rows of a job that has a label."""
+        whole = evaluator_of(job)
+        assert whole is not None
+        return cls(whole.TASK, {name: SlicedColumn() for name in job.slicing}, whole)
 
-    def update(self, job: Job, table: pa.Table, labels: Labels) -> None:
+    def update(self, table: pa.Table, labels: Labels) -> None:
         """Add rows. table: their outputs and carried columns.
 
         Raises:
             LabelInvalid: A label is of no value that the job's label may have.
         """
-        of = evaluator_of(job)
-        assert of is not None
-        rows, labels = pa.table({name: plain(table[name]) for name in of.columns}), of.typed(labels)
-        if self.whole is not None:
-            self.whole.update(rows, labels)
+        rows, labels = pa.table({name: plain(table[name]) for name in self.whole.columns}), self.whole.typed(labels)
+        self.whole.update(rows, labels)
         for name, column in self.columns.items():
-            column.update(table[name], rows, labels, of)
-
-    def merge(self, other: Slices) -> None:
-        """Add another's rows to these. Both are of one job."""
-        mine, theirs = ((each.task, each.columns.keys(), each.whole is None) for each in (self, other))
-        if mine != theirs:
-            raise ValueError("slices of different jobs cannot be merged")
-        if self.whole is not None and other.whole is not None:
-            self.whole.merge(other.whole)
-        for name, column in self.columns.items():
-            column.merge(other.columns[name])
-
-    def to_bytes(self) -> bytes:
-        """As states lie beside a part."""
-        columns = {name: self.columns[name].values() for name in sorted(self.columns)}
-        whole = {} if self.whole is None else {"whole": self.whole.values()}
-        return to_bytes(_VERSION, {"task": self.task, "columns": columns, **whole})
+            column.update(table[name], rows, labels, self.whole)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Slices:
-        """The inverse of `to_bytes`.
-
-        Raises:
-            ValueError: Not slices that this version can read.
-        """
-
-        def read(found: dict[str, Any]) -> Slices:
-            kind = TASKS[found["task"]]
-            columns = {name: SlicedColumn.of_values(values, kind) for name, values in found["columns"].items()}
-            return cls(found["task"], columns, kind.of_values(found["whole"]) if "whole" in found else None)
-
-        return from_bytes(data, _VERSION, "slices", read)
+    def of_values(cls, values: Any) -> Slices:
+        """The inverse of `values`."""
+        task, columns, whole = values
+        kind = TASKS[task]
+        sliced = {
+            name: SlicedColumn({value: kind.of_values(state) for value, state in states}, cut)
+            for name, (cut, states) in columns.items()
+        }
+        return cls(task, sliced, kind.of_values(whole))
 
     def results(self) -> dict[str, SliceFigures]:
         """The figures of each column."""

@@ -1,24 +1,25 @@
-"""The metrics of one part's rows. Each part has its states in its Parquet footer, and the audit merges them."""
+"""The metrics of one part's rows. A part has them in its Parquet footer and beside it, and the audit merges them."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from dataclasses import astuple
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from nightjar.inference.job.label_sections import BESIDE
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
-from nightjar.inference.metrics.encoding import States, from_bytes, to_bytes
+from nightjar.inference.metrics.encoding import Kept
 from nightjar.inference.metrics.evaluator import Evaluator
-from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Figures, OutputFigures
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.slices import Slices
 
-_VERSION = 2
+BESIDE: Mapping[str, type[Kept]] = {"profile": Profile, "slices": Slices}
+"""The states that are too large for the footer of a part: each is a file beside it, as `Job.companions` says."""
 
 
 def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
@@ -31,33 +32,36 @@ def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output"
     ]
 
 
-class Metrics(States):
-    """All accumulators of one job.
-
-    columns: a state per checked column. outputs: one per float output, checked or not. evaluation: if the job has a
-    label, and a task whose state is small enough for a footer; else `Slices` has it.
+@dataclass(slots=True, eq=False)
+class Metrics(Kept):
+    """All states of a job's rows. columns: a state per checked column. outputs: one per float output, checked or not.
+    profile: of the columns that the job profiles. slices: of a job with a label.
     """
 
-    def __init__(
-        self, columns: dict[str, ColumnState], outputs: dict[str, FiniteState], evaluation: Evaluator | None
-    ) -> None:
-        self.columns = columns
-        self.outputs = outputs
-        self.evaluation = evaluation
+    VERSION: ClassVar[int] = 3
+    CALLED: ClassVar[str] = "a metrics state"
+
+    columns: dict[str, ColumnState] = field(default_factory=dict)
+    outputs: dict[str, FiniteState] = field(default_factory=dict)
+    profile: Profile | None = None
+    slices: Slices | None = None
 
     @classmethod
-    def for_job(cls, job: Job) -> Metrics:
-        """Empty states.
+    def for_job(cls, job: Job, profiled: Sequence[str] = ()) -> Metrics:
+        """No rows. profiled: the columns that are described.
 
         Raises:
             JobError: the job has a label, but no output to compare it with.
         """
-        columns = {name: ColumnState() for name in job.checked_columns}
-        outputs = {name: FiniteState() for name, type_ in job.output_types().items() if holds_floats(type_)}
-        return cls(columns, outputs, None if job.evaluation.task in BESIDE else evaluator_of(job))
+        return cls(
+            columns={name: ColumnState() for name in job.checked_columns},
+            outputs={name: FiniteState() for name, type_ in job.output_types().items() if holds_floats(type_)},
+            profile=Profile.empty(profiled) if profiled else None,
+            slices=Slices.for_job(job) if job.label else None,
+        )
 
     def update(self, table: pa.Table, label: pa.ChunkedArray | pa.Array | None) -> None:
-        """Count kept rows: `table` has their outputs and carried columns, `label` their labels.
+        """Count kept rows, but for the profile: `table` has their outputs and carried columns, `label` their labels.
 
         Raises:
             LabelInvalid: a label is of no value that the job's label may have.
@@ -66,53 +70,39 @@ class Metrics(States):
             state.update(table[name])
         for name, finite in self.outputs.items():
             finite.update(table[name])
-        if self.evaluation is not None:
-            if label is None:
-                raise ValueError(f"the job's label {self.evaluation.label!r} was not given")
-            self.evaluation.update(table, label)
+        if self.slices is not None:
+            assert label is not None
+            self.slices.update(table, label)
 
-    def merge(self, other: Metrics) -> None:
-        """Add another's rows to these. Both are of one job."""
-        mine, theirs = self.evaluation, other.evaluation
-        if self.columns.keys() != other.columns.keys() or type(mine) is not type(theirs):
-            raise ValueError("metrics of different jobs cannot be merged")
-        for name, state in self.columns.items():
-            state.merge(other.columns[name])
-        for name, finite in other.outputs.items():
-            self.outputs[name].merge(finite)
-        if mine is not None and theirs is not None:
-            mine.merge(theirs)
+    @property
+    def evaluation(self) -> Evaluator | None:
+        """The labels of all rows against their outputs; None without labels."""
+        return self.slices.whole if self.slices else None
 
-    def to_bytes(self) -> bytes:
-        """ASCII, because some Parquet readers refuse a footer whose values are not UTF-8."""
-        kept: dict[str, Any] = {
-            "columns": {name: state.values() for name, state in self.columns.items()},
-            "outputs": {name: astuple(state) for name, state in self.outputs.items()},
-        }
-        if self.evaluation is not None:
-            kept |= {"task": self.evaluation.TASK, "evaluation": self.evaluation.values()}
-        return base64.b64encode(to_bytes(_VERSION, kept))
+    def footer(self) -> bytes:
+        """What lies in a part's footer: ASCII, because some Parquet readers refuse one whose values are not UTF-8."""
+        return base64.b64encode(replace(self, profile=None, slices=None).to_bytes())
+
+    def beside(self) -> dict[str, bytes]:
+        """What lies beside a part, by kind."""
+        return {kind: state.to_bytes() for kind in BESIDE if (state := getattr(self, kind)) is not None}
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Metrics:
-        """The inverse of `to_bytes`.
+    def of_part(cls, footer: bytes, beside: Mapping[str, bytes]) -> Metrics:
+        """The inverse of `footer` and `beside`.
 
         Raises:
-            ValueError: not a state that this version wrote.
+            ValueError: not states that this version wrote.
         """
-
-        def read(found: dict[str, Any]) -> Metrics:
-            columns = {name: ColumnState.of_values(values) for name, values in found["columns"].items()}
-            outputs = {name: FiniteState(*counts) for name, counts in found["outputs"].items()}
-            task = found.get("task")
-            return cls(columns, outputs, TASKS[task].of_values(found["evaluation"]) if task else None)
-
-        return from_bytes(base64.b64decode(data), _VERSION, "a metrics state", read)
+        found: dict[str, Any] = {kind: BESIDE[kind].from_bytes(raw) for kind, raw in beside.items()}
+        return replace(cls.from_bytes(base64.b64decode(footer)), **found)
 
     def results(self) -> Figures:
         """What is told of them."""
         return Figures(
             columns={name: state.results() for name, state in self.columns.items()},
             outputs={name: state.results() for name, state in self.outputs.items()},
-            evaluation=None if self.evaluation is None else self.evaluation.results(),
+            evaluation=self.evaluation.results() if self.evaluation else None,
+            profile=self.profile.results() if self.profile else {},
+            slices=self.slices.results() if self.slices else {},
         )

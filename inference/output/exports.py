@@ -1,5 +1,5 @@
 """What is written beside a part: its exports, which are the same rows as CSV or JSON lines for readers who cannot read
-Parquet, and states that are too large for its footer: the profile of its columns, and the slices of its labels.
+Parquet, and the states that `metrics.states.BESIDE` names.
 
 A worker writes them before the part, whose footer names the size and checksum of each. So the receipt, which has the
 part's checksum, vouches for them, too: they are committed, audited, published and taken back together with their part,
@@ -31,12 +31,6 @@ from nightjar.inference.storage.protocol import Storage, join
 
 FOLDER = "exports"
 """The folder of what lies beside a revision's parts; each kind has a folder of its own in it."""
-
-PROFILE = "profile"
-"""The kind that is the profile of a part's columns."""
-
-SLICES = "slices"
-"""The kind that is the labels against the outputs for each value of some columns."""
 
 FOOTER_KEY = b"nightjar.exports"
 

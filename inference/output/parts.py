@@ -174,14 +174,12 @@ def write_data(
     metrics: Metrics,
     companions: Sequence[str] = (),
     division: Division | None = None,
-    states: Mapping[str, bytes] | None = None,
 ) -> Part:
-    """Write a shard's predictions, with its metric states in the footer. companions: as of a `Job`. division: of the
-    table, for a part that is divided. states: as of `exports.write`. If one of its files cannot be written, the others
-    are deleted.
+    """Write a shard's predictions, with its metric states. companions: as of a `Job`. division: of the table, for a
+    part that is divided. If one of its files cannot be written, the others are deleted.
     """
-    footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.to_bytes()}
-    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, states)
+    footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.footer()}
+    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, metrics.beside())
     if division is None:
         return _write(storage, revision, name, table, footer)
 
@@ -306,9 +304,9 @@ def _dictionaries(table: pa.Table) -> list[str]:
     return chosen
 
 
-def read_metrics(metadata: Mapping[bytes, bytes] | None) -> Metrics:
-    """The metric states in a part's footer."""
-    return Metrics.from_bytes((metadata or {})[METRICS_KEY])
+def read_metrics(footer: Mapping[bytes, bytes], beside: Mapping[str, bytes]) -> Metrics:
+    """The metric states of a part. beside: the bytes of those beside it, by kind."""
+    return Metrics.of_part(footer[METRICS_KEY], beside)
 
 
 @dataclass(frozen=True)

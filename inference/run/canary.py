@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +25,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.validating import collected, figures
+from nightjar.inference.run.validating import collected
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
@@ -91,9 +90,8 @@ def _sample(made: Plan, share: float) -> frozenset[str]:
 
 
 def _rules(job: Job) -> Iterable[gates.Rule]:
-    """The gates that a part of the night can fail."""
-    rules = gates.gates_of(job)
-    return (rule for rule in rules if rule.on_fail == "block" and isinstance(rule.gate, gates.JudgesPart))
+    """The gates that may stop the run."""
+    return (rule for rule in gates.gates_of(job) if rule.on_fail == "block")
 
 
 def judge(
@@ -132,7 +130,7 @@ def judge(
         size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.rows_in, 'row')}"
         said = "; ".join(map(gates.told, failed))
         refusal = GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
-        keep_refused(writer, uri, refusal, figures(whole), whole)
+        keep_refused(writer, uri, refusal, whole.metrics.results(), whole)
         raise refusal
 
 
@@ -142,9 +140,9 @@ def _groups(table: pa.Table) -> Iterable[pa.Table]:
     return (table.slice(first, size) for first in range(0, table.num_rows, size))
 
 
-def _failure(gate: Any, whole: gates.Evidence, groups: list[gates.Evidence]) -> gates.GateResult | None:
+def _failure(gate: gates.Gate, whole: gates.Evidence, groups: list[gates.Evidence]) -> gates.GateResult | None:
     """The verdict on the canary if it does not pass, and the night will not."""
-    result: gates.GateResult = gate.judge(whole)
+    result = gate.judge(whole)
     if result.passed:
         return None
     if gate.refuses_any(whole):

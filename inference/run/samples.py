@@ -175,7 +175,6 @@ class _Look:
         self._worker = worker
         self._found = Sampled()
         self._metrics = Metrics.for_job(worker.spec.job)
-        self._metrics.evaluation = None  # the labels were checked before
         self._rows: dict[Piece, int] = {}
         self._counted: dict[tuple[Piece, str], int] = {}  # rows, for each column
         self._failed: set[tuple[Piece, int]] = set()

@@ -80,11 +80,12 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         amount = found(
             request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in
         )
-        shown = replace(figures(audited), accumulators=_accumulated(engine, request, discovery, uri, table, writer))
+        own = _accumulated(engine, request, discovery, uri, table, writer)
+        shown = replace(audited.metrics.results(), accumulators=own)
         evidence = replace(
             collected(request, amount, audited, table, baselines(request.storage, request.job, request.date)),
             rescored=rescored,
-            accumulators=shown.accumulators,
+            accumulators=own,
             repeated=_repeated(engine, request, uri, table, writer, audited),
         )
         if request.job.calls():
@@ -264,29 +265,14 @@ def collected(
 
     table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
     """
-    metrics, slices = audited.metrics, audited.slices
-    assert metrics is not None
     return gates.Evidence(
         found,
         shards=table.num_rows,
         rows_in=audited.rows_in,
         rows_quarantined=audited.rows_quarantined,
         rows_partial=audited.rows_partial,
-        columns=metrics.columns,
+        metrics=audited.metrics,
         offenders=with_replays(request.job_path, request.words, table, audited.offenders),
         usage=outcomes.usage(table),
-        evaluation=slices.whole if slices and slices.whole else metrics.evaluation,
-        profile=audited.profile,
-        slices=slices,
         baselines=others,
     )
-
-
-def figures(audited: Audited) -> Figures:
-    """All metrics of the shards that were audited."""
-    assert audited.metrics is not None
-    found = replace(audited.metrics.results(), profile=audited.profile.results() if audited.profile else {})
-    if (slices := audited.slices) is None:
-        return found
-    whole = slices.whole.results() if slices.whole else found.evaluation
-    return replace(found, evaluation=whole, slices=slices.results())

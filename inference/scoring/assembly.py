@@ -14,12 +14,10 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
-from nightjar.inference.metrics.profile import Profile, drawn, profiled
-from nightjar.inference.metrics.slices import Slices
+from nightjar.inference.metrics.profile import drawn, profiled
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
-from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows
@@ -191,29 +189,14 @@ class Assembly:
         return pa.concat_tables(self._tables).unify_dictionaries()
 
     def metrics(self) -> Metrics:
+        """The states of the rows that are written."""
         # Over the whole shard at once, so that the metrics do not depend on micro-batches.
-        metrics = Metrics.for_job(self.spec.job)
-        for table, labels in zip(self._tables, self._labels, strict=True):
+        metrics = Metrics.for_job(self.spec.job, self._profiled)
+        for table, inputs, labels, rows in zip(self._tables, self._inputs, self._labels, self._drawn, strict=True):
             metrics.update(table, labels)
+            if metrics.profile is not None:
+                metrics.profile.update(*(self._described(each, rows) for each in (table, inputs)))
         return metrics
-
-    def states(self) -> dict[str, bytes]:
-        """The states of the rows that are written that lie beside the part, by kind; only those that the job asks
-        for.
-        """
-        found = {}
-        if self._profiled:
-            profile = Profile.empty(self._profiled)
-            for rows, *tables in zip(self._drawn, self._tables, self._inputs, strict=True):
-                profile.update(*(self._described(table, rows) for table in tables))
-            found[PROFILE] = profile.to_bytes()
-        if self.spec.job.compares_beside:
-            slices = Slices.for_job(self.spec.job)
-            for table, labels in zip(self._tables, self._labels, strict=True):
-                assert labels is not None
-                slices.update(self.spec.job, table, labels)
-            found[SLICES] = slices.to_bytes()
-        return found
 
     def _described(self, table: pa.Table, rows: np.ndarray | None) -> pa.Table:
         if rows is None:

@@ -239,7 +239,7 @@ class ShardWorker(Worker):
         """
         storage = running.storage
         try:
-            table, metrics, states = output.table(), output.metrics(), output.states()
+            table, metrics = output.table(), output.metrics()
             division = self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
@@ -254,7 +254,6 @@ class ShardWorker(Worker):
                 metrics,
                 self.spec.job.companions,
                 division,
-                states,
             )
             self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)

@@ -9,10 +9,9 @@ of its values. Counters are not trusted; they are compared with what was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +22,7 @@ from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.metrics.states import BESIDE, Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
@@ -139,7 +136,7 @@ class Audited:
     """What the audit of a block of shards found. Counts are of shards, rows and bytes.
 
     rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
-    parts. metrics, profile, slices: merged in shard order. offenders: as in `offenders.Finder`. files: with
+    parts. metrics: merged in shard order. offenders: as in `offenders.Finder`. files: with
     `output.partition_by` the files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
     spills: the hashes of keys, for checks on keys.
     """
@@ -151,14 +148,12 @@ class Audited:
     size: int = 0
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
-    metrics: Metrics | None = None
-    profile: Profile | None = None
+    metrics: Metrics = field(default_factory=Metrics)
     offenders: Offenders = field(default_factory=dict)
     rows_left_out: int = 0
     rows_partial: int = 0
     files: list[pa.Array] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
-    slices: Slices | None = None
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -174,20 +169,7 @@ class Audited:
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         self.offenders = join_offenders(self.offenders, other.offenders)
-        self.metrics = _merged(self.metrics, other.metrics)
-        self.profile = _merged(self.profile, other.profile)
-        self.slices = _merged(self.slices, other.slices)
-
-
-S = TypeVar("S", Metrics, Profile, Slices)
-
-
-def _merged(earlier: S | None, later: S | None) -> S | None:
-    """The states of two blocks of shards. The later ones are not changed."""
-    if earlier is None or later is None:
-        return deepcopy(later) if earlier is None else earlier
-    earlier.merge(later)
-    return earlier
+        self.metrics.merge(other.metrics)
 
 
 def audit_block(
@@ -196,20 +178,13 @@ def audit_block(
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order. keys: whether to write their hashes for checks
     on keys.
     """
-    audited = Audited()
-    audited.metrics = Metrics.for_job(job)
-    audited.slices = Slices.for_job(job) if job.compares_beside else None
+    audited = Audited(metrics=Metrics.for_job(job))
     finder, files = Finder(job), list[list[dict[str, Any]]]()
     noted = KeyNotes(job)
     for line in lines:
         try:
-            part, states = _audit_shard(storage, revision, job, line, audited, finder)
+            part = _audit_shard(storage, revision, job, line, audited, finder)
             noted.look(line, part)
-            audited.metrics.merge(read_metrics(part.footer))
-            if audited.slices is not None:
-                audited.slices.merge(Slices.from_bytes(states[exports.SLICES]))
-            if exports.PROFILE in states:
-                audited.profile = _merged(audited.profile, Profile.from_bytes(states[exports.PROFILE]))
             files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
@@ -225,10 +200,10 @@ def audit_block(
 
 def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> tuple[DataPart, dict[str, bytes]]:
+) -> DataPart:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
-    states = _beside(storage, revision, part.name, part.footer, job.companions)
+    beside = _beside(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.models else LINEAGE
@@ -252,8 +227,10 @@ def _audit_shard(
     audited.rows_quarantined += lost.num_rows
     audited.rows_partial += found.rows_partial
     audited.size += line["data"]["size"]
-    finder.look(line, read_metrics(part.footer), part)
-    return part, states
+    metrics = read_metrics(part.footer, beside)
+    audited.metrics.merge(metrics)
+    finder.look(line, metrics, part)
+    return part
 
 
 def _quarantine(
@@ -301,7 +278,7 @@ def _beside(
         raw = read_part(storage, join(revision, name), export.size)
         expect(f"bytes of {name}", len(raw), export.size)
         expect(f"checksum of {name}", checksum(raw), export.checksum)
-        if kind in (exports.PROFILE, exports.SLICES):
+        if kind in BESIDE:
             states[kind] = raw
     return states
 
@@ -321,53 +298,37 @@ def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.T
     found = 0
     for uri in dict.fromkeys(piece["uri"] for piece in pieces):
         kept, lost = _rows_of(data, uri), _rows_of(quarantined, uri)
-        count = len(kept) + len(lost)
-        spans = [
-            (p["first_row"], p["first_row"] + (count if p["rows"] == UNKNOWN else p["rows"]))
-            for p in pieces
-            if p["uri"] == uri
-        ]
-        found += count
-        if left_out:
-            _prove_within(uri, pieces, kept, lost)
-            continue
-        for low, high in spans:
-            _prove_span(uri, low, high, kept, lost)
+        found += len(kept) + len(lost)
+        _prove_file(uri, [piece for piece in pieces if piece["uri"] == uri], kept, lost, some=left_out > 0)
     if found != data.num_rows + quarantined.num_rows:
         strangers = counted(data.num_rows + quarantined.num_rows - found, "row")
         raise AuditFailed(f"the files of {strangers} are not in this shard")
 
 
-def _prove_within(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: np.ndarray) -> None:
-    """Check that no row of a file is there twice or outside of the file's pieces, and that data is in input order."""
-    rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
-    if not bool((np.diff(kept) > 0).all()):
-        raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
-    if (counts > 1).any():
-        raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
-    inside = np.zeros(len(rows), dtype=bool)
-    for piece in pieces:
-        if piece["uri"] == uri:
-            low = piece["first_row"]
-            inside |= (rows >= low) & ((rows < low + piece["rows"]) | (piece["rows"] == UNKNOWN))
-    if not inside.all():
-        raise AuditFailed(f"row {rows[~inside][0]} of {uri} is in a part, and not in this shard")
-
-
-def _prove_span(uri: str, low: int, high: int, kept: np.ndarray, lost: np.ndarray) -> None:
-    if not lost.size and np.array_equal(kept, np.arange(low, high)):
+def _prove_file(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: np.ndarray, *, some: bool) -> None:
+    """Check that each row of the file's pieces is there once, and no other row is. some: whether rows may be absent."""
+    rows = kept if not lost.size else np.sort(np.concatenate([kept, lost]))
+    first = pieces[0]["first_row"]
+    unknown = int(rows.max(initial=first - 1)) + 1 - first if some else len(rows)
+    expected = np.concatenate(
+        [
+            np.arange(piece["rows"] if piece["rows"] != UNKNOWN else unknown, dtype=np.int64) + piece["first_row"]
+            for piece in pieces
+        ]
+    )
+    if np.array_equal(rows, expected) and not lost.size:
         return
     if not bool((np.diff(kept) > 0).all()):
         raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
-    rows, counts = np.unique(np.concatenate([kept, lost]), return_counts=True)
+    each, counts = np.unique(rows, return_counts=True)
     if (counts > 1).any():
-        raise AuditFailed(f"row {rows[counts > 1][0]} of {uri} is there {counts.max()} times")
-    if rows.size != high - low or rows[0] != low or rows[-1] != high - 1:
-        absent = np.setdiff1d(np.arange(low, high), rows)
-        if not absent.size:
-            raise AuditFailed(f"the parts have rows of {uri} that are not among this shard's, {low} to {high - 1}")
+        raise AuditFailed(f"row {each[counts > 1][0]} of {uri} is there {counts.max()} times")
+    if not some and (absent := np.setdiff1d(expected, rows)).size:
         gone = counted(absent.size, "row")
-        raise AuditFailed(f"no part has {gone} of rows {low} to {high - 1} of {uri}, the first is row {absent[0]}")
+        where = f"rows {expected[0]} to {expected[-1]} of {uri}"
+        raise AuditFailed(f"no part has {gone} of {where}, the first is row {absent[0]}")
+    if (strangers := np.setdiff1d(rows, expected)).size:
+        raise AuditFailed(f"row {strangers[0]} of {uri} is in a part, and not in this shard")
 
 
 def _rows_of(table: pa.Table, uri: str) -> np.ndarray:

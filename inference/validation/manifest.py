@@ -27,6 +27,7 @@ from nightjar.inference.ledger.progress import lowest
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
@@ -206,8 +207,11 @@ def profile_in(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
         raise JobError(f"{file}: not a profile that this version can read") from error
 
 
-def write_profile(storage: Storage, uri: str, epoch: int, profile: bytes) -> RevisionFile:
-    """Write `profile-<epoch>`. uri: of the revision."""
+def write_profile(storage: Storage, uri: str, epoch: int, metrics: Metrics) -> RevisionFile | None:
+    """Write `profile-<epoch>`, if there is a profile. uri: of the revision."""
+    if metrics.profile is None:
+        return None
+    profile = metrics.profile.to_bytes()
     name = f"profile-{epoch:06d}"
     storage.create(join(uri, name), profile)
     return RevisionFile(name, checksum(profile), len(profile))
@@ -236,7 +240,7 @@ def write_manifest(
     shards = outcomes.to_parquet(table, writer.state, audited.files)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
-    profile = write_profile(storage, uri, epoch, audited.profile.to_bytes()) if audited.profile else None
+    profile = write_profile(storage, uri, epoch, audited.metrics)
     manifest = Manifest(
         job=job.name,
         run_id=run_id,
@@ -322,7 +326,7 @@ def keep_refused(writer: LedgerWriter, uri: str, refusal: GateFailed, metrics: F
     """
     storage, epoch = writer.ledger.storage, writer.epoch
     try:
-        profile = write_profile(storage, uri, epoch, audited.profile.to_bytes()) if audited.profile else None
+        profile = write_profile(storage, uri, epoch, audited.metrics)
         kept = Refused(gates=refusal.gates, metrics=metrics, at=utc(), profile=profile)
         storage.create(join(uri, _refused_name(epoch)), json.dumps(to_json(kept), indent=1).encode())
     except StorageError as error:

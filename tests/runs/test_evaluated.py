@@ -59,7 +59,7 @@ def test_the_slices_of_a_night_are_those_of_its_rows_however_they_were_cut(lake:
     table = pa.concat_tables([pq.read_table(path) for path in sorted((lake.folder / "data").iterdir())])
     job = lake.request().job
     direct = Slices.for_job(job)
-    direct.update(job, table.rename_columns([name.replace("x", "score") for name in table.column_names]), table["late"])
+    direct.update(table.rename_columns([name.replace("x", "score") for name in table.column_names]), table["late"])
     assert ran.verdict.metrics.slices == direct.results()
     assert ran.verdict.metrics.evaluation is not None
     slices = ran.verdict.metrics.slices["carrier"].slices

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult
+from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Gate):
     """Every shard has a result, and the night has a row. where: `input.where` of the job. may_be_empty: whether the job
     allows a night without rows.
     """
@@ -40,7 +40,7 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantine:
+class Quarantine(Gate):
     """At most the share `share` of the run's rows is quarantined."""
 
     share: float
@@ -59,16 +59,16 @@ class Quarantine:
         return GateResult("quarantine", False, observed, limit, sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`."""
+        """As `Gate.refuses_any`."""
         return not self.share and not self.judge(evidence).passed
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
+        """As `Gate.can_judge`."""
         return evidence.rows_in > 0
 
 
 @dataclass(frozen=True, slots=True)
-class Rescore:
+class Rescore(Gate):
     """Rows that were scored a second time gave the same outputs. share: of them, may differ."""
 
     tolerance: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,15 +10,11 @@ from typing import Literal
 from nightjar.inference.job.checks import FilesCheck, Limits, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
-from nightjar.inference.validation.gates.verdict import Evidence, Found, GateResult
+from nightjar.inference.validation.gates.verdict import Evidence, Found, Gate, GateResult
 
 
-class InputGate(ABC):
+class InputGate(Gate):
     """A gate that needs only `Evidence.found`."""
-
-    @abstractmethod
-    def judge(self, evidence: Evidence) -> GateResult:
-        """The verdict."""
 
 
 def rows_gates(check: RowsCheck, key: str, _: Job) -> Iterator[InputGate]:

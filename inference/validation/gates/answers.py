@@ -15,26 +15,24 @@ from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.predictors.language.answers import CUT, REASON
 from nightjar.inference.records import Usage
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult
+from nightjar.inference.validation.gates.verdict import Evidence, GateResult, NamesRows
 
 
 def answers_gates(check: AnswersCheck, key: str, job: Job) -> Iterator[Cut]:
     """The gates of one check of answers. key: the check's place in the job, as `checks[0]`."""
     columns = (f"{each.model.prefix}{REASON}" for each in job.each if REASON in each.model.outputs)
-    yield Cut(f"{key}.answers.cut", check.answers.cut, next(columns, ""))
+    yield Cut(f"{key}.answers.cut", next(columns, ""), check.answers.cut)
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(NamesRows):
     """At most the share `share` of the answers had the most tokens that they may have, so that they were cut.
 
     What the workers counted is judged: all answers, those of quarantined rows, too. column: the output that says why an
     answer ended, by which rows are named; '' if the job has none.
     """
 
-    key: str
     share: float
-    column: str
 
     def judge(self, evidence: Evidence) -> GateResult:
         """As `Gate.judge`."""
@@ -57,11 +55,11 @@ class Cut:
         return GateResult("answers.cut", False, observed, limit, sentence, where)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`."""
+        """As `Gate.refuses_any`."""
         return not self.share and not self.judge(evidence).passed
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
+        """As `Gate.can_judge`."""
         return evidence.usage.prompts > 0
 
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
@@ -71,7 +69,3 @@ class Cut:
     def spares(self, column: pa.ChunkedArray) -> bool:
         """As `NamesRows.spares`. Where each answer must follow a schema, those that were cut are in the quarantine."""
         return not pc.any(pc.equal(plain(column), CUT)).as_py()
-
-    def rank(self, column: pa.ChunkedArray) -> float:
-        """As `NamesRows.rank`."""
-        return 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.checks import CallCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult
+from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
 
 
 def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
@@ -16,7 +16,7 @@ def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
 
 
 @dataclass(frozen=True)
-class Called:
+class Called(Gate):
     """The function `spec` says yes. A function that fails, or returns something else, does not."""
 
     key: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,7 +17,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, Number, exact
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Usage
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
+from nightjar.inference.validation.gates.verdict import Evidence, GateResult, NamesRows, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {
@@ -33,11 +33,8 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class ColumnGate(ABC):
+class ColumnGate(NamesRows):
     """A gate on the figures of one column. key: the limit's place in the job, as `checks[0].max`."""
-
-    column: str
-    key: str
 
     @property
     def name(self) -> str:
@@ -45,7 +42,7 @@ class ColumnGate(ABC):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the column. A column without figures does not pass."""
-        state = evidence.columns.get(self.column)
+        state = evidence.metrics.columns.get(self.column)
         if state is not None:
             result = self.judge_column(state)
             return result if result.passed else replace(result, where=evidence.offenders.get(self.key, ()))
@@ -66,12 +63,12 @@ class ColumnGate(ABC):
         """Whether the gate refuses none of the rows behind these figures."""
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`."""
-        return not self.spared_by(evidence.columns[self.column])
+        """As `Gate.refuses_any`."""
+        return not self.spared_by(evidence.metrics.columns[self.column])
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
-        state = evidence.columns[self.column]
+        """As `Gate.can_judge`."""
+        state = evidence.metrics.columns[self.column]
         return state.rows > state.nulls
 
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
@@ -81,10 +78,6 @@ class ColumnGate(ABC):
     def spares(self, column: pa.ChunkedArray) -> bool:
         """As `NamesRows.spares`: the same state that judges the column judges each part of it."""
         return self.spared_by(_state(column))
-
-    def rank(self, column: pa.ChunkedArray) -> float:
-        """As `NamesRows.rank`."""
-        return 0.0
 
 
 def _state(column: pa.ChunkedArray) -> ColumnState:
@@ -96,13 +89,13 @@ def _state(column: pa.ChunkedArray) -> ColumnState:
 def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
     """The gates of one check on a column. key: the check's place in the job, as `checks[0]`."""
     if check.min is not None:
-        yield End(check.column, f"{key}.min", "min", check.min)
+        yield End(f"{key}.min", check.column, "min", check.min)
     if check.max is not None:
-        yield End(check.column, f"{key}.max", "max", check.max)
+        yield End(f"{key}.max", check.column, "max", check.max)
     if check.nulls is not None:
-        yield Nulls(check.column, f"{key}.nulls", check.nulls)
+        yield Nulls(f"{key}.nulls", check.column, check.nulls)
     if check.finite:
-        yield Finite(check.column, f"{key}.finite")
+        yield Finite(f"{key}.finite", check.column)
 
 
 @dataclass(frozen=True)
@@ -198,12 +191,12 @@ class Nulls(ColumnGate):
         return GateResult(self.name, False, observed, limit, sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`: one null breaks the limit only if none is allowed."""
+        """As `Gate.refuses_any`: one null breaks the limit only if none is allowed."""
         return not self.share and super().refuses_any(evidence)
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
-        return evidence.columns[self.column].rows > 0
+        """As `Gate.can_judge`."""
+        return evidence.metrics.columns[self.column].rows > 0
 
     def _absent(self, state: ColumnState) -> int:
         # In a list NaN is one of the items, which the gate `finite` judges.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
 from nightjar.inference.metrics.drift import Drift, Incomparable, drift, drifts
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult
+from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
 
 _NAMED = 5
 """The most columns, values or groups that a sentence names."""
@@ -63,7 +63,7 @@ def lacking(key: str, against: str, why: str) -> GateResult:
 
 
 @dataclass(frozen=True)
-class _Drifting(ABC):
+class _Drifting(Gate):
     """key: the check's place in the job. against: the other night, as `DriftCheck.night`. limits: figure → the largest
     that is allowed, in addition to what differs by chance.
     """
@@ -88,22 +88,22 @@ class _Drifting(ABC):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
-        if evidence.profile is None:
+        if evidence.metrics.profile is None:
             sentence = f"The columns of tonight were not described, so {self.key}.drift cannot be judged. Run again."
             return self._result(False, "not measured", sentence)
         other = evidence.baselines[self.against]
         if other.profile is not None:
-            return self.compare(evidence.profile, other.profile, other.called, evidence.sampled)
+            return self.compare(evidence.metrics.profile, other.profile, other.called, evidence.sampled)
         sentence = nothing_there(self.key, self.against, other.why)
         return self._result(may_lack(self.against), _NOTHING, sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
+        """As `Gate.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
         return evidence.sampled is not None and self.can_judge(evidence)
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`. A part without rows says nothing: `input.where` may leave all of them out."""
-        described = evidence.profile is not None and evidence.profile.rows > 0
+        """As `Gate.can_judge`. A part without rows says nothing: `input.where` may leave all of them out."""
+        described = evidence.metrics.profile is not None and evidence.metrics.profile.rows > 0
         return described and evidence.baselines[self.against].profile is not None
 
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:

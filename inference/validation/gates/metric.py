@@ -13,7 +13,7 @@ from nightjar.inference.messages import counted, nearest
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import AccumulatorFigures, Bounded, short_name
 from nightjar.inference.metrics.slices import MOST_VALUES, SlicedColumn
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult, number
+from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult, number
 
 _NAMED = 5
 """The most slices that a sentence names of each sort; the manifest has all."""
@@ -89,14 +89,14 @@ class MetricLimit:
 
 
 @dataclass(frozen=True)
-class MetricGate:
+class MetricGate(Gate):
     """A metric of all rows keeps its limit."""
 
     limited: MetricLimit
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the metric. Without a figure it does not pass."""
-        of, state = self.limited, evidence.evaluation
+        of, state = self.limited, evidence.metrics.evaluation
         name, limit = f"{of.metric}.{of.end}", number(of.bound)
         found = "the labels were not compared" if state is None else of.figure(state)
         if isinstance(found, str):
@@ -116,13 +116,9 @@ class MetricGate:
         )
         return GateResult(name, False, shown, limit, sentence)
 
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`: never, because other rows may outweigh these."""
-        return False
-
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
-        state = evidence.evaluation
+        """As `Gate.can_judge`."""
+        state = evidence.metrics.evaluation
         return state is not None and not isinstance(self.limited.figure(state), str)
 
 
@@ -138,7 +134,7 @@ class _Judged:
 
 
 @dataclass(frozen=True)
-class SliceGate:
+class SliceGate(Gate):
     """A metric keeps its limit in each slice of a column. min_rows: the fewest compared rows of a slice that is judged.
 
     A slice without a figure, because it has one class only for example, is told and not judged. A gate that can judge
@@ -175,16 +171,12 @@ class SliceGate:
         )
         return GateResult(name, False, f"{worst} {of.shown(figure)}", limit, sentence)
 
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.refuses_any`: never, because other rows may outweigh these."""
-        return False
-
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `JudgesPart.can_judge`."""
+        """As `Gate.can_judge`."""
         return bool(self._judged(self._sliced(evidence)).figures)
 
     def _sliced(self, evidence: Evidence) -> SlicedColumn:
-        return evidence.slices.columns[self.column] if evidence.slices else SlicedColumn()
+        return evidence.metrics.slices.columns[self.column] if evidence.metrics.slices else SlicedColumn()
 
     def _judged(self, column: SlicedColumn) -> _Judged:
         judged = _Judged([], [], [])
@@ -230,7 +222,7 @@ def _some(words: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Computed:
+class Computed(Gate):
     """An accumulator has figures. It warns where it has none: no row is wrong, and a check on a figure may block."""
 
     name: str
@@ -245,7 +237,7 @@ class Computed:
 
 
 @dataclass(frozen=True)
-class OwnGate:
+class OwnGate(Gate):
     """A figure of an accumulator keeps its limit, as `lift.at_top_decile`."""
 
     limited: MetricLimit

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult
+from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
 
 
 def unique_gates(check: UniqueCheck, key: str, _: Job) -> Iterator[Unique]:
@@ -17,7 +17,7 @@ def unique_gates(check: UniqueCheck, key: str, _: Job) -> Iterator[Unique]:
 
 
 @dataclass(frozen=True)
-class Unique:
+class Unique(Gate):
     """No two rows have the same values in all of these columns. A null is a value, too."""
 
     key: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -13,11 +14,9 @@ from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState, Number
-from nightjar.inference.metrics.evaluator import Evaluator
+from nightjar.inference.metrics.columns import Number
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.judging import Answer
@@ -104,12 +103,10 @@ class Evidence:
     """What gates judge. Before anything is scored, only `found` is known.
 
     sampled: of a sample of the night's shards, how many these are; None of the whole night. rows_partial: rows in the
-    quarantine that are written as well. columns: checked column → its figures. offenders: key of a gate that names rows
-    → the first rows that it refuses. usage: of language models, for all shards. evaluation: the labels against the
-    scores, if the job has a label. slices: the same for each value of the columns by which the job divides the rows.
-    profile: of the columns that are profiled. baselines: other nights, as the job's checks name them. accumulators:
-    figures of the user's own, by the accumulator's name. called: key of a check → what the function answered that it
-    calls. repeated: key of a check on keys → the rows that share one.
+    quarantine that are written as well. metrics: of all rows. offenders: key of a gate that names rows → the first rows
+    that it refuses. usage: of language models, for all shards. baselines: other nights, as the job's checks name them.
+    accumulators: figures of the user's own, by the accumulator's name. called: key of a check → what the function
+    answered that it calls. repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
@@ -119,13 +116,10 @@ class Evidence:
     rows_in: int = 0
     rows_quarantined: int = 0
     rows_partial: int = 0
-    columns: Mapping[str, ColumnState] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None
     usage: Usage = NO_USAGE
-    evaluation: Evaluator | None = None
-    slices: Slices | None = None
-    profile: Profile | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
     called: Mapping[str, Answer] = field(default_factory=dict)
@@ -158,11 +152,44 @@ class GateResult:
         return "pass" if self.passed else self.on_fail
 
 
-class Gate(Protocol):
-    """Decides one thing about a run."""
+class Gate(ABC):
+    """Decides one thing about a run. A gate that can also be judged on a part of the night says so."""
 
+    @abstractmethod
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
+
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
+        return False
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
+        return False
+
+
+@dataclass(frozen=True)
+class NamesRows(Gate):
+    """A gate that can name rows which it refuses. They are found while the parts are audited.
+
+    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
+    tell which rows they are.
+    """
+
+    key: str
+    column: str
+
+    @abstractmethod
+    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
+        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
+
+    @abstractmethod
+    def spares(self, column: pa.ChunkedArray) -> bool:
+        """Whether none of these rows is refused."""
+
+    def rank(self, column: pa.ChunkedArray) -> float:
+        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,41 +198,6 @@ class Rule:
 
     gate: Gate
     on_fail: OnFail = "block"
-
-
-@runtime_checkable
-class NamesRows(Protocol):
-    """A gate that can name rows which it refuses. They are found while the parts are audited.
-
-    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
-    tell which rows they are.
-    """
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def column(self) -> str: ...
-
-    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
-        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
-
-    def spares(self, column: pa.ChunkedArray) -> bool:
-        """Whether none of these rows is refused."""
-
-    def rank(self, column: pa.ChunkedArray) -> float:
-        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
-
-
-@runtime_checkable
-class JudgesPart(Protocol):
-    """A gate that can also be judged on a part of the night."""
-
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
 
 
 def evaluate(rules: Iterable[Rule], evidence: Evidence) -> tuple[GateResult, ...]:

@@ -72,7 +72,7 @@ def test_outputs_of_views_have_slices() -> None:
     for kind in (pa.string_view(), pa.string()):
         slices = Slices.for_job(job)
         texts = {"kind": pa.array(["a", "b", None, "a"], kind), "part": pa.array(["u", "v", "u", None], kind)}
-        slices.update(job, pa.table(texts), pa.chunked_array([pa.array(["a", "a", "b", "b"], kind)]))
+        slices.update(pa.table(texts), pa.chunked_array([pa.array(["a", "a", "b", "b"], kind)]))
         found.append(slices.to_bytes())
         assert {name: len(each.slices) for name, each in slices.results().items()} == {"part": 3, "kind": 3}
     assert found[0] == found[1]

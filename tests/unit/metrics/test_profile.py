@@ -325,11 +325,6 @@ def test_what_is_no_profile_is_refused(data: bytes) -> None:
         Profile.from_bytes(data)
 
 
-def test_profiles_of_different_columns_do_not_merge() -> None:
-    with pytest.raises(ValueError, match="different columns"):
-        Profile.empty(["a"]).merge(Profile.empty(["b"]))
-
-
 def test_a_row_is_drawn_or_not_wherever_it_is_cut() -> None:
     """So a profile of some rows does not depend on shards, nor on what an attempt scored before it died."""
     rows = np.arange(200_000, dtype=np.int64)

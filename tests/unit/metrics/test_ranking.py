@@ -28,8 +28,6 @@ from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures, Ran
 from nightjar.inference.metrics.ranking import MOST_GROUPS, RankingState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.run.validating import figures as figures_of
-from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of, late_gates_of
 
@@ -111,8 +109,6 @@ def test_any_grouping_in_any_order_gives_the_same_bytes(
         parts[at] = merged
     whole = Slices("ranking", {}, state_of(rows, k, most))
     assert parts[0].to_bytes() == whole.to_bytes() == Slices("ranking", {}, added).to_bytes()
-    assert parts[0].whole is not None
-    assert whole.whole is not None
     assert parts[0].whole.results() == whole.whole.results()
     assert parts[0].whole.rows == sum(
         group is not None and score is not None and not math.isnan(score) and grade is not None
@@ -339,7 +335,6 @@ def test_a_group_of_a_type_that_names_none_is_refused_before_anything_is_scored(
 
 
 def test_the_state_lies_beside_the_parts_and_is_part_of_their_identity() -> None:
-    assert Metrics.for_job(JOB).evaluation is None
     assert "slices" in JOB.companions
     late = job_of(label=None, late_labels={"key": "market", "label": "grade"}, checks=[])
     assert late.companions == ()
@@ -349,13 +344,17 @@ def test_the_state_lies_beside_the_parts_and_is_part_of_their_identity() -> None
     assert scoring_keys(others[0]) == scoring_keys(others[1]), "labels that come later change no part"
 
 
+def metrics_of(state: RankingState) -> Metrics:
+    return Metrics(slices=Slices("ranking", {}, state))
+
+
 ROWS: list[Row] = [("a", 0.9, 1), ("a", 0.1, 2), ("b", 0.5, 0), ("b", 0.2, 1)]
 
 
-def sliced(job: Job, whole: bool = False) -> Slices:
-    slices = Slices.for_job(job, whole)
+def sliced(job: Job) -> Slices:
+    slices = Slices.for_job(job)
     table, labels = table_of(ROWS)
-    slices.update(job, table.append_column("market", pa.array(["de", "de", "fr", "fr"])), labels)
+    slices.update(table.append_column("market", pa.array(["de", "de", "fr", "fr"])), labels)
     return Slices.from_bytes(slices.to_bytes())
 
 
@@ -386,8 +385,7 @@ def test_what_a_gate_says_at_once_and_by_labels_that_come_later(
 ) -> None:
     job = job_of(checks=[check])
     slices = sliced(job)
-    assert slices.whole is not None
-    evidence = Evidence(Found(1, 4), evaluation=slices.whole, slices=slices)
+    evidence = Evidence(Found(1, 4), metrics=Metrics(slices=slices))
     found = evaluate(gates_of(job), evidence)[-1]
     assert (found.passed, found.sentence) == (passed, sentence)
     later = job_of(label=None, late_labels={"key": "market", "label": "grade"}, checks=[check])
@@ -400,14 +398,14 @@ def test_a_figure_is_told_in_six_digits_unless_it_would_read_like_the_limit_that
     shown = {}
     for end in ("max", "min"):
         job = job_of(checks=[{"metric": "mrr", end: 0.666667}])
-        found = evaluate(gates_of(job), Evidence(Found(1, 4), evaluation=two_thirds))[-1]
+        found = evaluate(gates_of(job), Evidence(Found(1, 4), metrics=metrics_of(two_thirds)))[-1]
         shown[end] = (found.passed, found.observed)
     assert shown == {"max": (True, "0.666667"), "min": (False, "0.6666666666666666")}
 
 
 def test_a_gate_says_that_its_figure_is_of_a_sample() -> None:
     job = job_of(checks=[{"metric": "precision", "max": 0.1}])
-    evidence = Evidence(Found(1, 4), evaluation=state_of(many(3000), most=200))
+    evidence = Evidence(Found(1, 4), metrics=metrics_of(state_of(many(3000), most=200)))
     found = evaluate(gates_of(job), evidence)[-1]
     assert found.observed == "0.707231 (a sample of 189 groups)"
     assert f"is {found.observed}, above checks[0].max" in found.sentence
@@ -415,7 +413,7 @@ def test_a_gate_says_that_its_figure_is_of_a_sample() -> None:
 
 def test_the_figures_are_those_of_the_night_survive_the_manifest_and_are_shown() -> None:
     job = job_of(evaluation={**CONTENT["evaluation"], "slices": ["market"]})
-    found = figures_of(Audited(metrics=Metrics.for_job(job), slices=sliced(job)))
+    found = Metrics(slices=sliced(job)).results()
     assert of_json(Figures, to_json(found)) == found
     assert evaluation_lines(found) == [
         ("NDCG", "0.7453 over 4 rows"),
@@ -435,5 +433,3 @@ def test_a_slice_of_a_part_keeps_as_many_groups_as_one_of_the_night() -> None:
     assert merged.to_bytes() == sliced(job).to_bytes()
     merged.merge(sliced(job))
     assert merged.columns["market"].states["fr"].rows == 4
-    with pytest.raises(ValueError, match="different jobs"):
-        merged.merge(Slices("ranking", merged.columns))

@@ -22,6 +22,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures
 from nightjar.inference.metrics.regression import RegressionState
+from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
 
@@ -224,7 +225,7 @@ def test_what_makes_no_sense_is_named(keys: dict[str, Any], message: str) -> Non
 def judged(**check: Any) -> GateResult:
     job = job_of(checks=[check])
     state = measured([1.0, 2.0, 6.0], [1.0, 2.0, 3.0], job).evaluation
-    return evaluate(gates_of(job), Evidence(Found(1, 3), evaluation=state))[-1]
+    return evaluate(gates_of(job), Evidence(Found(1, 3), metrics=Metrics(slices=Slices("regression", {}, state))))[-1]
 
 
 @pytest.mark.parametrize(
@@ -261,9 +262,3 @@ def test_the_figures_survive_the_manifests_form_and_are_shown() -> None:
         ("RMSE", "1.7321 over 3 rows"),
         ("metrics", "MAE 1.0000, bias 1.0000, R2 -3.5000"),
     ]
-
-
-def test_metrics_of_other_tasks_do_not_merge() -> None:
-    other = job_of(evaluation={})
-    with pytest.raises(ValueError, match="different jobs"):
-        Metrics.for_job(JOB).merge(Metrics.for_job(other))

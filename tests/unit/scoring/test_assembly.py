@@ -8,7 +8,6 @@ import pyarrow as pa
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.metrics.profile import Profile, drawn
 from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.output.exports import PROFILE, SLICES
 from nightjar.inference.records import Piece, Shard
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.microbatches import ScoredRows
@@ -52,7 +51,7 @@ def test_of_a_share_exactly_the_rows_that_are_drawn_are_described(lake: Lake) ->
         chosen += len(rows)
         expected.update(table.take(pa.array(rows)))
     assert 0 < chosen < 2 * len(KEPT)
-    assert made.states() == {PROFILE: expected.to_bytes()}
+    assert made.metrics().beside() == {"profile": expected.to_bytes()}
 
 
 def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
@@ -62,5 +61,5 @@ def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
     job = lake.request().job
     expected = Slices.for_job(job)
     for table in written:
-        expected.update(job, table.select(["name", "score"]), table["id"])
-    assert made.states()[SLICES] == expected.to_bytes() != Slices.for_job(job).to_bytes()
+        expected.update(table.select(["name", "score"]), table["id"])
+    assert made.metrics().beside()["slices"] == expected.to_bytes() != Slices.for_job(job).to_bytes()

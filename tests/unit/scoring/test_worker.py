@@ -30,6 +30,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import small_batches
 from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import exports
 from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.records import (
     Crumb,
@@ -437,7 +438,9 @@ def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, b
     written = part.read()
     expected = Metrics.for_job(lake.request().job)
     expected.update(written, pa.chunked_array([[row % 3 == 0 for row in written["id"].to_pylist()]]))
-    assert read_metrics(part.metadata.metadata).to_bytes() == expected.to_bytes()
+    slices = lake.revision() / exports.name_of(receipt.data.name, "slices")
+    beside = {"slices": slices.read_bytes()}
+    assert read_metrics(part.metadata.metadata, beside).to_bytes() == expected.to_bytes()
     assert expected.evaluation is not None
 
 

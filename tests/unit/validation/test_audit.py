@@ -99,7 +99,7 @@ class Scored:
 
     def rewritten(self, line: Line, table: pa.Table) -> Line:
         """The line as if this table had been written, its receipt agreeing in every figure."""
-        metrics = sink.read_metrics(pq.read_metadata(self.path(line)).metadata)
+        metrics = sink.read_metrics(pq.read_metadata(self.path(line)).metadata, {})
         name = sink.part_name("data", line["shard"], 1)
         part = sink.write_data(self.storage, self.revision, name, table, line["shard"], metrics)
         return {**line, "data": asdict(part)}
@@ -150,7 +150,6 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
     assert summed == Audited(rows_left_out=11, rows_partial=22, files=[first_files, last_files], spills=[one, other])
     assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
     counted = together.metrics
-    assert counted is not None
     assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
     before = replace(apart)
     apart.merge(Audited())
@@ -169,10 +168,10 @@ def test_a_block_has_the_hashes_of_its_keys_unless_it_is_damaged_or_nobody_wants
 
 def test_a_block_has_the_slices_of_all_its_shards(tmp_path: Path) -> None:
     scored = Scored(tmp_path, label="x", evaluation={"task": "regression", "slices": ["name"]}, carry=["id", "name"])
-    whole = scored.audit(*scored.lines).slices
-    apart = scored.audit(scored.lines[0]).slices
+    whole = scored.audit(*scored.lines).metrics.slices
+    apart = scored.audit(scored.lines[0]).metrics.slices
     for line in scored.lines[1:]:
-        apart.merge(scored.audit(line).slices)
+        apart.merge(scored.audit(line).metrics.slices)
     assert whole == apart
     assert whole.to_bytes() != Slices.for_job(scored.job).to_bytes()
 
@@ -183,7 +182,7 @@ def test_blocks_are_described_apart_as_they_are_together(tmp_path: Path) -> None
     for line in scored.lines:
         apart.merge(scored.audit(line))
     assert apart == together
-    assert together.profile.columns["score"].rows == 2199
+    assert together.metrics.profile.columns["score"].rows == 2199
     apart.merge(Audited())
     assert apart == together
 
@@ -270,7 +269,7 @@ def test_what_is_wrong_with_the_rows_is_said_with_the_first_of_them(scored: Scor
             scored.rewritten(third, table.set_column(at, "_file", stranger)),
             f"no part has 1 row of rows 0 to 99 of {small[1]}, the first is row 99",
         ),
-        (shifted, f"the parts have rows of {small[0]} that are not among this shard's, 0 to 98"),
+        (shifted, f"row 99 of {small[0]} is in a part, and not in this shard"),
         (uncounted_stranger, "the files of 1 row are not in this shard"),
         (
             uncounted(scored.rewritten(second, beside_a_quarantine)),

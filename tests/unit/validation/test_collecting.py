@@ -13,7 +13,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import NO_USAGE, Usage, replay_command
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.validating import collected, figures
+from nightjar.inference.run.validating import collected
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, Offender
 from support import Lake
@@ -25,10 +25,12 @@ def request_of(lake: Lake) -> RunRequest:
 
 
 def audited(request: RunRequest) -> tuple[Audited, Metrics, Profile]:
-    metrics, profile = Metrics.for_job(request.job), Profile.empty(["x"])
+    metrics, profile = Metrics.for_job(request.job, ["x"]), Profile.empty(["x"])
     metrics.update(pa.table({"score": pa.array([0.25, 0.5], pa.float32())}), pa.array([True, False]))
-    profile.update(pa.table({"x": [1.0, 2.0]}))
-    found = Audited(2, 30, 28, 2, 99, metrics=metrics, profile=profile, rows_partial=1)
+    assert metrics.profile is not None
+    for each in (profile, metrics.profile):
+        each.update(pa.table({"x": [1.0, 2.0]}))
+    found = Audited(2, 30, 28, 2, 99, metrics=metrics, rows_partial=1)
     return found, metrics, profile
 
 
@@ -42,7 +44,7 @@ def outcomes_of(lake: Lake, *usages: Usage) -> pa.Table:
 def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:
     """With the commands that score again the rows that a gate refuses."""
     request, found = request_of(lake), Found(4, 8000)
-    result, metrics, profile = audited(request)
+    result, metrics, _ = audited(request)
     table = outcomes_of(lake, Usage(requests=3), Usage(requests=4, cut=1), NO_USAGE)
     shard = next(iter(lake.planned().shards()))
     file = shard.pieces[0].uri
@@ -50,20 +52,15 @@ def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:
     result.offenders = {"checks[0].min": (offender,)}
     others = {"last": Baseline("2026-11-18", None, "none")}
     evidence = collected(request, found, result, table, others)
-    assert evidence.profile is not None
-    assert evidence.profile.to_bytes() == profile.to_bytes()
-    assert evidence.evaluation is not None
-    assert metrics.evaluation is not None
-    assert evidence.evaluation.results() == metrics.evaluation.results()
     replay = replay_command(request.job_path, request.words, shard, file, 7)
     assert replay
-    assert replace(evidence, profile=None, evaluation=None) == Evidence(
+    assert evidence == Evidence(
         found,
         shards=3,
         rows_in=30,
         rows_quarantined=2,
         rows_partial=1,
-        columns=metrics.columns,
+        metrics=metrics,
         offenders={"checks[0].min": (replace(offender, replay=replay),)},
         usage=Usage(requests=7, cut=1),
         baselines=others,
@@ -71,8 +68,9 @@ def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:
 
 
 def test_the_figures_of_a_night_have_its_profile_if_it_has_one(lake: Lake) -> None:
-    result, metrics, profile = audited(request_of(lake))
-    assert figures(result) == replace(metrics.results(), profile=profile.results())
-    assert figures(replace(result, profile=None)) == metrics.results()
-    evidence = collected(lake.request(), Found(1, 1), replace(result, profile=None), outcomes_of(lake), {})
-    assert (evidence.profile, evidence.usage, evidence.shards) == (None, NO_USAGE, 0)
+    _, metrics, profile = audited(request_of(lake))
+    assert metrics.results().profile == profile.results()
+    without = replace(metrics, profile=None)
+    assert without.results() == replace(metrics.results(), profile={})
+    evidence = collected(lake.request(), Found(1, 1), Audited(metrics=without), outcomes_of(lake), {})
+    assert (evidence.metrics.profile, evidence.usage, evidence.shards) == (None, NO_USAGE, 0)

@@ -11,6 +11,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import (
     Baseline,
@@ -70,7 +71,7 @@ def test_refused_is_exactly_what_the_gate_could_only_refuse(column: str, asked: 
     state = ColumnState()
     kind = pa.float32() if column == "score" else SCHEMA.field(column).type
     state.update(pa.chunked_array([pa.array(VALUES[column], kind)]))
-    evidence = Evidence(Found(files=1, rows=1), columns={column: state})
+    evidence = Evidence(Found(files=1, rows=1), metrics=Metrics({column: state}))
     judged = [gate.judge(evidence) for gate in column_gates_of(its)]
     try:
         check_label_and_gates(its, SCHEMA)
@@ -118,7 +119,7 @@ def test_refused_is_exactly_the_drift_that_could_not_be_compared(
     its = job({"drift": column, **limits})
     profile = Profile.empty([column])
     profile.update(pa.table({column: pa.array(VALUES[column], kind)}))
-    evidence = Evidence(Found(1, 1), profile=profile, baselines={"last": Baseline("a night", profile)})
+    evidence = Evidence(Found(1, 1), metrics=Metrics(profile=profile), baselines={"last": Baseline("a night", profile)})
     gate = gates_of(its)[-1].gate
     assert gate.judge(evidence).passed == (not key)
     check_label_and_gates(job({"drift": "all", **limits}), SCHEMA)

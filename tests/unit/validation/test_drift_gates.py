@@ -12,12 +12,12 @@ import pytest
 from nightjar.inference.history.night import beside
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,
     Found,
     GateResult,
-    JudgesPart,
     evaluate,
     gates_of,
 )
@@ -40,7 +40,7 @@ def described(**columns: Any) -> Profile:
 
 def judged(check: dict[str, Any], now: Profile | None, other: Baseline) -> list[GateResult]:
     job = parse_job({**CONTENT, "checks": [check]}, Path("/jobs/job.yaml"))
-    evidence = Evidence(Found(1, 4), profile=now, baselines={check.get("against", "last"): other})
+    evidence = Evidence(Found(1, 4), metrics=Metrics(profile=now), baselines={check.get("against", "last"): other})
     return list(evaluate(gates_of(job), evidence))[2:]
 
 
@@ -174,7 +174,9 @@ def test_without_earlier_nights_a_window_passes_and_without_a_training_set_a_bas
     asked: Any, name: str, passed: bool, then: str
 ) -> None:
     job = parse_job({**CONTENT, "checks": [{"drift": "score", "against": asked}]}, Path("/jobs/job.yaml"))
-    evidence = Evidence(Found(1, 4), profile=BEFORE, baselines={name: Baseline(name, None, "it is not there")})
+    evidence = Evidence(
+        Found(1, 4), metrics=Metrics(profile=BEFORE), baselines={name: Baseline(name, None, "it is not there")}
+    )
     gate = evaluate(gates_of(job), evidence)[-1]
     assert (gate.passed, gate.observed) == (passed, "nothing to compare with")
     assert gate.sentence == f"checks[0].drift has nothing to compare with: it is not there{then}"
@@ -209,7 +211,9 @@ def gate_against(asked: Any, check: dict[str, Any], before: Profile) -> GateResu
     """The verdict of a check against the other night, whichever it is."""
     name = asked if isinstance(asked, str) else f"last:{asked['last']}"
     job = parse_job({**CONTENT, "checks": [{**check, "against": asked}]}, Path("/jobs/job.yaml"))
-    evidence = Evidence(Found(1, 4), profile=BEFORE, baselines={name: Baseline("the other night", before)})
+    evidence = Evidence(
+        Found(1, 4), metrics=Metrics(profile=BEFORE), baselines={name: Baseline("the other night", before)}
+    )
     return evaluate(gates_of(job), evidence)[-1]
 
 
@@ -343,9 +347,13 @@ def test_a_part_without_rows_is_not_judged(columns: str) -> None:
     """Of a canary whose rows are all left out nothing is known."""
     job = parse_job({**CONTENT, "checks": [{"drift": columns}]}, Path("/jobs/job.yaml"))
     gate = gates_of(job)[2].gate
-    assert isinstance(gate, JudgesPart)
     for rows, judges in ([], False), (["UA"], True):
-        part = Evidence(Found(0, 0), profile=described(carrier=rows), baselines={"last": against(BEFORE)}, sampled=1)
+        part = Evidence(
+            Found(0, 0),
+            metrics=Metrics(profile=described(carrier=rows)),
+            baselines={"last": against(BEFORE)},
+            sampled=1,
+        )
         assert (gate.refuses_any(part), gate.can_judge(part)) == (judges, judges)
 
 
@@ -376,7 +384,7 @@ def test_a_sample_of_shards_is_allowed_more_and_says_how_many_it_is_of(columns: 
     job = parse_job({**CONTENT, "checks": [{"drift": columns, "psi": 0.05}]}, Path("/jobs/job.yaml"))
 
     def of(shards: int | None) -> GateResult:
-        night = Evidence(Found(1, 4), profile=now, baselines={"last": against(BEFORE)}, sampled=shards)
+        night = Evidence(Found(1, 4), metrics=Metrics(profile=now), baselines={"last": against(BEFORE)}, sampled=shards)
         return evaluate(gates_of(job), night)[-1]
 
     whole, many, few = map(of, (None, 50, 2))

@@ -57,7 +57,7 @@ def job_of(max_quarantined: float = 0.001, **check: Any) -> Job:
 
 def gates(job: Job, columns: dict[str, ColumnState] | None = None, **counts: int) -> dict[str, GateResult]:
     counts = {"shards": 4, "rows_in": 1000, **counts}
-    evidence = Evidence(Found(files=4, rows=1000), columns=columns or {}, **counts)
+    evidence = Evidence(Found(files=4, rows=1000), metrics=Metrics(columns or {}), **counts)
     return {gate.name: gate for gate in evaluate(gates_of(job), evidence)}
 
 
@@ -655,10 +655,12 @@ def test_what_each_gate_on_a_column_says(
     state.update(pa.chunked_array([values if isinstance(values, pa.Array) else pa.array(values, pa.float32())]))
     (asked,) = check
     offenders = {f"checks[0].{asked}": WHERE, "checks[1].min": ()}
-    judged = evaluate(gates_of(job_of(**check)), Evidence(INPUT, columns={"score": state}, offenders=offenders))[-1]
+    judged = evaluate(
+        gates_of(job_of(**check)), Evidence(INPUT, metrics=Metrics({"score": state}), offenders=offenders)
+    )[-1]
     where = () if passed else WHERE
     assert judged == GateResult(f"score.{asked}", passed, observed, limit, sentence, where)
-    without = evaluate(gates_of(job_of(**check)), Evidence(INPUT, columns={"score": state}))[-1]
+    without = evaluate(gates_of(job_of(**check)), Evidence(INPUT, metrics=Metrics({"score": state})))[-1]
     assert without.where == ()
 
 
@@ -667,7 +669,7 @@ def test_different_types_in_different_files_are_no_numbers() -> None:
     for values in (DAY, TEXT):
         state.update(pa.chunked_array([values]))
     for asked, value, does in (("min", 1, "compares"), ("finite", True, "asks for")):
-        found = verdict(job_of(**{asked: value}), Evidence(INPUT, columns={"score": state}), f"score.{asked}")
+        found = verdict(job_of(**{asked: value}), Evidence(INPUT, metrics=Metrics({"score": state})), f"score.{asked}")
         assert found[:2] == (False, "different types in different files")
         assert found[3] == (
             f"checks[0].{asked} {does} numbers, but 'score' holds different types in different files. "
@@ -880,7 +882,7 @@ def test_cut_answers_are_named_by_the_output_that_says_how_they_ended() -> None:
         return gate
 
     by_reason, unnamed = gate_of({"a": "string", "finish_reason": "string"}), gate_of({"a": "string"})
-    metrics, cut = Metrics({}, {}, None), Usage(requests=1, cut=1)
+    metrics, cut = Metrics(), Usage(requests=1, cut=1)
     assert [gate.column for gate in (by_reason, unnamed)] == ["finish_reason", ""]
     assert (by_reason.spares_shard(metrics, cut), by_reason.spares_shard(metrics, NO_USAGE)) == (False, True)
     assert (unnamed.spares_shard(metrics, cut), unnamed.spares_shard(metrics, NO_USAGE)) == (True, True)
@@ -914,7 +916,7 @@ def metric_gate(check: dict[str, Any], scores: list[float], labels: list[bool]) 
     job = parse_job({**LABELLED, "checks": [check]}, JOB)
     metrics = Metrics.for_job(job)
     metrics.update(pa.table({"score": pa.array(scores, pa.float32())}), pa.array(labels, pa.bool_()))
-    return evaluate(gates_of(job), Evidence(Found(1, 4), evaluation=metrics.evaluation))[-1]
+    return evaluate(gates_of(job), Evidence(Found(1, 4), metrics=metrics))[-1]
 
 
 @pytest.mark.parametrize(
@@ -1022,7 +1024,7 @@ def test_a_check_on_a_metric_that_makes_no_sense_is_named(content: dict[str, Any
 def test_a_check_that_warns_does_not_block_and_says_what_it_would_have_said(check: dict[str, Any]) -> None:
     state = ColumnState()
     state.update(pa.chunked_array([pa.array([0.5], pa.float32())]))
-    evidence = Evidence(Found(1, 4), rows_in=4, columns={"score": state})
+    evidence = Evidence(Found(1, 4), rows_in=4, metrics=Metrics({"score": state}))
 
     def judged(**more: Any) -> tuple[GateResult, ...]:
         return evaluate(gates_of(parse_job({**LABELLED, "checks": [{**check, **more}]}, JOB)), evidence)

@@ -229,7 +229,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         rows_left_out=11,
         rows_partial=2,
         files=parts,
-        profile=described,
+        metrics=Metrics(profile=described),
     )
     offender = Offender("one", "f.parquet", 7, "-1.0", "nightjar replay")
     gates = (

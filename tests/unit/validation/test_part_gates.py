@@ -18,8 +18,8 @@ from nightjar.inference.validation.gates import (
     Baseline,
     Evidence,
     Found,
+    Gate,
     GateResult,
-    JudgesPart,
     Offender,
     asking,
     gates_of,
@@ -38,17 +38,16 @@ ASKS = {"model": {"uses": "vllm", "path": "m", "prompt": "{x}", "outputs": {"a":
 NAN, INF = math.nan, math.inf
 
 
-def gate_of(check: dict[str, Any] | None = None, **changes: Any) -> JudgesPart:
+def gate_of(check: dict[str, Any] | None = None, **changes: Any) -> Gate:
     """The gate of the only check, or the one on the quarantine."""
     job = parse_job({**CONTENT, **changes, "checks": [check] if check else []}, Path("/jobs/job.yaml"))
-    gate = gates_of(job)[-1].gate
-    assert isinstance(gate, JudgesPart)
-    return gate
+    return gates_of(job)[-1].gate
 
 
-def said(gate: JudgesPart, **evidence: Any) -> tuple[bool, bool]:
+def said(gate: Gate, **evidence: Any) -> tuple[bool, bool]:
     """Whether it refuses any row, and whether it can judge the part."""
-    given = Evidence(Found(1, 4), **evidence)
+    states = {name: evidence.pop(name) for name in ("columns", "profile", "slices") if name in evidence}
+    given = Evidence(Found(1, 4), metrics=Metrics(**states), **evidence)
     refuses, can_judge = gate.refuses_any(given), gate.can_judge(given)
     assert (type(refuses), type(can_judge)) == (bool, bool)
     return refuses, can_judge
@@ -107,8 +106,7 @@ def test_a_metric_needs_labels_of_both_kinds_and_no_row_breaks_it(labels: list[A
     metrics = Metrics.for_job(parse_job({**CONTENT, "label": "late"}, Path("/jobs/job.yaml")))
     if labels is not None:
         metrics.update(pa.table({"score": [0.1, 0.2]}), pa.array(labels, pa.bool_()))
-    evaluation = None if labels is None else metrics.evaluation
-    assert said(gate, evaluation=evaluation) == (False, can_judge)
+    assert said(gate, slices=None if labels is None else metrics.slices) == (False, can_judge)
 
 
 @pytest.mark.parametrize("against", ["last", "baseline"])
@@ -128,8 +126,8 @@ def test_drift_needs_both_profiles_and_no_row_breaks_it(against: str) -> None:
 )
 def test_other_gates_judge_no_part(check: dict[str, Any]) -> None:
     job = parse_job({**CONTENT, "checks": [check]}, Path("/jobs/job.yaml"))
-    assert not isinstance(gates_of(job)[-1].gate, JudgesPart)
-    assert not isinstance(gates_of(job)[0].gate, JudgesPart), "complete"
+    for gate in (gates_of(job)[-1].gate, gates_of(job)[0].gate):
+        assert said(gate) == (False, False)
 
 
 def test_what_asks_also_warns_and_passes_for_neither() -> None:

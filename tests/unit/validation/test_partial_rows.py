@@ -52,7 +52,7 @@ class Night:
     def with_data(self, table: pa.Table, division: Division | None = None, **receipt: int) -> Line:
         """The line as if this table had been written, and its receipt said so."""
         path = Path(self.revision) / self.line["data"]["name"]
-        metrics = sink.read_metrics(pq.read_metadata(path).metadata)
+        metrics = sink.read_metrics(pq.read_metadata(path).metadata, {})
         name = sink.part_name("index" if division else "data", self.line["shard"], 1)
         part = sink.write_data(self.storage, self.revision, name, table, self.line["shard"], metrics, division=division)
         return {**self.line, "data": as_line(part), **receipt}

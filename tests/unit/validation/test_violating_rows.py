@@ -19,6 +19,7 @@ from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import UNKNOWN, Receipt
 from nightjar.inference.scoring.assignment import Assignment
@@ -81,7 +82,7 @@ class Night:
         columns = audited.metrics.columns
         table = pa.Table.from_pylist(self.lines, schema=OUTCOMES)
         replayed = with_replays(request.job_path, request.words, table, audited.offenders)
-        evidence = Evidence(Found(5, 1), columns=columns, offenders=replayed)
+        evidence = Evidence(Found(5, 1), metrics=Metrics(columns), offenders=replayed)
         return {gate.name: gate for gate in (each.judge(evidence) for each in column_gates_of(request.job))}
 
 
