@@ -210,36 +210,6 @@ def test_a_column_has_the_type_of_which_no_digit_is_lost(tmp_path: Path, values:
     assert columns(tmp_path, content.encode())["x"] == kind
 
 
-@pytest.mark.parametrize(
-    ("values", "odd", "kind"),
-    [
-        (["1"] * 20, "n/d", "int64"),
-        (["1"] * 20 + ["2.5"], "1,5", "float64"),
-        (["2026-11-19"] * 20, "19.11.2026", "date32"),
-        (["2026-11-19 10:00"] * 20, "10 am", "timestamp[us]"),
-        (["true", "False"] * 10, "maybe", "bool"),
-        (["1"] * 8, "x", None),
-        (["01234"] * 20, "x", None),
-        (["Ada", "Bob"] * 10, "x", None),
-    ],
-)
-def test_a_column_that_is_text_because_of_few_values_is_named(
-    tmp_path: Path, values: list[str], odd: str, kind: str | None
-) -> None:
-    """With the first of them, its line, and the key that settles it. NA and empty fields have no say."""
-    path = tmp_path / "a.csv"
-    path.write_text(
-        "i;x\n0;NA\n1;\n" + "".join(f'{index};"{each}"\n' for index, each in enumerate([*values, odd, odd]))
-    )
-    schema = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).schema
-    assert schema.field("x").type == pa.string()
-    said = f"column 'x' is text because of 2 values of {len(values) + 2}; the first is '{odd}', {path}: line "
-    found = list(SOURCE.doubts(STORAGE, str(path), schema))
-    assert found == (
-        [f"{said}{len(values) + 4}. With input.schema: {{x: {kind}}} such a value costs its row"] if kind else []
-    )
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])
 def test_digits_that_a_number_does_not_keep_cost_their_row(tmp_path: Path, delimiter: str) -> None:
     """Types come from the beginning of a file, and of most files, so a code may come when its column is of numbers."""

@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.csvparsing import Header, header_names
@@ -73,11 +72,6 @@ class Csv(lines.TextSource):
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
         block = self._beginning(storage, uri)
         return (block.inferred(), block.count) if block else (pa.schema([]), 0)
-
-    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
-        """As `Source.doubts`: text, though most values are numbers, dates, times or bools."""
-        if block := self._beginning(storage, uri):
-            yield from block.doubts([each.name for each in columns if is_text(each.type)])
 
     def _beginning(self, storage: Storage, uri: str) -> Block | None:
         with self.opened(storage, uri) as file:

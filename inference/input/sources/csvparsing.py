@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,9 +17,6 @@ from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, 
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
-
-_FEW = 10
-"""A column is text because of few values if they are one in so many, or fewer."""
 
 _CODE = r"[ \t]*(\+[0-9]+|[+-]?0[0-9xX][0-9a-fA-F]*)[ \t]*"
 """Digits that are more a name than a number: 01234, +491234, 0x1F."""
@@ -167,31 +163,6 @@ def inferred_together(block: bytes, header: Header) -> pa.Table:
     odd = [field.name for field in table.schema if is_.is_primitive(field.type) and not is_.is_boolean(field.type)]
     as_text = read_columns(block, header, dict.fromkeys(odd, pa.string())) if odd else table
     return _with(table, {name: _plain(table[name], as_text[name]) for name in odd})
-
-
-def few_texts(column: pa.ChunkedArray, decimal: str) -> tuple[str, pa.BooleanArray, int] | None:
-    """The type that most values of a column of text have, which rows have others, and the number of values.
-
-    None if more than one value in `_FEW` has another type.
-    """
-    values, point = column.combine_chunks(), re.escape(decimal)
-    there = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(values, pa.array(_NULLS))))
-
-    def others(pattern: str) -> pa.BooleanArray:
-        like = pc.match_substring_regex(values, rf"^\s*({pattern})\s*$")
-        return pc.and_not(there, pc.fill_null(like, True))
-
-    for kind, pattern in (
-        ("float64", rf"-?((0|[1-9]\d*)({point}\d*)?|{point}\d+)([eE][+-]?\d+)?|nan|inf"),
-        ("date32", r"\d{4}-\d\d-\d\d"),
-        ("timestamp[us]", r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?([.]\d{1,6})?"),
-        ("bool", "|".join((*_TRUE, *_FALSE))),
-    ):
-        other = others(pattern)
-        if 0 < other.true_count * _FEW <= there.true_count:
-            whole = kind == "float64" and others(r"-?\d+").true_count == other.true_count
-            return "int64" if whole else kind, other, there.true_count
-    return None
 
 
 def _with(table: pa.Table, columns: dict[str, pa.ChunkedArray]) -> pa.Table:

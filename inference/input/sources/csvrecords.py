@@ -13,13 +13,12 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pv
 from numpy.typing import NDArray
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
+from nightjar.inference.input.sources.csvparsing import Header, converted, inferred_together, read_columns
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type
 from nightjar.inference.input.sources.lines import LineError, first_bad, in_parts, not_utf8
 from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
@@ -165,22 +164,6 @@ class Block:
         if first is not None and not good:
             raise first
         return inferred_together(b"".join(good), self._header).schema
-
-    def doubts(self, names: Sequence[str]) -> Iterator[str]:
-        """As `Source.doubts`; none if a record cannot be read."""
-        with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-            texts = _checked(
-                self._text, self.count, lambda text: read_columns(text, self._header, dict.fromkeys(names, pa.string()))
-            )
-            for name in names:
-                if (found := few_texts(texts[name], self._header.decimal)) is not None:
-                    kind, odd, values = found
-                    row = pc.index(odd, True).as_py()
-                    yield (
-                        f"column {name!r} is text because of {counted(odd.true_count, 'value')} of {values:,}; the "
-                        f"first is {clip(texts[name][row].as_py())!r}, {self._at(self._starts[row])}. With "
-                        f"input.schema: {{{name}: {kind}}} such a value costs its row"
-                    )
 
     def _parts(self, schema: pa.Schema) -> Iterator[tuple[int, int, pa.Table | pa.ArrowInvalid | UnicodeDecodeError]]:
         def parse(records: Sequence[bytes]) -> pa.Table:

@@ -194,14 +194,6 @@ class Source(ABC):
         """
         return self.describe(storage, entry).schema
 
-    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
-        """A sentence for each of these columns whose inferred type hangs on a few values in the file's beginning.
-
-        Raises:
-            InputCorrupt: The file is not of this format.
-        """
-        yield from ()
-
     @abstractmethod
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table | RowsRead:
         """Read the piece's rows in file order, with at least the columns of `schema`, in types that can be cast to it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -188,22 +188,6 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
         if not isinstance(found, Description):
             raise TypeError(f"describe returned a {type(found).__name__}, not a Description")
         return with_declared(job.input, entry.uri, found)
-
-
-def doubts(storage: Storage, job: Job, pieces: Iterable[Piece], schema: pa.Schema) -> tuple[str, ...]:
-    """As `Source.doubts`, of the first file of these pieces that has some. schema: the input's columns.
-
-    Raises:
-        StorageError: The storage refused or failed.
-    """
-    given = {*job.input.column_types(), *job.input.partition_types()}
-    columns = pa.schema([each for each in schema if each.name not in given])
-    for piece in pieces:
-        source = source_of(job, piece.uri)
-        with suppress(InputCorrupt, SourceFailed), _decoding(source, piece.uri, job.input.own):
-            if found := tuple(source.doubts(storage, piece.uri, columns)):
-                return found
-    return ()
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
