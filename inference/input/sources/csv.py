@@ -178,7 +178,7 @@ class Csv(lines.TextSource):
             if at >= 0:
                 number = held.count(b"\n", 0, begin + at) + 1
                 raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
-        names = header_names(held[begin:end] + b"\n", delimiter)
+        names = header_names(held[begin:end].decode(), delimiter.decode())
         for index, name in enumerate(names):
             if not name:
                 known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"
