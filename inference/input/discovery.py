@@ -24,7 +24,7 @@ from nightjar.inference.errors import (
     SchemaMismatch,
     SourceFailed,
 )
-from nightjar.inference.input.files import format_advice, input_files
+from nightjar.inference.input.files import input_files
 from nightjar.inference.input.partitions import values_of
 from nightjar.inference.input.schemas import SharedSchemas, UsualSchema, without_unseen
 from nightjar.inference.input.sources.normalisation import holds_empty
@@ -122,10 +122,7 @@ class AllUnread:
         if self.denied == self.files:
             # If every file is denied, the credentials are wrong rather than the files.
             return Denied(self.first)
-        advice = format_advice(self.job.input.uri)
-        return JobError(
-            f"{self.job.input.key}: no file can be read; the first: {self.first}" + (f". {advice}" if advice else "")
-        )
+        return JobError(f"{self.job.input.key}: no file can be read; the first: {self.first}")
 
 
 def described(
