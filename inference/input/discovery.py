@@ -29,7 +29,7 @@ from nightjar.inference.input.partitions import values_of
 from nightjar.inference.input.schemas import UsualSchema, without_unseen
 from nightjar.inference.input.sources.normalisation import holds_empty
 from nightjar.inference.input.sources.protocol import Description
-from nightjar.inference.input.sources.reading import describe, import_edited, source_of
+from nightjar.inference.input.sources.reading import describe, import_again, source_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.where import Condition, on_some
 from nightjar.inference.messages import counted
@@ -217,7 +217,7 @@ def discover(storage: Storage, job: Job) -> Discovery:
         Denied: Reading is not allowed for any of the files.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
-    import_edited(job)
+    import_again(job)
     vanished = ""
     for _ in range(_LISTINGS):
         found = _look(storage, job)
