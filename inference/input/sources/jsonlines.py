@@ -312,22 +312,13 @@ class JsonLines(lines.TextSource):
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """A column is missing if no record has it, of a large file none in its beginning."""
-        schema = normalisation.with_nulls_except(schema, set())
-        lost, absent = Unreadable(piece, most), set(schema.names)
-
-        def tables() -> Iterator[pa.Table]:
-            for where, line, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
-                table = parsed(where, line, block, schema, lost)
-                absent.difference_update(
-                    [name for name in absent if table[name].null_count < len(table) or has_key(block, name)]
-                )
-                yield table
-
-        found = lost.read(
-            pa.concat_tables([schema.empty_table(), *lost.following(tables())]), whole=not self.in_units(piece)
-        )
-        if self.in_units(piece):
-            absent = self._absent(storage, piece, schema)
+        found = super().read(storage, piece, schema, most)
+        absent = {name for name in schema.names if found.table[name].null_count == found.table.num_rows}
+        if absent and self.in_units(piece):
+            absent &= self._absent(storage, piece, schema)
+        elif absent:
+            for _, _, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
+                absent = {name for name in absent if not has_key(block, name)}
         if absent and found.readable:
             raise _missing(piece.uri, schema, absent)
         return found
