@@ -513,26 +513,18 @@ def test_the_job_names_the_columns_of_files_without_a_header(
     [
         ("3,5;a\n4,25;b\n", {"names": ["x", "t"], "decimal": ","}, [{"x": 3.5, "t": "a"}, {"x": 4.25, "t": "b"}]),
         ('"1;,\n2";a\n', {"names": ["x", "t"]}, [{"x": "1;,\n2", "t": "a"}]),
-        ("a, b|c\nd", {"names": ["t"]}, [{"t": "a, b|c"}, {"t": "d"}]),
+        ("a, b|c\nd", {"names": ["t"], "delimiter": "~"}, [{"t": "a, b|c"}, {"t": "d"}]),
         ("n;x\n1;3,5\n", {"decimal": ","}, [{"n": 1, "x": 3.5}]),
         ("x,y\n3,5\n", {"decimal": ","}, [{"x,y": 3.5}]),
     ],
 )
-def test_what_separates_fields_is_no_decimal_and_makes_as_many_as_there_are_names(
+def test_what_separates_fields_is_no_decimal(
     tmp_path: Path, text: str, options: dict[str, Any], rows: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "a.csv").write_text(text)
     source = SOURCE.with_options(options)
     schema = source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv"))).schema
     assert source.read(STORAGE, whole(tmp_path / "a.csv"), schema).table.to_pylist() == rows
-
-
-@pytest.mark.parametrize(("text", "by"), [("1,2;3\n", "comma and semicolon"), ("1\n", "no delimiter")])
-def test_names_that_leave_open_what_separates_fields_are_told(tmp_path: Path, text: str, by: str) -> None:
-    (tmp_path / "a.csv").write_text("\n" + text)
-    source = SOURCE.with_options({"names": ["a", "b"]})
-    with pytest.raises(InputCorrupt, match=f"line 2 has 2 fields, as input.options.names, by {by}: write input.opt"):
-        source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv")))
 
 
 def test_a_record_without_a_header_is_named_by_its_line_and_the_key_that_counts_the_fields(tmp_path: Path) -> None:
