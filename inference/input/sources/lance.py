@@ -58,10 +58,6 @@ class Fragment:
     content: str
     others: Mapping[str, int]
 
-    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        """As `SnapshotFile.excluded`; Lance keeps no statistics of its columns."""
-        return False
-
 
 @dataclass(frozen=True)
 class Lance(SnapshotSource[Fragment]):

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
@@ -22,9 +22,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.fs as fs
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
 from nightjar.inference.input.partitions import constant
@@ -50,9 +47,6 @@ class SnapshotFile(Protocol):
 
     @property
     def content(self) -> str: ...
-
-    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        """Whether the snapshot says that no row of the file matches. schema: of the snapshot."""
 
 
 File = TypeVar("File", bound=SnapshotFile)
@@ -107,12 +101,6 @@ class SnapshotSource(Source, Generic[File]):
         """As `Source.columns`; every file has the table's."""
         return self.listed(storage, entry.uri, entry.version)[0].schema
 
-    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
-        """As `Source.may_match`, by the values of the file's partition and the bounds of its columns."""
-        snapshot, file = self.listed(storage, entry.uri, entry.version)
-        condition = bound(snapshot.schema)
-        return condition is None or not file.excluded(condition, snapshot.schema)
-
     def listed(self, storage: Storage, uri: str, version: str) -> tuple[Snapshot[File], File]:
         """The snapshot in which a file was listed, and the file as it has it.
 
@@ -140,34 +128,21 @@ class SnapshotSource(Source, Generic[File]):
         )
 
 
-def _unknown(column: str) -> None:
-    """No column's bounds are known."""
-
-
 @dataclass(frozen=True)
 class TableFile:
     """A Parquet file, as a snapshot has it.
 
-    size: in bytes. values: of columns with one value. kept: which rows are not deleted; None for all. bounds: the least
-    and greatest value that a column may have, without nulls and NaN; None if they are not known.
+    size: in bytes. values: of columns with one value. kept: which rows are not deleted; None for all.
     """
 
     size: int
     values: Mapping[str, pa.Scalar] = field(default_factory=dict)
     kept: Mask | None = None
-    bounds: Callable[[str], tuple[pa.Scalar, pa.Scalar] | None] = field(default=_unknown, compare=False)
 
     @property
     def content(self) -> str:
         """As `SnapshotFile.content`: names the deleted rows by which they are."""
         return "-" if self.kept is None else sha256(np.packbits(self.kept).tobytes()).hexdigest()[:20]
-
-    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        if self.values and condition.excludes(dict(self.values)):
-            return True
-        wanted = condition.expression(schema.names)
-        known = {name: found for name in condition.columns.names if (found := self.bounds(name)) is not None}
-        return wanted is not None and bool(known) and ruled_out(wanted, known, schema)
 
     def positions(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Where the rows [low, high) that the snapshot has stand in the file."""
@@ -193,6 +168,12 @@ TableSnapshot = Snapshot[TableFile]
 
 class TableSource(SnapshotSource[TableFile]):
     """Base of the formats whose data files are Parquet."""
+
+    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
+        """As `Source.may_match`, by the values of the file's partition."""
+        snapshot, file = self.listed(storage, entry.uri, entry.version)
+        condition = bound(snapshot.schema) if file.values else None
+        return condition is None or not condition.excludes(dict(file.values))
 
     @abstractmethod
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
@@ -252,19 +233,6 @@ class TableSource(SnapshotSource[TableFile]):
             else:
                 columns[name] = constant(file.values.get(name, self.before(snapshot, name, kind)), rows)
         return pa.table(columns)
-
-
-def ruled_out(wanted: pc.Expression, known: Mapping[str, tuple[pa.Scalar, pa.Scalar]], schema: pa.Schema) -> bool:
-    """Whether Arrow finds that no row within these bounds matches. A null need not: it matches no comparison."""
-    within = [
-        pc.and_kleene(pc.field(name) >= least, pc.field(name) <= greatest) for name, (least, greatest) in known.items()
-    ]
-    kind, disk = ds.ParquetFileFormat(), fs.LocalFileSystem()
-    file = kind.make_fragment("no such file", filesystem=disk, partition_expression=reduce(pc.and_kleene, within))
-    try:
-        return not any(True for _ in ds.FileSystemDataset([file], schema, kind, disk).get_fragments(wanted))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return False  # reading the file will say which types do not compare
 
 
 class _Snapshots:
