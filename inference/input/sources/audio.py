@@ -133,7 +133,7 @@ def _wrong(data: bytes) -> str:
         behind = len(data) - begin
         if size > behind:
             return f"the audio was cut off: {size - behind:,} bytes are missing"
-        if size == 0 and behind and not _are_chunks(data, begin):
+        if size == 0 and behind:
             return (
                 f"its header says that it has no sound, and {behind:,} bytes follow: whoever recorded it ended before "
                 "writing the length; mend it, for example: sox --ignore-length OLD.wav NEW.wav"
@@ -148,16 +148,6 @@ def _chunks(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
         size = int.from_bytes(data[at + 4 : at + 8], "big" if data[:4] == b"RIFX" else "little")
         yield data[at : at + 4], at + 8, size
         at += 8 + size + size % 2
-
-
-def _are_chunks(data: bytes, at: int) -> bool:
-    """Whether everything from an offset on is whole chunks, as `LIST` behind the sound."""
-    end = at
-    for name, begin, size in _chunks(data, at):
-        end = begin + size
-        if not name.isascii() or not name.decode("ascii").isprintable():
-            return False
-    return end in {len(data), len(data) - 1}
 
 
 def _soundfile() -> Any:
