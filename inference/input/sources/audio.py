@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, lacking
+from nightjar.inference.input.sources.protocol import Description, needing
 from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -151,16 +151,12 @@ def _chunks(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _soundfile() -> Any:
-    try:
+    with needing("input.format", "the audio format", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise lacking("input.format", "the audio format", "audio", error) from error
     return soundfile
 
 
 def _soxr() -> Any:
-    try:
+    with needing("input.format", "the audio format", "audio"):
         import soxr
-    except ImportError as error:
-        raise lacking("input.format", "the audio format", "audio", error) from error
     return soxr

@@ -141,7 +141,7 @@ class Block:
             lost.add(row, fault, self._record(row))
         bad, columns = {*faults}, []
         for field in schema:
-            kind, text = normalisation.value_type(field.type), _array(texts[field.name])
+            kind, text = normalisation.value_type(field.type), texts[field.name].combine_chunks()
             parts = []
             parse = partial(typed, kind=kind, decimal=self._header.decimal, exact=not is_declared(field))
             for low, _, part in in_parts(text, parse):
@@ -171,7 +171,7 @@ class Block:
         texts, rows, faults = self._texts(names)
         if not rows:
             raise faults[0]
-        return pa.schema([(name, inferred(_array(texts[name]), self._header.decimal)) for name in names])
+        return pa.schema([(name, inferred(texts[name].combine_chunks(), self._header.decimal)) for name in names])
 
     def _texts(self, names: Sequence[str]) -> tuple[pa.Table, Sequence[int], dict[int, InputCorrupt]]:
         """Columns, as text, of the records that have all fields; these records; and the faults of the others."""
@@ -229,10 +229,6 @@ class Block:
 def _check_count(table: pa.Table, records: int) -> None:
     if table.num_rows != records:
         raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} records")
-
-
-def _array(column: pa.ChunkedArray) -> pa.StringArray:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -17,7 +17,7 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import bound, lacking
+from nightjar.inference.input.sources.protocol import bound, needing
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.records import RowFailure
@@ -146,10 +146,8 @@ class Postgres(Session):
     @classmethod
     @contextmanager
     def open(cls, uri: str) -> Iterator[Postgres]:
-        try:
+        with needing("input.uri", "Postgres", "postgres"):
             import adbc_driver_postgresql.dbapi as adbc
-        except ImportError as error:
-            raise lacking("input.uri", "Postgres", "postgres", error) from error
         try:
             with adbc.connect(uri) as opened:
                 session = cls(uri, opened)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text
 from nightjar.inference.job.options import whole as number
@@ -144,10 +144,8 @@ class Delta(TableSource):
         Raises:
             JobError: deltalake is not installed.
         """
-        try:
+        with needing("input.format", "Delta Lake", "delta"):
             from deltalake.exceptions import DeltaError
-        except ImportError as error:
-            raise lacking("input.format", "Delta Lake", "delta", error) from error
         try:
             yield
         except (DeltaError, OSError) as error:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, lacking
+from nightjar.inference.input.sources.protocol import Description, needing
 from nightjar.inference.job.options import Option, choice, flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -162,10 +162,8 @@ SOURCE = Image()
 
 
 def _pillow() -> Any:
-    try:
+    with needing("input.format", "the image format", "images"):
         from PIL import Image as Pillow
-    except ImportError as error:
-        raise lacking("input.format", "the image format", "images", error) from error
     return Pillow
 
 

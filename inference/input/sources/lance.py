@@ -24,7 +24,7 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import Description, bound, lacking, path
+from nightjar.inference.input.sources.protocol import Description, bound, needing, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import text
 from nightjar.inference.job.options import whole as number
@@ -207,10 +207,8 @@ class Lance(SnapshotSource[Fragment]):
         Raises:
             JobError: pylance is not installed.
         """
-        try:
+        with needing("input.format", "Lance", "lance"):
             import lance  # noqa: F401
-        except ImportError as error:
-            raise lacking("input.format", "Lance", "lance", error) from error
         # Lance warns at each fork, also at those that start another program, as Ray's start does.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         try:

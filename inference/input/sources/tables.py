@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.input.listing import there
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
@@ -92,9 +93,9 @@ class SnapshotSource(Source, Generic[File]):
         if snapshot is None:
             return
         _SHARED.keep(self, snapshot)
-        there = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
+        found = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
         for name, file in sorted(snapshot.files.items()):
-            entry = there.get(name) or _stat(storage, name) or Entry(name, file.size, "")
+            entry = found.get(name) or there(storage, name) or Entry(name, file.size, "")
             yield replace(entry, version=of_table(entry.version, file.content, snapshot.number))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
@@ -257,14 +258,6 @@ class _Snapshots:
 
 
 _SHARED = _Snapshots()
-
-
-def _stat(storage: Storage, uri: str) -> Entry | None:
-    """A file that does not lie below the table, as those of a shallow clone; None if there is none."""
-    try:
-        return storage.stat(uri)
-    except Missing:
-        return None
 
 
 def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64]) -> pa.Table:
