@@ -252,6 +252,8 @@ def test_a_time_chooses_the_version_that_was_the_newest_then(table: Path) -> Non
     then = dt.datetime.fromtimestamp(now - 11, dt.UTC)
     assert discover(STORAGE, job_of(table, timestamp=then.isoformat())).snapshot == "1"
     assert discover(STORAGE, job_of(table, timestamp="2100-01-01")).snapshot == "2"
+    with pytest.raises(JobError, match=r"input\.options\.timestamp: the oldest version of the Delta table .* is of 20"):
+        discover(STORAGE, job_of(table, timestamp="2001-01-01T00:00:00Z"))
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ class Delta(TableSource):
         except TableNotFoundError:
             return None
         newest = table.version()
+        made = {} if self.timestamp is None else {line["version"]: line["timestamp"] for line in table.history()}
         wanted = self.version if number is None else number
         if wanted is None and self.timestamp is None:
             return table
@@ -99,7 +100,25 @@ class Delta(TableSource):
                 f"input.options: the Delta table {self.uri} has no version {wanted or self.timestamp} (any more); its "
                 f"newest is {newest}"
             ) from error
+        if wanted is None and self.timestamp is not None:
+            self._check_not_before(made, table.version())
         return table
+
+    def _check_not_before(self, made_ms: Mapping[int, int], chosen: int) -> None:
+        """Refuse a timestamp before the oldest version: delta-rs chooses the oldest version then.
+
+        made_ms: when each version was made, from the log. delta-rs uses the modification times of the log's files,
+        which may differ a little, so only the oldest version is checked.
+        """
+        if chosen > min(made_ms, default=chosen):
+            return
+        made = dt.datetime.fromtimestamp(made_ms.get(chosen, 0) / 1000, dt.UTC)
+        assert self.timestamp is not None
+        if made > self.timestamp:
+            raise JobError(
+                f"input.options.timestamp: the oldest version of the Delta table {self.uri} is of "
+                f"{made.isoformat(timespec='seconds')}"
+            )
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)
