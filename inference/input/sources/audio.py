@@ -23,6 +23,79 @@ from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
+# libsndfile takes the number of an MP3's frames from a first frame without sound that most files have; it is marked
+# `Xing`, `Info` or `VBRI`. Without it libsndfile guesses the number from the first bit rate and the file's size, and
+# decodes no more frames. Where bit rates differ, the guess is wrong: sound is lost, or a whole file seems cut off.
+_BIT_RATES = {
+    3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+"""The bit rates of layer 3 in kbit/s, by their index in a frame's header: of MPEG 1 (3), and of MPEG 2 and 2.5 (2)."""
+
+_SAMPLE_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+"""Sample rates, by the version of MPEG as the header encodes it."""
+
+
+def counted(data: bytes) -> bytes:
+    """The file, with a `Xing` frame that counts its frames if it has none and its bit rates differ."""
+    begin = _after_tags(data)
+    if not (size := _frame_size(data, begin)):
+        return data
+    if any(mark in data[begin : begin + size] for mark in (b"Xing", b"Info", b"VBRI")):
+        return data
+    rates = [data[at + 2] >> 4 for at in _frames(data, begin)]
+    if len({*rates}) < 2:
+        return data
+    return data[:begin] + _xing(data[begin : begin + 4], len(rates)) + data[begin:]
+
+
+def _after_tags(data: bytes) -> int:
+    """The offset of the sound, behind ID3 tags."""
+    at = 0
+    while data[at : at + 3] == b"ID3" and len(data) >= at + 10:
+        size = 0
+        for byte in data[at + 6 : at + 10]:
+            size = size << 7 | byte & 0x7F
+        at += 10 + size + 10 * (data[at + 5] >> 4 & 1)
+    return at
+
+
+def _frames(data: bytes, at: int) -> Iterator[int]:
+    """The offset of each whole frame. Bytes between two frames are skipped, as by the decoder."""
+    while at >= 0:
+        if not (size := _frame_size(data, at)):
+            at = data.find(b"\xff", at + 1)
+            while at >= 0 and not ((size := _frame_size(data, at)) and _frame_size(data, at + size)):
+                at = data.find(b"\xff", at + 1)
+        elif at + size <= len(data):
+            yield at
+            at += size
+        else:
+            return
+
+
+def _frame_size(data: bytes, at: int) -> int:
+    """The bytes of the layer 3 frame at this offset; 0 if there is none, or its header does not tell its size."""
+    header = data[at : at + 4]
+    if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
+        return 0
+    version, bit_rate, sample_rate = header[1] >> 3 & 3, header[2] >> 4, header[2] >> 2 & 3
+    if version == 1 or bit_rate in {0, 15} or sample_rate == 3:
+        return 0
+    bits = _BIT_RATES[3 if version == 3 else 2][bit_rate] * 1000
+    return (144 if version == 3 else 72) * bits // _SAMPLE_RATES[version][sample_rate] + (header[2] >> 1 & 1)
+
+
+def _xing(header: bytes, count: int) -> bytes:
+    """A frame without sound that gives the number of frames. header: of one of these."""
+    mpeg1, mono = header[1] >> 3 & 3 == 3, header[3] >> 6 == 3
+    side = (17 if mono else 32) if mpeg1 else (9 if mono else 17)
+    # The bit rate must make the frame large enough; protection by a checksum is off.
+    own = bytes([0xFF, header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
+    frame = own + bytes(side) + b"Xing" + (1).to_bytes(4, "big") + count.to_bytes(4, "big")
+    return frame.ljust(_frame_size(own, 0), b"\0")
+
+
 MOST_SAMPLES = 1 << 28
 """Sound of more samples, of all channels together, is not decoded: a small file may claim to have them. So many are
 97 minutes of two channels at 48 kHz, and 1 GiB."""
@@ -83,7 +156,7 @@ class Audio(OneRowSource):
             raise InputCorrupt(f"{uri}: an empty file, not audio")
         soundfile = _soundfile()
         try:
-            with soundfile.SoundFile(io.BytesIO(data)) as file:
+            with soundfile.SoundFile(io.BytesIO(counted(data))) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
                 if said == _ENDLESS:
                     raise InputCorrupt(
