@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources import parquet
@@ -91,3 +93,75 @@ def test_a_column_named_like_the_field_of_a_struct_is_read_as_itself(
                 sample, first = read_sample(STORAGE, given, piece, schema, 2, last=last)
                 assert sample.table.equals(table.select(wanted).slice(first, 2))
                 assert first == (end - 2 if last else begin)
+
+
+SPARK = "org.apache.spark."
+JULIAN = dt.date(1001, 1, 7)
+"""What Spark 2.4 stores for 1001-01-01 is this day in the calendar of Arrow."""
+
+
+def of_spark(path: Path, columns: dict[str, list[Any]], **options: Any) -> Path:
+    marks = options.pop("marks", {SPARK + "version": "2.4.8"})
+    pq.write_table(pa.table(columns).replace_schema_metadata(marks), path, **options)
+    return path
+
+
+def all_of(path: Path, *columns: str, **keys: Any) -> pa.Table:
+    here = job(path.parent, uri=str(path), **keys)
+    found = discover(STORAGE, here)
+    schema = pa.schema([found.schema.field(name) for name in columns])
+    pieces = [piece for shard in make_plan(found, here, "").shards() for piece in shard.pieces]
+    return pa.concat_tables([read_piece(STORAGE, here, each, schema).table for each in pieces])
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {SPARK + "version": "2.4.8"},
+        {SPARK + "version": "3.5.1", SPARK + "legacyDateTime": ""},
+        {SPARK + "sql.parquet.row.metadata": "{}"},
+        {"writer.date.proleptic": "false"},
+    ],
+)
+@pytest.mark.parametrize(
+    "values",
+    [
+        [JULIAN, None],
+        [dt.datetime(1899, 12, 31), None],
+        [[dt.date(2026, 1, 1), JULIAN], []],
+        [{"day": JULIAN}, None],
+        [[{"at": dt.datetime(1001, 1, 1)}], None],
+    ],
+)
+def test_old_values_in_sparks_old_calendar_are_refused_by_file_and_column(
+    tmp_path: Path, marks: dict[str, str], values: list[Any]
+) -> None:
+    """They are other days than in Arrow's calendar. A column that is not read, and new values, are nobody's concern."""
+    path = of_spark(tmp_path / "a.parquet", {"id": [1, 2], "d": values}, marks=marks)
+    for where in ({}, {"where": "id = 1"}):
+        with pytest.raises(InputCorrupt, match=rf"{path}: column 'd' holds values before 1[59]"):
+            all_of(path, "id", "d", **where)
+    assert all_of(path, "id")["id"].to_pylist() == [1, 2]
+    new = {"id": [1, 2], "d": [dt.date(1582, 10, 15), None], "t": [dt.datetime(1900, 1, 1), None]}
+    of_spark(path, new, marks=marks)
+    assert all_of(path, *new).to_pydict() == new
+    of_spark(path, {"id": [1, 2], "d": values}, marks={SPARK + "version": "3.5.1"})
+    assert all_of(path, "d")["d"].to_pylist() == values
+
+
+def test_times_in_int96_have_a_mark_of_their_own(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {"t": [dt.datetime(1800, 1, 1)]}
+    marks = {SPARK + "version": "3.5.1", SPARK + "legacyINT96": ""}
+    path = of_spark(tmp_path / "a.parquet", columns, marks=marks)
+    assert all_of(path, "t").to_pydict() == columns
+    for version in (marks, {SPARK + "version": "3.0.3"}):
+        of_spark(path, columns, marks=version, use_deprecated_int96_timestamps=True)
+        with pytest.raises(InputCorrupt, match="column 't' holds values before 1900-01-01"):
+            all_of(path, "t")
+
+
+def test_statistics_in_the_old_calendar_rule_nothing_out(tmp_path: Path) -> None:
+    """By them no row would be before 1001-01-05, and the row of 1001-01-01 would be missing without a word."""
+    path = of_spark(tmp_path / "a.parquet", {"id": [1, 2], "d": [JULIAN, dt.date(2026, 1, 1)]}, row_group_size=1)
+    with pytest.raises(InputCorrupt, match="column 'd' holds values before 1582-10-15"):
+        all_of(path, "id", "d", where="d < '1001-01-05'")

@@ -6,6 +6,7 @@ unless it is very large: then it decodes what stands before the part each time.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +14,12 @@ from itertools import accumulate
 from threading import Lock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.arrow_types import is_list, row_bytes
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.fitting import check_columns
@@ -67,7 +70,7 @@ class Parquet(Source):
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)
-            return self._read(file, piece, schema.names)
+            return _in_the_new_calendar(piece.uri, file, self._read(file, piece, schema.names))
 
     def _read(self, file: pq.ParquetFile, piece: Piece, columns: list[str]) -> pa.Table:
         begin, end = piece.first_row, piece.first_row + piece.rows
@@ -92,7 +95,9 @@ class Parquet(Source):
             whole = ds.ParquetFileFormat().make_fragment(source)
             # The condition may also be on columns of the path, which the file has not.
             wanted = condition.expression(whole.physical_schema.names)
-            if wanted is None:
+            # The statistics of dates in the old calendar are in the old calendar, too.
+            dated = any(is_.is_temporal(kind) for kind in condition.columns.types)
+            if wanted is None or (dated and any(_old_calendars(whole.metadata))):
                 yield piece
                 return
             groups = {group.id: group.num_rows for group in whole.row_groups}
@@ -120,6 +125,66 @@ class Parquet(Source):
 
 
 SOURCE = Parquet()
+
+
+# Spark before 3.0 and Hive write dates in the Julian calendar, and mark the file: Arrow would read 1001-01-01 as
+# 1001-01-07. Times are refused before 1900 already, because Spark computed their time zones in another way, too.
+_SPARK = b"org.apache.spark."
+
+
+def _old_calendars(metadata: pq.FileMetaData) -> tuple[bool, bool]:
+    """Whether plain dates and times, and whether INT96 times, may be in the old calendar.
+
+    Source: Spark's `DataSourceUtils.datetimeRebaseSpec` and `int96RebaseSpec`.
+    """
+    marks = metadata.metadata or {}
+    # A file of Spark before 2.4.6 has no version.
+    by_spark = any(name.startswith(_SPARK) for name in marks)
+    version = marks.get(_SPARK + b"version", b"")
+    hive = marks.get(b"writer.date.proleptic") == b"false"
+    return (
+        hive or _SPARK + b"legacyDateTime" in marks or (by_spark and version < b"3.0.0"),
+        hive or _SPARK + b"legacyINT96" in marks or (by_spark and version < b"3.1.0"),
+    )
+
+
+def _in_the_new_calendar(uri: str, file: pq.ParquetFile, table: pa.Table) -> pa.Table:
+    """Return the table that was read of a file.
+
+    Raises:
+        InputCorrupt: A column holds a date before 1582-10-15, or a time before 1900, in the old calendar.
+    """
+    plain, int96 = _old_calendars(file.metadata)
+    if not (plain or int96):
+        return table
+    columns = (file.schema.column(index) for index in range(len(file.schema)))
+    stored = {each.path.partition(".")[0] for each in columns if each.physical_type == "INT96"}
+    for name in table.column_names:
+        chunks = table[name].chunks if (int96 if name in stored else plain) else ()
+        for moments in (each for chunk in chunks for each in _moments(chunk)):
+            old = dt.date(1582, 10, 15) if is_.is_date(moments.type) else dt.datetime(1900, 1, 1)
+            if pc.less(pc.min(moments), pa.scalar(old, moments.type)).as_py():
+                raise InputCorrupt(
+                    f"{uri}: column {name!r} holds values before {old:%Y-%m-%d} in the calendar of Spark before 3.0, "
+                    "in which they are other days: write the file again with Spark 3 or newer and "
+                    "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (int96RebaseModeInWrite for INT96), or "
+                    "leave the column out of the job"
+                )
+    return table
+
+
+def _moments(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the dates and times in an array, also those inside lists and structs."""
+    kind = array.type
+    if is_.is_date(kind) or is_.is_timestamp(kind):
+        yield array
+    elif is_.is_dictionary(kind):
+        yield from _moments(array.dictionary)
+    elif is_list(kind):
+        yield from _moments(array.flatten())
+    elif is_.is_map(kind) or is_.is_struct(kind):
+        for inner in (array.keys, array.items) if is_.is_map(kind) else array.flatten():
+            yield from _moments(inner)
 
 
 def _read_groups(file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:
