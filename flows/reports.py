@@ -72,7 +72,7 @@ class Ahead:
     rows: those that are known before the files are read; of uncounted_files they are not. where: only the rows that
     match it are scored; empty if the job has none. snapshot: of the table that is the input. reads: the columns of the
     input. identity: a line for each thing that scores, with the reason for each file of the code. notes: what a person
-    should know, such as types that hang on a few values.
+    should know.
     """
 
     job: str

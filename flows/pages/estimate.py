@@ -36,7 +36,7 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
     return PlanReport(
-        **about_input(request, discovery, plan.rows, made.doubts),
+        **about_input(request, discovery, plan.rows, ()),
         unread=discovery.unread,
         files_left_out=discovery.left_out,
         shards=len(plan),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -24,12 +24,12 @@ from nightjar.inference.errors import (
     SchemaMismatch,
     SourceFailed,
 )
-from nightjar.inference.input.files import format_advice, input_files
+from nightjar.inference.input.files import input_files
 from nightjar.inference.input.partitions import values_of
-from nightjar.inference.input.schemas import SharedSchemas, UsualSchema, without_unseen
+from nightjar.inference.input.schemas import UsualSchema, without_unseen
 from nightjar.inference.input.sources.normalisation import holds_empty
 from nightjar.inference.input.sources.protocol import Description
-from nightjar.inference.input.sources.reading import describe, import_edited, source_of
+from nightjar.inference.input.sources.reading import describe, import_again, source_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.where import Condition, on_some
 from nightjar.inference.messages import counted
@@ -89,16 +89,11 @@ class PossibleFiles:
 _READERS = 32
 """Files that are looked into at the same time: a look is a request or two, and mostly waiting."""
 
-WINDOW = 4096
-"""The most files whose descriptions are in memory at a time."""
+WINDOW = 512
+"""The most files whose descriptions are in memory at a time: each has its own schema."""
 
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """The reason why a file has no description. denied: reading it is not allowed."""
-
-    why: str
-    denied: bool
+Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied
+"""Why a file has no description, though it is there."""
 
 
 @dataclass
@@ -110,9 +105,10 @@ class AllUnread:
     denied: int = 0
     first: str = ""
 
-    def add(self, unread: Unread) -> None:
+    def add(self, error: Unread) -> None:
         """Count one file."""
-        self.files, self.denied, self.first = self.files + 1, self.denied + unread.denied, self.first or unread.why
+        self.files, self.denied = self.files + 1, self.denied + isinstance(error, Denied)
+        self.first = self.first or str(error)
 
     def error(self) -> JobError | Denied:
         if not self.files:
@@ -122,33 +118,24 @@ class AllUnread:
         if self.denied == self.files:
             # If every file is denied, the credentials are wrong rather than the files.
             return Denied(self.first)
-        advice = format_advice(self.job.input.uri)
-        return JobError(
-            f"{self.job.input.key}: no file can be read; the first: {self.first}" + (f". {advice}" if advice else "")
-        )
+        return JobError(f"{self.job.input.key}: no file can be read; the first: {self.first}")
 
 
 def described(
     storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
-) -> Iterator[tuple[Entry, Description | Unread | None]]:
-    """Yield each file with its description, None if the file is gone. Up to `ahead` files are described ahead."""
-    kinds = SharedSchemas()
+) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
+    """Yield each file with its description, or why it has none. Up to `ahead` files are described ahead."""
+
+    def look(entry: Entry) -> Description | Unread | Missing:
+        try:
+            return describe(storage, job, entry)
+        except (InputCorrupt, SchemaMismatch, SourceFailed, Denied, Missing) as error:
+            return error.with_traceback(None)
+
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
-            found = pool.map(lambda entry: _describe(storage, job, entry, kinds), window)
-            yield from zip(window, found, strict=True)
+            yield from zip(window, pool.map(look, window), strict=True)
             ahead = min(2 * ahead, WINDOW)
-
-
-def _describe(storage: Storage, job: Job, entry: Entry, kinds: SharedSchemas) -> Description | Unread | None:
-    """Describe a file, or say why it cannot be described; None if the file does not exist any more."""
-    try:
-        found = describe(storage, job, entry)
-        return replace(found, schema=kinds.shared(found.schema))
-    except Missing:
-        return None
-    except (InputCorrupt, SchemaMismatch, SourceFailed, Denied) as error:
-        return Unread(str(error), isinstance(error, Denied))
 
 
 def no_rows(job: Job, files: int, first: str) -> JobError:
@@ -230,7 +217,7 @@ def discover(storage: Storage, job: Job) -> Discovery:
         Denied: Reading is not allowed for any of the files.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
-    import_edited(job)
+    import_again(job)
     vanished = ""
     for _ in range(_LISTINGS):
         found = _look(storage, job)
@@ -250,15 +237,19 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
     usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
     batches: list[pa.RecordBatch] = []
     while window := list(islice(looked, WINDOW)):
+        lines = list[dict[str, Any]]()
         for entry, found in window:
-            if found is None:
+            if isinstance(found, Missing):
                 return entry.uri
-            if isinstance(found, Unread):
-                unread.add(found)
-            else:
+            line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
+            if isinstance(found, Description):
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
                 (usual if found.has_say else empty).add(found.schema, found.unseen)
-        lines = [_line(entry, found) for entry, found in window if found is not None]
+                line |= {"rows": found.rows, "sizes": found.sizes}
+            else:
+                unread.add(found)
+                line["error"] = str(found)
+            lines.append(line)
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
@@ -269,13 +260,6 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
     return discovery
 
 
-def _line(entry: Entry, found: Description | Unread) -> dict[str, Any]:
-    line: dict[str, Any] = {"uri": entry.uri, "size": entry.size, "version": entry.version}
-    if isinstance(found, Unread):
-        return line | {"rows": [], "sizes": [], "error": found.why}
-    return line | {"rows": found.rows, "sizes": found.sizes, "error": None}
-
-
 class Beginning:
     """The input, listed once and read as far as asked. Unreadable and deleted files are left to discovery."""
 
@@ -283,7 +267,7 @@ class Beginning:
         self._job = job
         self._entries = PossibleFiles(storage, job, input_files(storage, job))
         self._unseen = described(storage, job, iter(self._entries), ahead=1)
-        self._seen: list[tuple[Entry, Description | Unread | None]] = []
+        self._seen: list[tuple[Entry, Description | Unread | Missing]] = []
 
     def schema(self) -> pa.Schema:
         """The columns of the first file with rows; where none has any, of the first file that can be read. If the first
@@ -297,11 +281,11 @@ class Beginning:
         for entry, found in self._files():
             if isinstance(found, Unread):
                 unread.add(found)
-            elif found is not None and found.has_say:
+            elif isinstance(found, Description) and found.has_say:
                 partial = found.unseen is None and any(map(holds_empty, found.schema.types))
                 usual = self.usual_schema() if partial else None
                 return usual or without_unseen(found.schema, found.unseen)
-            elif found is not None:
+            elif isinstance(found, Description):
                 empty, first = empty + 1, first or entry.uri
                 schema = without_unseen(found.schema, found.unseen) if schema is None else schema
         if schema is None:
@@ -330,7 +314,7 @@ class Beginning:
                 unit = next(index for index, rows in enumerate(found.rows) if rows)
                 yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
 
-    def _files(self) -> Iterator[tuple[Entry, Description | Unread | None]]:
+    def _files(self) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
         """From the first file on. Only so many as are asked for again are kept."""
         yield from self._seen
         for found in self._unseen:

@@ -20,7 +20,7 @@ from nightjar.inference.input.sources.reading import format_of, source_named, so
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.messages import listed
+from nightjar.inference.messages import counted, listed
 from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
 
@@ -50,8 +50,8 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
                 raise JobError(_nothing_at(uri, at, job.input, there))
     if not found:
         others = sum(tally.left.values(), Counter[str]())
-        hint = _found_there if job.input.format else _found_instead
-        there = (hint(others) if others else "") or _hidden(storage, job, job.input.uris)
+        there = _found_there(others) or _hidden(storage, job, job.input.uris)
+        there += _formats() if others and not job.input.format else ""
         if not there and "[" in job.input.uri:
             there = "; in a pattern, write [[] for the bracket ["
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
@@ -257,54 +257,29 @@ def _vacant(uri: str) -> str:
     return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""
 
 
-_FORMATS = {".avro": "Avro", ".json": "JSON", ".orc": "ORC", ".xls": "Excel", ".xlsx": "Excel"}
-_SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,7})(\.(?:gz|bz2|zst|zstd|xz|lz4|snappy))?$")
+_SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,7})?(\.(?:gz|bz2|zst|zstd|xz|lz4|snappy))?$")
 _SHOWN = 3
 
 
 def _suffix(name: str) -> str:
-    """The end of a file's name that tells its format; possibly empty. A compression belongs to it only if it is the
-    reason why the file is not read: `.csv.bz2`, but `.orc` for `A.ORC.gz`.
-    """
+    """The end of a file's name that tells its format and compression; possibly empty."""
     found = _SUFFIX.search(name.lower())
-    return "" if found is None else found[0 if format_of(found[1]) else 1]
-
-
-def format_advice(name: str) -> str:
-    """What to do about a file of this name; empty if its name does not tell a format."""
-    kind = _suffix(name)
-    if format_of(kind):
-        return ""
-    if known := _FORMATS.get(kind, ""):
-        readable = listed((source_named(name).name for name in SOURCES), "and")
-        return f"{known} is not supported yet: Nightjar reads {readable}, so convert the files first"
-    inner, _, packed = kind.rpartition(".")
-    return (
-        f"{source_named(told).name} files are not read from .{packed}: unpack them"
-        if (told := format_of(inner))
-        else ""
-    )
+    return found[0] if found else ""
 
 
 def _found_there(kinds: Counter[str]) -> str:
-    """Name the files at a place without input, and advise about their format. kinds: the number of files by suffix."""
+    """Name the files at a place without input. kinds: the number of files by suffix."""
     if not kinds:
         return ""
-    shown = (_counted_files(kind, count) for kind, count in kinds.most_common(_SHOWN))
-    said = next(filter(None, (format_advice(kind) for kind, _ in kinds.most_common())), "")
-    return f", only {', '.join(shown)}{' …' if len(kinds) > _SHOWN else ''}{f'. {said}' if said else ''}"
+    shown = ", ".join(
+        f"{counted(count, f'{kind} file'.strip())}{'' if kind else ' of other names'}"
+        for kind, count in kinds.most_common(_SHOWN)
+    )
+    return f", only {shown}{' …' if len(kinds) > _SHOWN else ''}"
 
 
-def _found_instead(kinds: Counter[str]) -> str:
-    """The same for an input without any file of a known format, with a hint about `input.format`."""
-    found = _found_there(kinds)
-    if any(map(format_advice, kinds)):
-        return found
-    formats = [name for name in SOURCES if source_named(name).of_files]
-    held = listed((source_named(name).name for name in formats), "or")
-    return f"{found}; if they hold {held}, set input.format to {listed(formats, 'or')}"
-
-
-def _counted_files(kind: str, count: int) -> str:
-    named = f"{kind} file" if kind else "file"
-    return f"{count:,} {named}{'' if count == 1 else 's'}{'' if kind else ' of other names'}"
+def _formats() -> str:
+    """What to do about files whose names tell no format."""
+    names = [name for name in SOURCES if source_named(name).of_files]
+    held = listed((source_named(name).name for name in names), "or")
+    return f"; if they hold {held}, set input.format to {listed(names, 'or')}"

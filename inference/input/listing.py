@@ -36,9 +36,9 @@ def matching(storage: Storage, uri: str, look: Callable[[str], object] = lambda 
         JobError: A file's name is not text. Names `input.uri`.
     """
     base, pattern = _split_glob(uri)
-    exact = _stat(storage, uri)
+    exact = there(storage, uri)
     if exact is None and pattern is _ANY and base != uri.rstrip("/"):
-        exact = _stat(storage, base)  # a file whose name had to be escaped
+        exact = there(storage, base)  # a file whose name had to be escaped
     if exact is not None:
         yield _named(exact)
         return
@@ -147,7 +147,8 @@ def input_folder(uri: str) -> str:
     return _split_glob(uri)[0]
 
 
-def _stat(storage: Storage, uri: str) -> Entry | None:
+def there(storage: Storage, uri: str) -> Entry | None:
+    """The file of this name; None if there is none."""
     if uri.endswith("/"):
         return None
     try:

@@ -6,11 +6,10 @@ It is read whenever the input is looked for, so a list that was changed is input
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.input.listing import input_folder
+from nightjar.inference.input.listing import input_folder, there
 from nightjar.inference.input.sources import lines
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
@@ -103,12 +102,4 @@ def with_list_if_there(storage: Storage, job: Job) -> Job:
     Raises:
         JobError, StorageError: As `with_list`.
     """
-    return job if job.input.list_ and not exists(storage, job.input.list_) else with_list(storage, job)
-
-
-def exists(storage: Storage, uri: str) -> bool:
-    """Whether there is such a file."""
-    with suppress(Missing):
-        storage.stat(uri)
-        return True
-    return False
+    return job if job.input.list_ and there(storage, job.input.list_) is None else with_list(storage, job)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -11,7 +14,7 @@ from nightjar.inference.arrow_types import is_list
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.normalisation import filled, fits, holds_empty
 
-_KINDS = 100
+_WAYS = 1000
 """The most different schemas that are counted, to bound the memory; a lake has few."""
 
 _SHARE = 10
@@ -19,103 +22,67 @@ _SHARE = 10
 one file in a thousand has it, which is then the odd one."""
 
 
+@dataclass
+class _Way:
+    """A schema, and the number of files that have it. unseen: as in `Description`."""
+
+    schema: pa.Schema
+    unseen: pa.DataType | None
+    files: int = 0
+
+
 class UsualSchema:
     """Finds the columns that most files have, so that one odd file, even the first, does not decide for the others."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, ...], _SameNames] = {}
+        self._ways: dict[pa.Schema, _Way] = {}
 
     def add(self, schema: pa.Schema, unseen: pa.DataType | None = None) -> None:
         """Count one file. unseen: as in `Description`."""
-        # Most of a million files are written alike.
-        if any(group.add_equal(schema) for group in self._groups.values()):
-            return
-        names = tuple(sorted(schema.names))
-        if names in self._groups or len(self._groups) < _KINDS:
-            self._groups.setdefault(names, _SameNames(unseen)).add(schema)
+        key = schema.remove_metadata()
+        if key in self._ways or len(self._ways) < _WAYS:
+            self._ways.setdefault(key, _Way(schema, unseen)).files += 1
 
     def schema(self) -> pa.Schema | None:
         """The columns of most files, each with its usual type. A column excludes nulls if it does in each file."""
-        groups = self._groups.values()
-        return max(groups, key=lambda group: group.readable()).schema() if groups else None
+        groups = defaultdict[tuple[str, ...], list[_Way]](list)
+        for way in self._ways.values():
+            groups[tuple(sorted(way.schema.names))].append(way)
+        return max(map(_usual, groups.values()), key=itemgetter(1), default=(None, 0))[0]
 
 
-class _SameNames:
-    """Files with columns of the same names, in any order. unseen: as in `Description`."""
+def _usual(ways: Sequence[_Way]) -> tuple[pa.Schema, int]:
+    """The columns of files that have columns of the same names, and how many of these files can be read so.
 
-    def __init__(self, unseen: pa.DataType | None) -> None:
-        self.files = 0
-        self._unseen = unseen
-        self._ways: list[tuple[pa.Schema, int]] = []
-        """The schemas, with the number of files of each."""
-        self._others = defaultdict[str, Counter[pa.DataType]](Counter)
-        """The types of each column in files beyond the first `_KINDS` ways."""
-        self._other_rows = Counter[pa.DataType]()
-        """The types of all columns of these files, as `_row_type`."""
-        self._required: set[str] | None = None
-
-    def add_equal(self, schema: pa.Schema) -> bool:
-        """Count a file if its schema equals one seen before."""
-        for index, (way, files) in enumerate(self._ways):
-            if way.equals(schema):
-                self._ways[index] = (way, files + 1)
-                self.files += 1
-                return True
-        return False
-
-    def add(self, schema: pa.Schema) -> None:
-        """Count a file with another schema."""
-        self.files += 1
-        required = normalisation.required_columns(schema)
-        self._required = required if self._required is None else self._required & required
-        if len(self._ways) < _KINDS:
-            self._ways.append((schema, 1))
-            return
-        if (row := _row_type(schema)) in self._other_rows or len(self._other_rows) < _KINDS:
-            self._other_rows[row] += 1
-        for column in schema:
-            self._others[column.name][column.type] += 1
-
-    def readable(self) -> int:
-        """The number of these files without a column of another type than the usual one."""
-        if self._unseen is not None:
-            return self.files
-        kinds = {column.name: column.type for column in self.schema()}
-        odd = (files for way, files in self._ways if not all(fits(each.type, kinds[each.name]) for each in way))
-        return self.files - sum(odd)
-
-    def schema(self) -> pa.Schema:
-        """The columns in the usual order, as the first file with that order has them, each with its usual type.
-
-        Declared types are those that most files have together, so that some file has all of them.
-        """
-        orders, kinds = Counter[tuple[str, ...]](), defaultdict[str, Counter[pa.DataType]](Counter)
-        for way, files in self._ways:
-            orders[tuple(way.names)] += files
-            for column in way:
-                kinds[column.name][column.type] += files
-        ((usual, _),) = orders.most_common(1)
-        first = next(way for way, _ in self._ways if tuple(way.names) == usual)
-        inferred, fields = self._unseen is not None, []
-        row = None if inferred else self._usual_row()
-        # By position: a file that is at fault may have two columns of one name.
-        own = dict[str, pa.DataType]()
-        if row is not None:
-            own = {field.name: field.type for field in (row.field(index) for index in range(row.num_fields))}
-        for column in first:
-            counts = kinds[column.name] + self._others[column.name]
-            if (kind := own.get(column.name)) is not None:
-                counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == kind})
-            fields.append(column.with_type(usual_type(counts) if inferred else _declared_type(column.type, counts)))
-        schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), self._required or set())
-        return without_unseen(schema, self._unseen)
-
-    def _usual_row(self) -> pa.DataType | None:
-        """The types, as `_row_type`, that most files declare; None if no file has values in all columns."""
-        votes = self._other_rows.copy()
-        for way, files in self._ways:
-            votes[_row_type(way)] += files
-        return _most_votes(votes)
+    The order is the usual one, as the first file with that order has it. Inferred types are the usual ones, column by
+    column; declared types are those that most files have together, so that some file has all of them.
+    """
+    unseen, files = ways[0].unseen, sum(way.files for way in ways)
+    orders, rows = Counter[tuple[str, ...]](), Counter[pa.DataType]()
+    kinds = defaultdict[str, Counter[pa.DataType]](Counter)
+    for way in ways:
+        orders[tuple(way.schema.names)] += way.files
+        rows[_row_type(way.schema)] += way.files
+        for column in way.schema:
+            kinds[column.name][column.type] += way.files
+    ((usual, _),) = orders.most_common(1)
+    first = next(way.schema for way in ways if tuple(way.schema.names) == usual)
+    row = _most_votes(rows) if unseen is None else None
+    # By position: a file that is at fault may have two columns of one name.
+    own = {field.name: field.type for field in (row.field(index) for index in range(row.num_fields))} if row else {}
+    fields = []
+    for column in first:
+        counts = kinds[column.name]
+        if (kind := own.get(column.name)) is not None:
+            counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == kind})
+        fields.append(column.with_type(_declared_type(column.type, counts) if unseen is None else usual_type(counts)))
+    required = set.intersection(*(normalisation.required_columns(way.schema) for way in ways))
+    schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), required)
+    if unseen is not None:
+        return without_unseen(schema, unseen), files
+    types = {column.name: column.type for column in schema}
+    odd = (way.files for way in ways if not all(fits(each.type, types[each.name]) for each in way.schema))
+    return schema, files - sum(odd)
 
 
 def _row_type(schema: pa.Schema) -> pa.DataType:
@@ -205,19 +172,3 @@ def without_unseen(schema: pa.Schema, unseen: pa.DataType | None) -> pa.Schema:
     if unseen is None:
         return schema
     return pa.schema([field.with_type(unseen) if pa.types.is_null(field.type) else field for field in schema])
-
-
-class SharedSchemas:
-    """Schemas shared between files: thousands of copies of the same wide schema would fill the memory."""
-
-    def __init__(self) -> None:
-        self._seen: list[pa.Schema] = []
-
-    def shared(self, schema: pa.Schema) -> pa.Schema:
-        """Return an equal schema (with equal metadata) that was seen before, else this one."""
-        for known in self._seen:
-            if known.equals(schema, check_metadata=True):
-                return known
-        if len(self._seen) < _KINDS:
-            self._seen.append(schema)
-        return schema

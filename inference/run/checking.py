@@ -12,7 +12,7 @@ from nightjar.inference.engine import opened
 from nightjar.inference.errors import JobError, NightjarError, SchemaMismatch, ShardError, StorageError, Transient
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources.reading import doubts, read_sample
+from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.output import targets
@@ -21,7 +21,7 @@ from nightjar.inference.records import Piece
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.run.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
-from nightjar.inference.run.scoring import doubting, refuse_external_reads, told
+from nightjar.inference.run.scoring import refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
@@ -99,10 +99,9 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     with opened(request.engine) as engine:
         engine.check_capacity(request.job)
         places = samples(made)
-        with doubting(spec, places):
-            loaded = engine.preflight(spec, places, examine)
-            sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
-            refuse_broken(request.job, sampled)
+        loaded = engine.preflight(spec, places, examine)
+        sampled = loaded.sampled if isinstance(loaded, Examined) else Sampled()
+        refuse_broken(request.job, sampled)
     refuse_external_reads(request.job, loaded.outside)
     warnings = [*told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
     warnings += witness.sentences(loaded.outside)
@@ -113,7 +112,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         warnings.append(f"a run begun now would be {lacking.sentence}")
     if discovery.unread:
         warnings.append(discovery.unread)
-    warnings += [*sample_notes(spec, sampled), *doubts(request.storage, request.job, places, discovery.schema)]
+    warnings += sample_notes(spec, sampled)
     if request.job.input.where and isinstance(loaded, Examined) and not (sampled.rows or loaded.sample_error):
         warnings.append(
             "none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "

@@ -17,15 +17,11 @@ from nightjar.inference.validation.gates import GateResult
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again.
-
-    doubts: as in `reading.doubts`.
-    """
+    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again."""
 
     plan: Plan
     state: State | None
     again: tuple[str, ...]
-    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True)

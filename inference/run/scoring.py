@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
@@ -12,7 +11,6 @@ from nightjar.inference.errors import Held, JobError, Missing
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
-from nightjar.inference.input.sources.reading import doubts
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing, Line, Packages, Preflight
@@ -20,7 +18,6 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Piece
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
@@ -264,19 +261,7 @@ def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWrite
     engine.check_capacity(spec.job)
     writer.append([Doing("load")])
     listeners.progress(writer.state.progress)
-    with doubting(spec, places):
-        return engine.preflight(spec, places)
-
-
-@contextmanager
-def doubting(spec: WorkerSpec, places: Sequence[Piece]) -> Iterator[None]:
-    """Add to an error which columns at these places have another type because of a few values."""
-    try:
-        yield
-    except JobError as error:
-        for doubt in doubts(spec.storage, spec.job, places, spec.schema):
-            error.add_note(doubt)
-        raise
+    return engine.preflight(spec, places)
 
 
 _BEFORE = (

@@ -11,7 +11,6 @@ from __future__ import annotations
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources.reading import doubts
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.run.checking import Checked, check, check_input
@@ -22,7 +21,6 @@ from nightjar.inference.run.results import Publication, RunPlan, Scored, Verdict
 from nightjar.inference.run.resume import limited, why_again
 from nightjar.inference.run.scoring import nothing_to_score, score, was_published
 from nightjar.inference.run.validating import validate
-from nightjar.inference.scoring.preflight import samples
 
 _FILES = 1000
 """The paths of this many files are looked at for the name of a column that the files lack."""
@@ -57,8 +55,7 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
         request,
     )
     state = newest.state if newest and not request.fresh else None
-    doubted = doubts(request.storage, request.job, samples(made), discovery.schema)
-    return RunPlan(made, state, why_again(request, identity, made, newest), doubted)
+    return RunPlan(made, state, why_again(request, identity, made, newest))
 
 
 __all__ = [

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from nightjar.inference.errors import GateFailed, JobError, Missing, StorageError, Transient
 from nightjar.inference.input.files import matching_files
-from nightjar.inference.input.listing import input_folder
-from nightjar.inference.input.lists import exists
+from nightjar.inference.input.listing import input_folder, there
 from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
@@ -54,7 +53,7 @@ def awaited(storage: Storage, job: Job) -> Awaited | None:
     """The input that the job waits for; None if it does not wait, or if the input is there."""
     if job.input.wait is None:
         return None
-    if (listed := job.input.list_) and not exists(storage, listed):
+    if (listed := job.input.list_) and there(storage, listed) is None:
         return Awaited(job.input.wait, job.input.shown, "it is not there")
     until = job.input.wait.until
     if isinstance(until, str):

@@ -52,22 +52,6 @@ class Arrow(Source):
         """Whole record batches. Columns that are not asked for are not read."""
         return _table(schema, _batches(storage, piece, schema, range(*piece.row_groups)))
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table, int]:
-        """The last rows of a stream cost reading all of it."""
-        if last and piece.rows == UNKNOWN:
-            table = self.read(storage, piece, schema)
-            before = max(0, table.num_rows - rows)
-            return table.slice(before), before
-        units = range(*piece.row_groups)
-        found = list(_enough(_batches(storage, piece, schema, units[::-1] if last else units), rows))
-        table = _table(schema, found[::-1] if last else found)
-        if last:
-            table = table.slice(max(0, table.num_rows - rows))
-            return table, piece.rows - table.num_rows
-        return table.slice(0, rows), 0
-
 
 SOURCE = Arrow()
 
@@ -136,15 +120,6 @@ def _batches(storage: Storage, piece: Piece, schema: pa.Schema, units: range) ->
             # Arrow trusts what the file says of its values: a wrong offset would end the process.
             batch.validate(full=True)
             yield batch
-
-
-def _enough(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches up to the one with which there are `rows` rows."""
-    for batch in batches:
-        yield batch
-        rows -= batch.num_rows
-        if rows <= 0:
-            return
 
 
 def _table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:

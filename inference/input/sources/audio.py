@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, lacking
+from nightjar.inference.input.sources.protocol import Description, needing
 from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -206,7 +206,7 @@ def _wrong(data: bytes) -> str:
         behind = len(data) - begin
         if size > behind:
             return f"the audio was cut off: {size - behind:,} bytes are missing"
-        if size == 0 and behind and not _are_chunks(data, begin):
+        if size == 0 and behind:
             return (
                 f"its header says that it has no sound, and {behind:,} bytes follow: whoever recorded it ended before "
                 "writing the length; mend it, for example: sox --ignore-length OLD.wav NEW.wav"
@@ -223,27 +223,13 @@ def _chunks(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
         at += 8 + size + size % 2
 
 
-def _are_chunks(data: bytes, at: int) -> bool:
-    """Whether everything from an offset on is whole chunks, as `LIST` behind the sound."""
-    end = at
-    for name, begin, size in _chunks(data, at):
-        end = begin + size
-        if not name.isascii() or not name.decode("ascii").isprintable():
-            return False
-    return end in {len(data), len(data) - 1}
-
-
 def _soundfile() -> Any:
-    try:
+    with needing("input.format", "the audio format", "audio"):
         import soundfile
-    except (ImportError, OSError) as error:
-        raise lacking("input.format", "the audio format", "audio", error) from error
     return soundfile
 
 
 def _soxr() -> Any:
-    try:
+    with needing("input.format", "the audio format", "audio"):
         import soxr
-    except ImportError as error:
-        raise lacking("input.format", "the audio format", "audio", error) from error
     return soxr

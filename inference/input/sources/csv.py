@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.csvparsing import Header, header_names
@@ -23,7 +22,6 @@ from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Records
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
-from nightjar.inference.messages import listed
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage
 
@@ -32,7 +30,7 @@ _HEADER_BYTES = 1 << 16
 
 _DELIMITERS = (b",", b"\t", b";", b"|")
 """What may separate fields in a file whose name does not say it is tabs, but for the decimal: the first of these in
-the header line, or the one by which the first record has as many fields as the job has names."""
+the first line."""
 
 _QUOTED = re.compile(rb'(?:\A|(?<=[\n,\t;|]))"[^"]*(?:""[^"]*)*(?:"|\Z)')
 """A quoted part of a field, whichever of `_DELIMITERS` separates the fields. It may hold the others, and line ends."""
@@ -73,11 +71,6 @@ class Csv(lines.TextSource):
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
         block = self._beginning(storage, uri)
         return (block.inferred(), block.count) if block else (pa.schema([]), 0)
-
-    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
-        """As `Source.doubts`: text, though most values are numbers, dates, times or bools."""
-        if block := self._beginning(storage, uri):
-            yield from block.doubts([each.name for each in columns if is_text(each.type)])
 
     def _beginning(self, storage: Storage, uri: str) -> Block | None:
         with self.opened(storage, uri) as file:
@@ -152,13 +145,12 @@ class Csv(lines.TextSource):
         Raises:
             InputCorrupt: It is not UTF-8, lacks a name, or has one twice.
         """
-        held, begin, end, delimiter, able = b"", 0, 0, b"", list[bytes]()
+        held, begin, end, delimiter = b"", 0, 0, b""
         while not end and (data := file.read(max(_HEADER_BYTES, len(held)))):
             held += data
             begin = len(lines.BOM) if held.startswith(lines.BOM) else 0
             begin += len(held) - begin - len(held[begin:].lstrip(b"\r\n"))
-            able = self._delimiters(file.uri, held[begin:])
-            delimiter = able[0] if able else _DELIMITERS[0]
+            delimiter = self._delimiter(file.uri, held[begin:])
             ends = Records(held[begin:], delimiter).ends
             end = begin + int(ends[0]) if len(ends) and begin < len(held) else 0
             if not end and len(held) > lines.LONGEST_BYTES:
@@ -169,12 +161,6 @@ class Csv(lines.TextSource):
         if self.names:
             file.unread(held[begin:])
             before = held.count(b"\n", 0, begin)
-            if len(able) != 1 and len(self.names) > 1:
-                by = listed(map(_delimiter_name, able), "and") if able else "no delimiter"
-                raise InputCorrupt(
-                    f"{file.uri}: line {before + 1} has {len(self.names)} fields, as input.options.names, by {by}: "
-                    "write input.options.delimiter, or mend the line or the names"
-                )
             return Header(list(self.names), delimiter, self.decimal, begin, before, "input.options.names")
         lines.check_utf8(file.uri, 1, held[:end])
         file.unread(held[end:])
@@ -184,7 +170,7 @@ class Csv(lines.TextSource):
             if at >= 0:
                 number = held.count(b"\n", 0, begin + at) + 1
                 raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
-        names = header_names(held[begin:end] + b"\n", delimiter)
+        names = header_names(held[begin:end].decode(), delimiter.decode())
         for index, name in enumerate(names):
             if not name:
                 known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"
@@ -193,24 +179,18 @@ class Csv(lines.TextSource):
                 raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
         return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
 
-    def _delimiters(self, uri: str, text: bytes) -> list[bytes]:
-        """The possible delimiters of a file with this beginning; one, unless the job names the columns."""
+    def _delimiter(self, uri: str, text: bytes) -> bytes:
+        """What separates the fields of a file with this beginning."""
         if self.delimiter:
-            return [self.delimiter.encode()]
+            return self.delimiter.encode()
         if uri.lower().endswith(packing.suffixes(".tsv")):
-            return [b"\t"]
+            return b"\t"
         able = [each for each in _DELIMITERS if each != self.decimal.encode()]
         line = _QUOTED.sub(b"", text).partition(b"\n")[0]
-        if self.names:
-            return [each for each in able if line.count(each) + 1 == len(self.names)]
-        return [next((each for each in able if each in line), able[0])]
+        return next((each for each in able if each in line), able[0])
 
 
 SOURCE = Csv()
-
-
-def _delimiter_name(delimiter: bytes) -> str:
-    return {b",": "comma", b"\t": "tab", b";": "semicolon"}.get(delimiter, repr(delimiter.decode()))
 
 
 def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import csv
+import io
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,17 +21,15 @@ from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
 """How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
 
-_FEW = 10
-"""A column is text because of few values if they are one in so many, or fewer."""
+_KINDS = (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+"""A column has the first of these types as which all of its values can be read; else it is text."""
 
 _CODE = r"[ \t]*(\+[0-9]+|[+-]?0[0-9xX][0-9a-fA-F]*)[ \t]*"
 """Digits that are more a name than a number: 01234, +491234, 0x1F."""
 
-_LONG = r"^\s*[+-]?\d{16,}\s*$"
+_LONG = r"^[+-]?\d{16,}$"
 _NO_NUMBER = 19
 """So many digits, or more, that no int64 holds are taken for a name."""
-
-_TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
 @dataclass(frozen=True)
@@ -52,161 +52,112 @@ class Header:
         """
         for field in schema:
             if field.name not in self.names:
-                raise SchemaMismatch(
-                    f"{uri}: column {field.name!r} is missing: {self.names_from} has {_listed(self.names)}"
-                )
-            if not _is_readable(field.type):
+                known = ", ".join(map(repr, self.names[:20])) + (" …" if len(self.names) > 20 else "")
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: {self.names_from} has {known}")
+            kind = normalisation.value_type(field.type)
+            if is_.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
                 raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}")
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:20])) + (" …" if len(names) > 20 else "")
-
-
-def header_names(header: bytes, delimiter: bytes) -> list[str]:
-    parsed = partial(pv.read_csv, read_options=pv.ReadOptions(autogenerate_column_names=True))
-    parsed = partial(parsed, parse_options=pv.ParseOptions(delimiter=delimiter.decode(), newlines_in_values=True))
-    generated = parsed(pa.BufferReader(header)).schema.names
-    as_text = pv.ConvertOptions(column_types=dict.fromkeys(generated, pa.string()))
-    return [column[0].as_py() for column in parsed(pa.BufferReader(header), convert_options=as_text).columns]
+def header_names(header: str, delimiter: str) -> list[str]:
+    return next(csv.reader(io.StringIO(header, newline=""), delimiter=delimiter))
 
 
 def read_columns(
-    block: bytes, header: Header, kinds: dict[str, pa.DataType | None], *, lenient: bool = False
+    block: bytes, header: Header, schema: pa.Schema, note: Callable[[pv.InvalidRow], str] | None = None
 ) -> pa.Table:
-    """Parse columns of a block. kinds: types, None to infer one. lenient: take `_NULLS`, in quotes too, as missing."""
-    return pv.read_csv(
+    """Parse columns of a block, of which an empty field is null. note: told of records with another number of fields.
+
+    Raises:
+        ArrowInvalid: A value is not of its column's type, or a record has another number of fields, and `note` is None.
+    """
+    # Without a column the number of rows is still wanted.
+    names = dict(zip(schema.names, schema.types, strict=True)) or {header.names[0]: pa.string()}
+    found = pv.read_csv(
         pa.BufferReader(block),
-        pv.ReadOptions(column_names=header.names, block_size=len(block) + 1),
-        pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True),
+        # Records are numbered in one thread only.
+        pv.ReadOptions(use_threads=note is None, column_names=header.names, block_size=len(block) + 1),
+        pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
         pv.ConvertOptions(
             check_utf8=False,
-            column_types={name: kind for name, kind in kinds.items() if kind is not None},
-            include_columns=list(kinds),
-            null_values=_NULLS if lenient else [""],
+            column_types=names,
+            include_columns=list(names),
+            null_values=[""],
             strings_can_be_null=True,
-            quoted_strings_can_be_null=lenient,
-            true_values=_TRUE,
-            false_values=_FALSE,
+            quoted_strings_can_be_null=False,
             decimal_point=header.decimal,
         ),
     )
+    return found.select(schema.names)
 
 
-def converted(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
-    """Parse the columns of a schema, with its types as far as text is read as such.
+def read_quickly(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
+    """Parse the columns of a schema in one step, if it is certain that `typed` would give the same.
 
     Raises:
-        DigitsLost: Of a number of a column whose type was inferred.
-        ArrowInvalid: A value is not of its column's type, or a record has another number of fields.
+        ArrowInvalid: It is not.
     """
-    table = _typed(block, header, schema)
+    table = read_columns(block, header, plain_types(schema))
     numbers = [each.name for each in schema if not is_declared(each) and _is_number(table[each.name].type)]
-    if numbers and not _may_hold_codes(block, header.delimiter):
-        numbers = [name for name in numbers if has_large(table[name])]
-    if numbers:
-        texts = read_columns(block, header, dict.fromkeys(numbers, pa.string()))
-        if any(_is_lost(table[name], texts[name]) for name in numbers):
-            raise DigitsLost
+    if numbers and (_may_hold_codes(block, header.delimiter) or any(has_large(table[name]) for name in numbers)):
+        raise DigitsLost
     return table
 
 
+def plain_types(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(each.name, normalisation.value_type(each.type)) for each in schema])
+
+
 def _may_hold_codes(block: bytes, delimiter: bytes) -> bool:
-    """Whether a field of a block may match `_CODE`: one search through the bytes, before columns are read as text."""
+    """Whether a field of a block may match `_CODE`."""
     ends = rf'\x{delimiter[0]:02x}\n"'
     return bool(
         pc.match_substring_regex(pa.scalar(block, pa.large_binary()), rf"(\A|[{ends}]){_CODE}([{ends}\r]|\z)").as_py()
     )
 
 
-def _is_lost(values: pa.ChunkedArray, text: pa.ChunkedArray) -> bool:
+def typed(text: pa.StringArray, kind: pa.DataType, decimal: str, *, exact: bool) -> pa.Array:
+    """The values of a column of text as a type. exact: whether a number must keep all digits that are written.
+
+    Raises:
+        DigitsLost: It does not.
+        ArrowInvalid: A value is not of the type.
+    """
+    if is_text(kind) or kind == pa.binary():
+        return text.cast(kind)
+    text = pc.utf8_trim_whitespace(text)
+    text = pc.if_else(pc.is_in(text, pa.array(_NULLS)), pa.scalar(None, pa.string()), text)
+    if decimal != "." and not is_.is_integer(kind):
+        text = pc.replace_substring(pc.replace_substring(text, ".", "?"), decimal, ".")
+    if is_.is_time(kind):
+        dated = pc.binary_join_element_wise("1970-01-01", text, " ")
+        return dated.cast(pa.timestamp(kind.unit)).cast(kind)
+    values = text.cast(kind)
+    if exact and _is_number(kind) and _is_lost(values, text):
+        raise DigitsLost
+    return values
+
+
+def inferred(text: pa.StringArray, decimal: str) -> pa.DataType:
+    """The type of a column of text; null if it has no values."""
+    if pc.all(pc.is_in(text, pa.array([*_NULLS, None])), min_count=0).as_py():
+        return pa.null()
+    for kind in _KINDS:
+        with suppress(pa.ArrowInvalid):
+            typed(text, kind, decimal, exact=True)
+            return kind
+    return pa.string()
+
+
+def _is_lost(values: pa.Array, text: pa.StringArray) -> bool:
     """Whether reading these texts lost a leading zero, a sign, or last digits of a whole number in a float column."""
     if pc.any(pc.match_substring_regex(text, f"^{_CODE}$")).as_py():
         return True
     if not has_large(values):
         return False
-    long = (each.strip().lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
+    long = (each.lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
     return any(len(each) >= _NO_NUMBER or is_rounded(int(each)) for each in long)
-
-
-def _typed(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
-    kinds: dict[str, pa.DataType | None] = {field.name: normalisation.value_type(field.type) for field in schema}
-    try:
-        # Without a column the number of rows is still wanted.
-        return read_columns(block, header, kinds or {header.names[0]: None}).select(schema.names)
-    except pa.ArrowInvalid:
-        text = {name: kind for name, kind in kinds.items() if kind is not None and _takes_any(kind)}
-        rest = {name: kind for name, kind in kinds.items() if name not in text}
-        if not rest:
-            raise
-        table = read_columns(block, header, rest, lenient=True)
-        for name, column in zip(text, read_columns(block, header, text).columns, strict=True) if text else ():
-            table = table.append_column(name, column)
-        return table.select(schema.names)
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(is_.is_integer(kind) or is_.is_floating(kind))
-
-
-def _takes_any(kind: pa.DataType) -> bool:
-    return is_text(kind) or kind == pa.binary()
-
-
-def _is_readable(kind: pa.DataType) -> bool:
-    kind = normalisation.value_type(kind)
-    return not (is_.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
-
-
-def inferred_together(block: bytes, header: Header) -> pa.Table:
-    """Parse all columns, with the types that `Csv` names. A column without values has the type null."""
-    table = read_columns(block, header, dict.fromkeys(header.names))
-    if text := [name for name in header.names if is_text(table.schema.field(name).type)]:
-        lenient = read_columns(block, header, dict.fromkeys(text), lenient=True)
-        table = _with(table, {name: lenient[name] for name in text if not is_text(lenient[name].type)})
-    odd = [field.name for field in table.schema if is_.is_primitive(field.type) and not is_.is_boolean(field.type)]
-    as_text = read_columns(block, header, dict.fromkeys(odd, pa.string())) if odd else table
-    return _with(table, {name: _plain(table[name], as_text[name]) for name in odd})
-
-
-def few_texts(column: pa.ChunkedArray, decimal: str) -> tuple[str, pa.BooleanArray, int] | None:
-    """The type that most values of a column of text have, which rows have others, and the number of values.
-
-    None if more than one value in `_FEW` has another type.
-    """
-    values, point = column.combine_chunks(), re.escape(decimal)
-    there = pc.and_(pc.is_valid(values), pc.invert(pc.is_in(values, pa.array(_NULLS))))
-
-    def others(pattern: str) -> pa.BooleanArray:
-        like = pc.match_substring_regex(values, rf"^\s*({pattern})\s*$")
-        return pc.and_not(there, pc.fill_null(like, True))
-
-    for kind, pattern in (
-        ("float64", rf"-?((0|[1-9]\d*)({point}\d*)?|{point}\d+)([eE][+-]?\d+)?|nan|inf"),
-        ("date32", r"\d{4}-\d\d-\d\d"),
-        ("timestamp[us]", r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?([.]\d{1,6})?"),
-        ("bool", "|".join((*_TRUE, *_FALSE))),
-    ):
-        other = others(pattern)
-        if 0 < other.true_count * _FEW <= there.true_count:
-            whole = kind == "float64" and others(r"-?\d+").true_count == other.true_count
-            return "int64" if whole else kind, other, there.true_count
-    return None
-
-
-def _with(table: pa.Table, columns: dict[str, pa.ChunkedArray]) -> pa.Table:
-    for name, column in columns.items():
-        table = table.set_column(table.column_names.index(name), name, column)
-    return table
-
-
-def _plain(values: pa.ChunkedArray, text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers, dates and times as `Csv` has them; as text if they would lose something that was written."""
-    kind = values.type
-    if is_.is_timestamp(kind):
-        try:
-            return values.cast(pa.timestamp("us", kind.tz))
-        except pa.ArrowInvalid:
-            return text
-    is_code = is_.is_time(kind) or (not is_.is_date(kind) and _is_lost(values, text))
-    return text if is_code else values

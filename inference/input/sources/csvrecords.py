@@ -7,22 +7,21 @@ other field a quote is a character like any other. This is how Arrow reads, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pv
 from numpy.typing import NDArray
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.csvparsing import Header, converted, few_texts, inferred_together, read_columns
-from nightjar.inference.input.sources.fitting import DigitsLost, expected_type
-from nightjar.inference.input.sources.lines import LineError, first_bad, in_parts, not_utf8
-from nightjar.inference.input.sources.rows import RowFault, Unreadable, nulls
+from nightjar.inference.input.sources.csvparsing import Header, inferred, read_columns, read_quickly, typed
+from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, is_declared
+from nightjar.inference.input.sources.lines import in_parts, not_utf8
+from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 
@@ -124,7 +123,7 @@ class Block:
         self.count = len(self._starts)
         self._text = text[: self._stops[-1]] if self.count else text
         self._where, self._line, self._header = where, line, header
-        self._wrong = 0 <= found.wrong[0] < len(self._text)
+        self._suspect = 0 <= found.wrong[0] < len(self._text) or not _is_utf8(self._text)
         if 0 <= found.unclosed < len(self._text):
             raise InputCorrupt(f"{self._at(found.unclosed)} {UNCLOSED}")
 
@@ -132,16 +131,33 @@ class Block:
         """The rows, with the columns of `schema`. lost: gets records that cannot be read; each is a row of nulls."""
         if not self.count:
             return schema.empty_table()
-        if not self._wrong:
-            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-                return _checked(self._text, self.count, lambda text: converted(text, self._header, schema))
-        tables, empty = [], pa.schema([(each.name, normalisation.value_type(each.type)) for each in schema])
-        for low, _, part in self._parts(schema):
-            if not isinstance(part, pa.Table):
-                lost.add(low, self._fault(low, schema, part), self._record(low))
-                part = nulls(empty, 1)
-            tables.append(part)
-        return pa.concat_tables(tables).combine_chunks()
+        if not self._suspect:
+            with suppress(pa.ArrowInvalid):
+                table = read_quickly(self._text, self._header, schema)
+                _check_count(table, self.count)
+                return table
+        texts, rows, faults = self._texts(schema.names)
+        for row, fault in faults.items():
+            lost.add(row, fault, self._record(row))
+        bad, columns = {*faults}, []
+        for field in schema:
+            kind, text = normalisation.value_type(field.type), texts[field.name].combine_chunks()
+            parts = []
+            parse = partial(typed, kind=kind, decimal=self._header.decimal, exact=not is_declared(field))
+            for low, _, part in in_parts(text, parse):
+                if isinstance(part, Exception):
+                    if (row := rows[low]) not in bad:
+                        lost.add(row, self._other_type(row, field, text[low : low + 1], part), self._record(row))
+                    bad.add(row)
+                    part = pa.nulls(1, kind)
+                parts.append(part)
+            columns.append(pa.chunked_array(parts, kind))
+        found = pa.table([pa.nulls(len(rows)), *columns], ["", *schema.names])
+        at, places = 0, list[int | None]()
+        for row in range(self.count):
+            places.append(None if row in bad else at)
+            at += row not in faults
+        return found.take(pa.array(places, pa.int64())).select(range(1, 1 + len(schema)))
 
     def inferred(self) -> pa.Schema:
         """The columns, with types from the records that have all fields.
@@ -152,45 +168,37 @@ class Block:
         names = self._header.names
         if not self.count:
             return pa.schema([(name, pa.null()) for name in names])
-        if not self._wrong:
-            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-                return _checked(self._text, self.count, lambda text: inferred_together(text, self._header)).schema
-        as_text = pa.schema([(names[0], pa.string())])
-        good, first = [], None
-        for low, high, part in self._parts(as_text):
-            if isinstance(part, pa.Table):
-                good += [self._record(row) for row in range(low, high)]
-            elif first is None:
-                first = self._fault(low, as_text, part)
-        if first is not None and not good:
-            raise first
-        return inferred_together(b"".join(good), self._header).schema
+        texts, rows, faults = self._texts(names)
+        if not rows:
+            raise faults[0]
+        return pa.schema([(name, inferred(texts[name].combine_chunks(), self._header.decimal)) for name in names])
 
-    def doubts(self, names: Sequence[str]) -> Iterator[str]:
-        """As `Source.doubts`; none if a record cannot be read."""
-        with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-            texts = _checked(
-                self._text, self.count, lambda text: read_columns(text, self._header, dict.fromkeys(names, pa.string()))
-            )
-            for name in names:
-                if (found := few_texts(texts[name], self._header.decimal)) is not None:
-                    kind, odd, values = found
-                    row = pc.index(odd, True).as_py()
-                    yield (
-                        f"column {name!r} is text because of {counted(odd.true_count, 'value')} of {values:,}; the "
-                        f"first is {clip(texts[name][row].as_py())!r}, {self._at(self._starts[row])}. With "
-                        f"input.schema: {{{name}: {kind}}} such a value costs its row"
-                    )
+    def _texts(self, names: Sequence[str]) -> tuple[pa.Table, Sequence[int], dict[int, InputCorrupt]]:
+        """Columns, as text, of the records that have all fields; these records; and the faults of the others."""
+        faults, text, fields = dict[int, InputCorrupt](), self._text, dict[int, int]()
+        for row in range(self.count) if self._suspect else ():
+            at, record = self._at(self._starts[row]), self._record(row)
+            try:
+                record.decode()
+            except UnicodeDecodeError as error:
+                faults[row] = not_utf8(at, error, encodings=True)
+            else:
+                if wrong := Records(record, self._header.delimiter).wrong[1]:
+                    faults[row] = InputCorrupt(f"{at} {wrong}")
+        rows = [row for row in range(self.count) if row not in faults]
+        if faults:
+            text = b"".join(map(self._record, rows))
 
-    def _parts(self, schema: pa.Schema) -> Iterator[tuple[int, int, pa.Table | pa.ArrowInvalid | UnicodeDecodeError]]:
-        def parse(records: Sequence[bytes]) -> pa.Table:
-            text = b"".join(records)
-            if self._wrong and (wrong := Records(text, self._header.delimiter).wrong)[1]:
-                raise pa.ArrowInvalid(wrong[1])
-            return _checked(text, len(records), lambda text: converted(text, self._header, schema))
+        def note(found: pv.InvalidRow) -> str:
+            fields[rows[found.number - 1]] = found.actual_columns
+            return "skip"
 
-        records = [self._record(row) for row in range(self.count)]
-        return in_parts(records, parse, _broken(records, self._header))
+        texts = pa.schema([(name, pa.string()) for name in names])
+        table = read_columns(text, self._header, texts, note) if rows else texts.empty_table()
+        faults |= {row: self._other_fields(row, count) for row, count in fields.items()}
+        rows = [row for row in rows if row not in fields]
+        _check_count(table, len(rows))
+        return table, rows, faults
 
     def _record(self, row: int) -> bytes:
         return self._text[self._starts[row] : self._stops[row]]
@@ -202,83 +210,29 @@ class Block:
     def _at(self, byte: int) -> str:
         return f"{self._where}: line {self._line + int(np.searchsorted(self._line_ends, byte))}"
 
-    def _fault(self, row: int, schema: pa.Schema, error: pa.ArrowInvalid | UnicodeDecodeError) -> RowFault:
-        return _fault(self._at(self._starts[row]), self._record(row), self._header, schema, error)
-
-
-def _broken(records: Sequence[bytes], header: Header) -> dict[int, LineError]:
-    """The records that are not UTF-8, or have not as many fields as the header: one look at all of them finds these."""
-    found: dict[int, LineError] = {}
-    for row, record in enumerate(records):
-        try:
-            record.decode()
-        except UnicodeDecodeError as error:
-            found[row] = error
-    whole = [row for row in range(len(records)) if row not in found]
-    text = b"".join(records[row] for row in whole)
-
-    if b"\r" not in text.replace(b"\r\n", b""):  # else Arrow counts other records
-        for row, fields in _field_counts(text, header).items():
-            found[whole[row]] = pa.ArrowInvalid(f"{fields} fields")
-    return found
-
-
-def _checked(text: bytes, records: int, parse: Callable[[bytes], pa.Table]) -> pa.Table:
-    """Raises UnicodeDecodeError or ArrowInvalid if a record is none, or a value is not of its column's type."""
-    text.decode()
-    table = parse(text)
-    if table.num_rows != records:
-        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} records")
-    return table
-
-
-def _fault(
-    at: str, record: bytes, header: Header, schema: pa.Schema, error: pa.ArrowInvalid | UnicodeDecodeError
-) -> RowFault:
-    """Say what is wrong with a record. at: its file and line."""
-    if isinstance(error, UnicodeDecodeError):
-        return not_utf8(at, error, encodings=True)
-    if wrong := Records(record, header.delimiter).wrong[1]:
-        return InputCorrupt(f"{at} {wrong}")
-    if fields := _field_counts(record, header).get(0, 0):
-        said = clip(record.decode().rstrip("\r\n"))
+    def _other_fields(self, row: int, fields: int) -> InputCorrupt:
+        header, said = self._header, clip(self._record(row).decode().rstrip("\r\n"))
         how = f"; quote a text that holds {header.delimiter.decode()!r}, or use `format: text`, where a line is a row"
         return InputCorrupt(
-            f"{at} has {counted(fields, 'field')}, {header.names_from} has {len(header.names)}: {said!r}"
-            + how * (fields > len(header.names))
+            f"{self._at(self._starts[row])} has {counted(fields, 'field')}, {header.names_from} has "
+            f"{len(header.names)}: {said!r}{how * (fields > len(header.names))}"
         )
-    columns = list(schema)
-    bad = first_bad(len(columns), lambda count: converted(record, header, pa.schema(columns[:count])))
-    if bad is None:
-        return InputCorrupt(f"{at}: not readable: {error}")
-    name, lost = columns[bad].name, ""
+
+    def _other_type(self, row: int, field: pa.Field, text: pa.StringArray, error: Exception) -> SchemaMismatch:
+        found, lost = inferred(text, self._header.decimal), f"; {error}" * isinstance(error, DigitsLost)
+        return SchemaMismatch(
+            f"{self._at(self._starts[row])}: column {field.name!r} holds {clip(text[0].as_py())!r} "
+            f"({type_name(found)}), {expected_type(field)}{lost}"
+        )
+
+
+def _check_count(table: pa.Table, records: int) -> None:
+    if table.num_rows != records:
+        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} records")
+
+
+def _is_utf8(text: bytes) -> bool:
     try:
-        converted(record, header, pa.schema([columns[bad]]))
-    except DigitsLost as why:
-        lost = f"; {why}"
-    except pa.ArrowInvalid:
-        pass
-    text = read_columns(record, header, {name: pa.string()})[name][0].as_py()
-    found = inferred_together(record, header).schema.field(name).type
-    return SchemaMismatch(
-        f"{at}: column {name!r} holds {clip(text)!r} ({type_name(found)}), {expected_type(columns[bad])}{lost}"
-    )
-
-
-def _field_counts(text: bytes, header: Header) -> dict[int, int]:
-    """The number of fields of each record that has not as many as the header, by the record's index."""
-    found, first = dict[int, int](), header.names[:1]
-
-    def note(row: pv.InvalidRow) -> str:
-        found[row.number - 1] = row.actual_columns
-        return "skip"
-
-    if text:
-        pv.read_csv(
-            pa.BufferReader(text),
-            # In one thread, because only then the records are numbered.
-            pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
-            pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
-            pv.ConvertOptions(check_utf8=False, include_columns=first, column_types=dict.fromkeys(first, pa.string())),
-        )
-    return found
+        return text.decode() is not None
+    except UnicodeDecodeError:
+        return False

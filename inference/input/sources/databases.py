@@ -17,7 +17,7 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import bound, lacking
+from nightjar.inference.input.sources.protocol import bound, needing
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.records import RowFailure
@@ -137,9 +137,6 @@ class Session(ABC):
 # Passwords and certificates of Postgres come from where libpq looks for them (`PGPASSWORD`, `PGPASSFILE`, `~/.pgpass`,
 # `PGSERVICE`), on every machine that reads. No uri has one, so none can reach a ledger, a log or a message.
 
-_PLAIN_TABLES = "'r', 'p', 'm'"
-"""What has rows of its own: tables, also of several parts, and materialised views."""
-
 
 class Postgres(Session):
     """A transaction of Postgres through ADBC, which receives columns as Arrow."""
@@ -149,10 +146,8 @@ class Postgres(Session):
     @classmethod
     @contextmanager
     def open(cls, uri: str) -> Iterator[Postgres]:
-        try:
+        with needing("input.uri", "Postgres", "postgres"):
             import adbc_driver_postgresql.dbapi as adbc
-        except ImportError as error:
-            raise lacking("input.uri", "Postgres", "postgres", error) from error
         try:
             with adbc.connect(uri) as opened:
                 session = cls(uri, opened)
@@ -174,31 +169,19 @@ class Postgres(Session):
         return list(zip(*(column.to_pylist() for column in self._table(statement).columns), strict=True))
 
     def names(self, source: str) -> pa.Schema:
-        """A table's columns are bound by their numbers, those of hashed rows by position."""
-        own = self._columns(source)
-        numbers = {name: str(at) for at, name in enumerate(own.names)}
-        if self._is_plain(source):
-            # The number of the table, and of the column in it.
-            numbers = dict(
-                self.ask(
-                    "SELECT attname::text, attrelid::text || '.' || attnum::text FROM pg_attribute "
-                    f"WHERE attrelid = {self.literal(source)}::regclass AND attnum > 0 AND NOT attisdropped"
-                )
-            )
-        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), numbers[each.name]) for each in own]))
+        """The columns are bound by position, by which the hash of a row has them."""
+        own = enumerate(self._columns(source))
+        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
 
     def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
         return self.names(source), None
 
     def content(self, source: str, where: str) -> tuple[int, str]:
-        """A table's rows by table part and transaction, any others by a hash."""
-        table = source.removesuffix(" AS nightjar")
+        """The server hashes each row."""
         # With the star no column is meant, whatever the columns are called.
-        state = "hashtextextended(ROW(whole.*)::text, 0)"
-        if self._is_plain(source):
-            state = "hashint8extended(whole.xmin::text::bigint, whole.tableoid::bigint)"
         ((count, content),) = self.ask(
-            f"SELECT count(*), coalesce(sum({state}), 0)::text FROM {table} AS whole WHERE {where}"
+            "SELECT count(*), coalesce(sum(hashtextextended(ROW(whole.*)::text, 0)), 0)::text "
+            f"FROM {source.removesuffix(' AS nightjar')} AS whole WHERE {where}"
         )
         return count, content
 
@@ -222,14 +205,6 @@ class Postgres(Session):
 
     def _columns(self, source: str) -> pa.Schema:
         return self._table(f"SELECT * FROM {source} LIMIT 0").schema
-
-    def _is_plain(self, source: str) -> bool:
-        if source.startswith("("):
-            return False
-        ((plain,),) = self.ask(
-            f"SELECT relkind IN ({_PLAIN_TABLES}) FROM pg_class WHERE oid = {self.literal(source)}::regclass"
-        )
-        return bool(plain)
 
 
 def _kind(column: pa.Field) -> pa.DataType:
@@ -266,11 +241,7 @@ _COUNTED = 400
 """The most columns whose types are counted by one statement. Each has four sums, and SQLite returns at most 2,000."""
 
 
-class _NotUtf8(bytes):
-    """A text that is not UTF-8. As a value of a type of its own it costs its row, and not the statement."""
-
-
-_PYTHON = {int: "a whole number", float: "a number", str: "text", bytes: "bytes", _NotUtf8: "text that is not UTF-8"}
+_PYTHON = {int: "a whole number", float: "a number", str: "text", bytes: "bytes, or text that is not UTF-8"}
 
 
 class Sqlite(Session):
@@ -368,10 +339,8 @@ class Sqlite(Session):
 
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
         found: list[Any] = super().bounds(source, key, every)
-        if odd := next((bound for bound in found if isinstance(bound, _NotUtf8)), None):
-            raise JobError(
-                f"input.options.key: {key!r} has {bytes(odd)!r:.100}, which is not UTF-8; name another column"
-            )
+        if odd := next((bound for bound in found if isinstance(bound, bytes)), None):
+            raise JobError(f"input.options.key: {key!r} has {odd!r:.100}, which is not UTF-8; name another column")
         return found
 
     def _check_whole(self) -> None:
@@ -382,11 +351,12 @@ class Sqlite(Session):
             raise InputCorrupt(f"{self.uri}: not a readable SQLite file: it was cut off")
 
 
-def _text(raw: bytes) -> str | _NotUtf8:
+def _text(raw: bytes) -> str | bytes:
+    """A text that is not UTF-8 stays bytes, which cost their row and not the statement."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        return _NotUtf8(raw)
+        return raw
 
 
 def _most(counts: list[int]) -> pa.DataType:

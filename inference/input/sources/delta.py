@@ -9,19 +9,15 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import lacking
+from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text
 from nightjar.inference.job.options import whole as number
@@ -30,9 +26,6 @@ from nightjar.inference.storage.protocol import Storage, is_local, join
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-_CUT = pa.scalar(1, pa.duration("ms"))
-"""In the log times are cut off after the milliseconds."""
 
 _READ = {"timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening"}
 """The features of tables that change how they are read, and that are honoured here."""
@@ -143,7 +136,7 @@ class Delta(TableSource):
             zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         ):
             uri, own = self._uri_of(path), {name: column[index] for name, column in values.items()}
-            files[uri] = TableFile(size, own, masks.pop(uri, None), partial(_bounds, actions, schema, index))
+            files[uri] = TableFile(size, own, masks.pop(uri, None))
         if masks:
             raise JobError(f"input.uri: the Delta table {self.uri} has deletions of a file that it lacks: {min(masks)}")
         return TableSnapshot(str(table.version()), schema, files)
@@ -170,10 +163,8 @@ class Delta(TableSource):
         Raises:
             JobError: deltalake is not installed.
         """
-        try:
+        with needing("input.format", "Delta Lake", "delta"):
             from deltalake.exceptions import DeltaError
-        except ImportError as error:
-            raise lacking("input.format", "Delta Lake", "delta", error) from error
         try:
             yield
         except (DeltaError, OSError) as error:
@@ -182,22 +173,6 @@ class Delta(TableSource):
 
 
 SOURCE = Delta()
-
-
-def _bounds(actions: pa.Table, schema: pa.Schema, index: int, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """As `TableFile.bounds`, by the statistics in the log, of types that it has exactly. index: of the file."""
-    if column not in schema.names or not {f"min.{column}", f"max.{column}"} <= set(actions.column_names):
-        return None
-    kind = schema.field(column).type
-    exact = is_.is_integer(kind) or is_.is_floating(kind) or is_text(kind) or is_.is_date(kind)
-    if "." in column or not (exact or is_.is_timestamp(kind)):
-        return None  # with a dot it may be a struct's field
-    least, greatest = (actions[f"{end}.{column}"][index].cast(kind) for end in ("min", "max"))
-    if any(not end.is_valid or end.as_py() != end.as_py() for end in (least, greatest)):
-        return None  # nulls alone, or a writer that counts NaN
-    if is_.is_timestamp(kind):
-        greatest = pc.add(greatest, _CUT)
-    return least, greatest
 
 
 def _masks(table: DeltaTable) -> dict[str, Mask]:

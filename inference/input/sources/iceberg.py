@@ -23,7 +23,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.sources.normalisation import normalised, value_type
-from nightjar.inference.input.sources.protocol import bound, lacking, path
+from nightjar.inference.input.sources.protocol import bound, needing, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
 from nightjar.inference.storage.protocol import Storage
@@ -219,10 +219,8 @@ class Iceberg(TableSource):
         Raises:
             JobError: pyiceberg is not installed.
         """
-        try:
+        with needing("input.format", "Iceberg", "iceberg"):
             from pyiceberg.exceptions import RESTError
-        except ImportError as error:
-            raise lacking("input.format", "Iceberg", "iceberg", error) from error
         try:
             yield
         except (RESTError, OSError) as error:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, lacking
+from nightjar.inference.input.sources.protocol import Description, needing
 from nightjar.inference.job.options import Option, choice, flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -34,8 +34,9 @@ MOST_PIXELS = 178_956_970
 
 Pillow takes what has more for an attack. One of so many takes about 2 GB while it is decoded."""
 
-_HEAD = 1 << 16
-"""Bytes that are read to find an image's size. Pillow needs more of a JPEG with long metadata: all of it is read."""
+_EXPANDED, _PNG_EXPANDED = 15, 40
+"""The assumed ratio of an image's pixels in memory to a file's size. Drawings and screens are packed more than photos.
+"""
 
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
@@ -90,20 +91,17 @@ class Image(OneRowSource):
         return found
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Reads the file's beginning if that tells the size. A file that is no image is a row, too: `read` says why.
+        """Nothing is read. A file that is no image is a row, too: reading it will say what it is.
 
         Raises:
             JobError: Pillow is not installed.
         """
         _pillow()
-        with storage.open(entry.uri) as file:
-            head = bytes(file.read(_HEAD))
-            found = _dimensions(head)
-            if found is None and _kind_of(head) == "JPEG" and len(head) == _HEAD:
-                found = _dimensions(head + bytes(file.read()))
-        height, width = self.size or found or (0, 0)
-        pixels = height * width if self.size or height * width <= self.max_pixels else 0
-        return Description(self.schema(), (1,), (max(1, pixels * _CHANNELS[self.mode] + entry.size),))
+        if self.size is not None:
+            decoded = self.size[0] * self.size[1] * _CHANNELS[self.mode]
+        else:
+            decoded = entry.size * (_PNG_EXPANDED if entry.uri.lower().endswith(".png") else _EXPANDED)
+        return Description(self.schema(), (1,), (max(1, decoded + entry.size),))
 
     def named(self, uri: str) -> dict[str, pa.Array]:
         label = {"label": pa.array([uri.split("/")[-2]], pa.string())} if self.label else {}
@@ -164,10 +162,8 @@ SOURCE = Image()
 
 
 def _pillow() -> Any:
-    try:
+    with needing("input.format", "the image format", "images"):
         from PIL import Image as Pillow
-    except ImportError as error:
-        raise lacking("input.format", "the image format", "images", error) from error
     return Pillow
 
 
@@ -191,34 +187,6 @@ def _kind_of(head: bytes) -> str | None:
     if head.startswith(_PNG):
         return "PNG"
     return "WEBP" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
-
-
-def _dimensions(head: bytes) -> tuple[int, int] | None:
-    """Height and width of the image that a file begins with; None if they are not found here."""
-    if (kind := _kind_of(head)) is None:
-        return None
-    if kind == "WEBP":
-        return _of_webp(head) if len(head) >= 30 else None
-    try:
-        image = _opened(kind, head)
-    except Exception:  # noqa: BLE001 (a decoder raises whatever it happens to meet)
-        return None
-    return image.height, image.width
-
-
-def _of_webp(head: bytes) -> tuple[int, int] | None:
-    """Pillow needs the whole of a WebP file to tell its size."""
-    chunk = head[12:16]
-    if chunk == b"VP8X":
-        return 1 + _little(head[27:30]), 1 + _little(head[24:27])
-    if chunk == b"VP8L":
-        bits = _little(head[21:25])
-        return 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF)
-    return (_little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF) if chunk == b"VP8 " else None
-
-
-def _little(found: bytes) -> int:
-    return int.from_bytes(found, "little")
 
 
 def _opened(kind: str, data: bytes) -> Decoded:

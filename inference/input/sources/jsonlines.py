@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
-from nightjar.inference.input.sources.lines import LineError, first_bad, in_parts, not_utf8
+from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
@@ -110,7 +111,7 @@ def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreada
         return _checked(block, schema, records_in(block))
     numbers, records = _numbered(line, block)
     tables = [schema.empty_table()]
-    for low, _, part in in_parts(records, partial(_parsed_together, schema=schema), _broken(records)):
+    for low, _, part in in_parts(records, partial(_parsed_together, schema=schema)):
         if isinstance(part, pa.Table):
             tables.append(part)
             continue
@@ -131,22 +132,6 @@ def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:
     texts = [*(text + b"\n" for text in whole), last]
     found = [(number, text) for number, text in enumerate(texts, line) if text.strip()]
     return [number for number, _ in found], [text for _, text in found]
-
-
-def _broken(records: Sequence[bytes]) -> dict[int, LineError]:
-    """The lines that are no JSON objects. Python tells them faster, one by one, than Arrow does."""
-    found: dict[int, LineError] = {}
-    for row, record in enumerate(records):
-        try:
-            if not isinstance(json.loads(record.decode("utf-8-sig"), strict=False), dict):
-                found[row] = pa.ArrowInvalid("not an object")
-        except UnicodeDecodeError as error:
-            found[row] = error
-        except json.JSONDecodeError as error:
-            found[row] = pa.ArrowInvalid(str(error))
-        except (ValueError, RecursionError):
-            pass  # a number or a nesting that is too much for Python may not be too much for Arrow
-    return found
 
 
 def _parsed_together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
@@ -263,8 +248,15 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
         return InputCorrupt(f"{at} is not a JSON object: {wrong}")
     if not isinstance(value, dict):
         return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")
-    bad = first_bad(len(schema), lambda count: _read(record, pa.schema(list(schema)[:count])))
-    if bad is not None:
+
+    def fails(columns: int) -> bool:
+        try:
+            _read(record, pa.schema(list(schema)[:columns]))
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    if (bad := bisect_left(range(1, len(schema) + 1), True, key=fails)) < len(schema):
         field = schema.field(bad)
         held = json.dumps({field.name: value.get(field.name)}).encode()
         try:
@@ -320,22 +312,13 @@ class JsonLines(lines.TextSource):
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """A column is missing if no record has it, of a large file none in its beginning."""
-        schema = normalisation.with_nulls_except(schema, set())
-        lost, absent = Unreadable(piece, most), set(schema.names)
-
-        def tables() -> Iterator[pa.Table]:
-            for where, line, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
-                table = parsed(where, line, block, schema, lost)
-                absent.difference_update(
-                    [name for name in absent if table[name].null_count < len(table) or has_key(block, name)]
-                )
-                yield table
-
-        found = lost.read(
-            pa.concat_tables([schema.empty_table(), *lost.following(tables())]), whole=not self.in_units(piece)
-        )
-        if self.in_units(piece):
-            absent = self._absent(storage, piece, schema)
+        found = super().read(storage, piece, schema, most)
+        absent = {name for name in schema.names if found.table[name].null_count == found.table.num_rows}
+        if absent and self.in_units(piece):
+            absent &= self._absent(storage, piece, schema)
+        elif absent:
+            for _, _, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
+                absent = {name for name in absent if not has_key(block, name)}
         if absent and found.readable:
             raise _missing(piece.uri, schema, absent)
         return found

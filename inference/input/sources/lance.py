@@ -3,7 +3,7 @@
 A fragment takes the place of a file; its first data file names it. Its `_row` counts the rows that the version has of
 it. Lance writes no file twice, so what the version says of a fragment also names what is in its other data files.
 
-The options of `input.options` choose a version: `version`, a number, or `tag`. Without them it is the newest.
+The option `version` chooses a version by its number. Without it, it is the newest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -24,9 +24,8 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.normalisation import normalised
-from nightjar.inference.input.sources.protocol import Description, bound, lacking, path
+from nightjar.inference.input.sources.protocol import Description, bound, needing, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
-from nightjar.inference.job.options import text
 from nightjar.inference.job.options import whole as number
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
@@ -58,32 +57,19 @@ class Fragment:
     content: str
     others: Mapping[str, int]
 
-    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        """As `SnapshotFile.excluded`; Lance keeps no statistics of its columns."""
-        return False
-
 
 @dataclass(frozen=True)
 class Lance(SnapshotSource[Fragment]):
-    """The source of Lance datasets. version, tag: the version to read; without them the newest."""
+    """The source of Lance datasets. version: the version to read; without it the newest."""
 
     uri: str = ""
     version: int = 0
-    tag: str = ""
 
     name = "Lance"
     mark = "_versions/*.manifest"
     extra = "lance"
     cleaning = "cleanup"
-    options = (
-        number("version", "the version with this number", "the newest", what="the number of a version"),
-        text("tag", "the version that has this tag", "none", pattern=r"\S+", write="the name of a tag"),
-    )
-
-    def chosen(self, options: Mapping[str, Any]) -> Self:
-        if len(options) > 1:
-            raise JobError("input.options: version and tag both choose a version; leave one of them out")
-        return super().chosen(options)
+    options = (number("version", "the version with this number", "the newest", what="the number of a version"),)
 
     def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
@@ -180,29 +166,26 @@ class Lance(SnapshotSource[Fragment]):
             JobError: It has no version that the options name. Names the key.
             InputChanged: It has no version of this number any more.
         """
-        wanted = int(number) if number else self.version or self.tag or None
+        wanted = int(number) if number else self.version or None
         options = tuple(sorted(storage.options(self.uri).items()))
-        opened = _dataset.__wrapped__  # only a version is kept; a tag may be given to another one
+        opened = _dataset.__wrapped__
         try:
-            return (_dataset if isinstance(wanted, int) else opened)(self.uri, wanted, options)
+            return (_dataset if wanted else opened)(self.uri, wanted, options)
         except _FAULTS:
             if wanted is None:
                 raise
             newest = opened(self.uri, None, options)
-            tags, numbers = newest.tags.list(), {each["version"] for each in newest.versions()}
-            if wanted in tags or wanted in numbers:
+            if wanted in {each["version"] for each in newest.versions()}:
                 raise
         if number:
             raise InputChanged(
                 f"{self.uri}: the Lance dataset has no version {wanted} any more, which this run reads; run again to "
                 "score the newest one. A cleanup must keep a version for as long as runs read it"
             )
-        has = (
-            f"tag {wanted!r}; it has {', '.join(sorted(tags)) or 'none'}"
-            if self.tag
-            else (f"version {wanted} (any more); its newest is {newest.version}")
+        raise JobError(
+            f"input.options: the Lance dataset {self.uri} has no version {wanted} (any more); its newest is "
+            f"{newest.version}"
         )
-        raise JobError(f"input.options: the Lance dataset {self.uri} has no {has}")
 
     @contextmanager
     def _as_ours(self) -> Iterator[None]:
@@ -211,10 +194,8 @@ class Lance(SnapshotSource[Fragment]):
         Raises:
             JobError: pylance is not installed.
         """
-        try:
+        with needing("input.format", "Lance", "lance"):
             import lance  # noqa: F401
-        except ImportError as error:
-            raise lacking("input.format", "Lance", "lance", error) from error
         # Lance warns at each fork, also at those that start another program, as Ray's start does.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         try:
@@ -229,8 +210,8 @@ SOURCE = Lance()
 
 
 @lru_cache(maxsize=_OPEN)
-def _dataset(uri: str, wanted: int | str | None, options: tuple[tuple[str, str], ...]) -> LanceDataset:
-    """The dataset at a version or a tag, by default at the newest version. options: with the storage's credentials."""
+def _dataset(uri: str, wanted: int | None, options: tuple[tuple[str, str], ...]) -> LanceDataset:
+    """The dataset at a version, by default the newest. options: with the storage's credentials."""
     import lance
 
     return lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -246,24 +245,17 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """What a text begins with that is UTF-16, as some programs write it."""
 
 
-def in_parts(
-    lines: Sequence[bytes], parse: Callable[[Sequence[bytes]], T], known: Mapping[int, LineError] = {}
-) -> Iterator[tuple[int, int, T | LineError]]:
-    """Parse lines in order: yield (first, last + 1, what was parsed), or a line's error.
+def in_parts(items: Sequence[Any], parse: Callable[[Any], T]) -> Iterator[tuple[int, int, T | LineError]]:
+    """Parse lines, or values, in order: yield (first, last + 1, what was parsed), or the error of one.
 
-    Lines that fail together are halved until they fail alone. known: lines that are known to fail.
+    Those that fail together are halved until they fail alone.
     """
-    edges = [-1, *sorted(known), len(lines)]
-    todo = [(row, row + 1) for row in known] + [(low + 1, high) for low, high in itertools.pairwise(edges)]
-    todo = sorted((span for span in todo if span[0] < span[1]), reverse=True)
+    todo = [(0, len(items))] if len(items) else []
     while todo:
         low, high = todo.pop()
-        if low in known:
-            yield low, high, known[low]
-            continue
         found: T | LineError
         try:
-            found = parse(lines[low:high])
+            found = parse(items[low:high])
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             if high - low > 1:
                 middle = (low + high) // 2
@@ -271,25 +263,6 @@ def in_parts(
                 continue
             found = error
         yield low, high, found
-
-
-def first_bad(count: int, parse: Callable[[int], object]) -> int | None:
-    """The index of the first of several things that cannot be parsed; None if all can. parse: parses the first n."""
-
-    def fails(many: int) -> bool:
-        try:
-            parse(many)
-        except pa.ArrowInvalid:
-            return True
-        return False
-
-    if not count or not fails(count):
-        return None
-    good, bad = 0, count
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (good, middle) if fails(middle) else (middle, bad)
-    return bad - 1
 
 
 def not_utf8(at: str, error: UnicodeDecodeError, *, encodings: bool = False) -> InputCorrupt:

@@ -7,6 +7,8 @@ or what is inside of it, excludes nulls if a file happens to have none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.types as is_
 
@@ -45,40 +47,37 @@ def without_views(kind: pa.DataType) -> pa.DataType:
 
 def _plain_inside(kind: pa.DataType) -> pa.DataType:
     """The type without view types inside, which Arrow cannot `take`, and with items and fields that may be null."""
-
-    def plain(field: pa.Field) -> pa.Field:
-        return field.with_type(without_views(field.type)).with_nullable(True)
-
-    is_ = pa.types
     if is_.is_dictionary(kind):
         return pa.dictionary(kind.index_type, PLAIN.get(kind.value_type, kind.value_type), kind.ordered)
-    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        return list_of(kind, plain(kind.value_field))
-    if is_.is_struct(kind):
-        return pa.struct([plain(kind.field(index)) for index in range(kind.num_fields)])
-    if is_.is_map(kind):
-        return pa.map_(plain(kind.key_field).with_nullable(False), plain(kind.item_field), kind.keys_sorted)
-    return kind
+    if is_.is_list_view(kind) or is_.is_large_list_view(kind):
+        return kind
+    return _inside(kind, lambda field: field.with_type(without_views(field.type)).with_nullable(True))
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
     """The type of the values, however they are stored. Columns with the same one can be cast to each other."""
-    is_ = pa.types
     if is_.is_dictionary(kind):
         return value_type(kind.value_type)
-    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_list_view(kind) or is_.is_large_list_view(kind):
-        return pa.list_(_field(kind.value_field))
-    if is_.is_fixed_size_list(kind):
-        return pa.list_(_field(kind.value_field), kind.list_size)
-    if is_.is_struct(kind):
-        return pa.struct([_field(kind.field(index)) for index in range(kind.num_fields)])
+
+    def plain(field: pa.Field) -> pa.Field:
+        return field.with_type(value_type(field.type)).with_nullable(True)
+
+    if is_list(kind) and not is_.is_fixed_size_list(kind):
+        return pa.list_(plain(kind.value_field))
     if is_.is_map(kind):
-        return pa.map_(_field(kind.key_field).with_nullable(False), _field(kind.item_field))
-    return _LARGE.get(kind, kind)
+        return pa.map_(plain(kind.key_field).with_nullable(False), plain(kind.item_field))
+    return _LARGE.get(kind) or _inside(kind, plain)
 
 
-def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(value_type(field.type)).with_nullable(True)
+def _inside(kind: pa.DataType, field: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+    """The type with other fields: those of a struct, the items of a list, the keys and items of a map."""
+    if is_list(kind):
+        return list_of(kind, field(kind.value_field))
+    if is_.is_map(kind):
+        return pa.map_(field(kind.key_field).with_nullable(False), field(kind.item_field), kind.keys_sorted)
+    if is_.is_struct(kind):
+        return pa.struct([field(each) for each in kind])
+    return kind
 
 
 def required_columns(schema: pa.Schema) -> set[str]:
@@ -124,13 +123,7 @@ def decoded(kind: pa.DataType) -> pa.DataType:
     """The type with values in place of dictionaries, which stand for them by number."""
     if is_.is_dictionary(kind):
         return kind.value_type
-    if is_list(kind):
-        return list_of(kind, kind.value_field.with_type(decoded(kind.value_type)))
-    if is_.is_map(kind):
-        return pa.map_(kind.key_field, kind.item_field.with_type(decoded(kind.item_type)), kind.keys_sorted)
-    if is_.is_struct(kind):
-        return pa.struct([each.with_type(decoded(each.type)) for each in kind])
-    return kind
+    return _inside(kind, lambda field: field.with_type(decoded(field.type)))
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -194,14 +195,6 @@ class Source(ABC):
         """
         return self.describe(storage, entry).schema
 
-    def doubts(self, storage: Storage, uri: str, columns: pa.Schema) -> Iterator[str]:
-        """A sentence for each of these columns whose inferred type hangs on a few values in the file's beginning.
-
-        Raises:
-            InputCorrupt: The file is not of this format.
-        """
-        yield from ()
-
     @abstractmethod
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table | RowsRead:
         """Read the piece's rows in file order, with at least the columns of `schema`, in types that can be cast to it.
@@ -245,6 +238,14 @@ class Source(ABC):
         return found.slice(first, rows), first
 
 
-def lacking(key: str, what: str, extra: str, error: Exception) -> JobError:
-    """The error for a source whose package is not installed. what: it reads. extra: of pip, that brings the package."""
-    return JobError(f"{key}: {what} needs another package ({error}); install it: {install(extra)}")
+@contextmanager
+def needing(key: str, what: str, extra: str) -> Iterator[None]:
+    """Within it a source imports its package. what: it reads. extra: of pip, that brings the package.
+
+    Raises:
+        JobError: The package is not installed. Names the key.
+    """
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        raise JobError(f"{key}: {what} needs another package ({error}); install it: {install(extra)}") from error

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -85,10 +83,6 @@ def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
     return RowsRead(pa.concat_tables(tables), failures, pa.array(np.concatenate(kept), pa.int64()), rows - at)
 
 
-_imported: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
-"""By the user's own source and its folder: the folder's modules when the source had been imported, see `_modules_of`.
-"""
-
 SAMPLED = 1 << 16
 """The most rows that are read of a piece in search of a sample of rows that match `input.where`."""
 
@@ -139,38 +133,18 @@ def _own(spec: str, folder: str) -> Source:
     return source
 
 
-def import_edited(job: Job) -> None:
-    """Import the user's own source again if a module of the job's folder was edited since: a process may run many
-    nights, and each describes its input with the code that reads it then.
+def import_again(job: Job) -> None:
+    """Import the user's own source again: a process may run many nights, and each describes its input with the code
+    that reads it then.
 
     Raises:
         JobError: As `source_of`.
     """
-    if not job.input.own:
-        return
-    spec, folder = job.input.own, str(folder_of(job))
-    if (modules := _modules_of(folder)) == _imported.get((spec, folder)):
-        return
-    _own.cache_clear()
-    for name in modules:
-        sys.modules.pop(name, None)
-    began = time.time_ns()
-    _own(spec, folder)
-    modules = _modules_of(folder)
-    # A file that changed meanwhile may have been imported as it was before.
-    if all(not stamp or stamp[-1] < began for stamp in modules.values()):
-        _imported[spec, folder] = modules
-
-
-def _modules_of(folder: str) -> dict[str, tuple[int, ...]]:
-    """The modules that were imported from a folder: by name what tells whether their files have changed."""
-    found = dict[str, tuple[int, ...]]()
-    for name, module in modules_in(folder).items():
-        found[name] = ()
-        with suppress(OSError, TypeError):  # the file is gone, or it is a folder without `__init__.py`
-            about = os.stat(module.__file__)  # type: ignore[arg-type]  # noqa: PTH116 (for each file)
-            found[name] = about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns
-    return found
+    if job.input.own:
+        _own.cache_clear()
+        for name in modules_in(str(folder_of(job))):
+            sys.modules.pop(name, None)
+        _own(job.input.own, str(folder_of(job)))
 
 
 def describe(storage: Storage, job: Job, entry: Entry) -> Description:
@@ -188,22 +162,6 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
         if not isinstance(found, Description):
             raise TypeError(f"describe returned a {type(found).__name__}, not a Description")
         return with_declared(job.input, entry.uri, found)
-
-
-def doubts(storage: Storage, job: Job, pieces: Iterable[Piece], schema: pa.Schema) -> tuple[str, ...]:
-    """As `Source.doubts`, of the first file of these pieces that has some. schema: the input's columns.
-
-    Raises:
-        StorageError: The storage refused or failed.
-    """
-    given = {*job.input.column_types(), *job.input.partition_types()}
-    columns = pa.schema([each for each in schema if each.name not in given])
-    for piece in pieces:
-        source = source_of(job, piece.uri)
-        with suppress(InputCorrupt, SourceFailed), _decoding(source, piece.uri, job.input.own):
-            if found := tuple(source.doubts(storage, piece.uri, columns)):
-                return found
-    return ()
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:

@@ -182,7 +182,7 @@ class Unreadable:
         """
         if whole and self._first is not None and len(self.failures) == table.num_rows:
             raise self._first
-        return RowsRead(table, self.failures)
+        return RowsRead(table, dict(sorted(self.failures.items())))
 
 
 def free_bytes() -> int:

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
@@ -22,11 +22,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.fs as fs
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.input.listing import there
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
@@ -50,9 +48,6 @@ class SnapshotFile(Protocol):
 
     @property
     def content(self) -> str: ...
-
-    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        """Whether the snapshot says that no row of the file matches. schema: of the snapshot."""
 
 
 File = TypeVar("File", bound=SnapshotFile)
@@ -98,20 +93,14 @@ class SnapshotSource(Source, Generic[File]):
         if snapshot is None:
             return
         _SHARED.keep(self, snapshot)
-        there = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
+        found = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
         for name, file in sorted(snapshot.files.items()):
-            entry = there.get(name) or _stat(storage, name) or Entry(name, file.size, "")
+            entry = found.get(name) or there(storage, name) or Entry(name, file.size, "")
             yield replace(entry, version=of_table(entry.version, file.content, snapshot.number))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`; every file has the table's."""
         return self.listed(storage, entry.uri, entry.version)[0].schema
-
-    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
-        """As `Source.may_match`, by the values of the file's partition and the bounds of its columns."""
-        snapshot, file = self.listed(storage, entry.uri, entry.version)
-        condition = bound(snapshot.schema)
-        return condition is None or not file.excluded(condition, snapshot.schema)
 
     def listed(self, storage: Storage, uri: str, version: str) -> tuple[Snapshot[File], File]:
         """The snapshot in which a file was listed, and the file as it has it.
@@ -140,34 +129,21 @@ class SnapshotSource(Source, Generic[File]):
         )
 
 
-def _unknown(column: str) -> None:
-    """No column's bounds are known."""
-
-
 @dataclass(frozen=True)
 class TableFile:
     """A Parquet file, as a snapshot has it.
 
-    size: in bytes. values: of columns with one value. kept: which rows are not deleted; None for all. bounds: the least
-    and greatest value that a column may have, without nulls and NaN; None if they are not known.
+    size: in bytes. values: of columns with one value. kept: which rows are not deleted; None for all.
     """
 
     size: int
     values: Mapping[str, pa.Scalar] = field(default_factory=dict)
     kept: Mask | None = None
-    bounds: Callable[[str], tuple[pa.Scalar, pa.Scalar] | None] = field(default=_unknown, compare=False)
 
     @property
     def content(self) -> str:
         """As `SnapshotFile.content`: names the deleted rows by which they are."""
         return "-" if self.kept is None else sha256(np.packbits(self.kept).tobytes()).hexdigest()[:20]
-
-    def excluded(self, condition: Condition, schema: pa.Schema) -> bool:
-        if self.values and condition.excludes(dict(self.values)):
-            return True
-        wanted = condition.expression(schema.names)
-        known = {name: found for name in condition.columns.names if (found := self.bounds(name)) is not None}
-        return wanted is not None and bool(known) and ruled_out(wanted, known, schema)
 
     def positions(self, low: int, high: int) -> npt.NDArray[np.int64]:
         """Where the rows [low, high) that the snapshot has stand in the file."""
@@ -193,6 +169,12 @@ TableSnapshot = Snapshot[TableFile]
 
 class TableSource(SnapshotSource[TableFile]):
     """Base of the formats whose data files are Parquet."""
+
+    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
+        """As `Source.may_match`, by the values of the file's partition."""
+        snapshot, file = self.listed(storage, entry.uri, entry.version)
+        condition = bound(snapshot.schema) if file.values else None
+        return condition is None or not condition.excludes(dict(file.values))
 
     @abstractmethod
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
@@ -254,19 +236,6 @@ class TableSource(SnapshotSource[TableFile]):
         return pa.table(columns)
 
 
-def ruled_out(wanted: pc.Expression, known: Mapping[str, tuple[pa.Scalar, pa.Scalar]], schema: pa.Schema) -> bool:
-    """Whether Arrow finds that no row within these bounds matches. A null need not: it matches no comparison."""
-    within = [
-        pc.and_kleene(pc.field(name) >= least, pc.field(name) <= greatest) for name, (least, greatest) in known.items()
-    ]
-    kind, disk = ds.ParquetFileFormat(), fs.LocalFileSystem()
-    file = kind.make_fragment("no such file", filesystem=disk, partition_expression=reduce(pc.and_kleene, within))
-    try:
-        return not any(True for _ in ds.FileSystemDataset([file], schema, kind, disk).get_fragments(wanted))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return False  # reading the file will say which types do not compare
-
-
 class _Snapshots:
     """The snapshots that this process opened last. Several threads may ask at once; one of them opens."""
 
@@ -289,14 +258,6 @@ class _Snapshots:
 
 
 _SHARED = _Snapshots()
-
-
-def _stat(storage: Storage, uri: str) -> Entry | None:
-    """A file that does not lie below the table, as those of a shallow clone; None if there is none."""
-    try:
-        return storage.stat(uri)
-    except Missing:
-        return None
 
 
 def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64]) -> pa.Table:

@@ -210,36 +210,6 @@ def test_a_column_has_the_type_of_which_no_digit_is_lost(tmp_path: Path, values:
     assert columns(tmp_path, content.encode())["x"] == kind
 
 
-@pytest.mark.parametrize(
-    ("values", "odd", "kind"),
-    [
-        (["1"] * 20, "n/d", "int64"),
-        (["1"] * 20 + ["2.5"], "1,5", "float64"),
-        (["2026-11-19"] * 20, "19.11.2026", "date32"),
-        (["2026-11-19 10:00"] * 20, "10 am", "timestamp[us]"),
-        (["true", "False"] * 10, "maybe", "bool"),
-        (["1"] * 8, "x", None),
-        (["01234"] * 20, "x", None),
-        (["Ada", "Bob"] * 10, "x", None),
-    ],
-)
-def test_a_column_that_is_text_because_of_few_values_is_named(
-    tmp_path: Path, values: list[str], odd: str, kind: str | None
-) -> None:
-    """With the first of them, its line, and the key that settles it. NA and empty fields have no say."""
-    path = tmp_path / "a.csv"
-    path.write_text(
-        "i;x\n0;NA\n1;\n" + "".join(f'{index};"{each}"\n' for index, each in enumerate([*values, odd, odd]))
-    )
-    schema = SOURCE.describe(STORAGE, STORAGE.stat(str(path))).schema
-    assert schema.field("x").type == pa.string()
-    said = f"column 'x' is text because of 2 values of {len(values) + 2}; the first is '{odd}', {path}: line "
-    found = list(SOURCE.doubts(STORAGE, str(path), schema))
-    assert found == (
-        [f"{said}{len(values) + 4}. With input.schema: {{x: {kind}}} such a value costs its row"] if kind else []
-    )
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])
 def test_digits_that_a_number_does_not_keep_cost_their_row(tmp_path: Path, delimiter: str) -> None:
     """Types come from the beginning of a file, and of most files, so a code may come when its column is of numbers."""
@@ -543,26 +513,18 @@ def test_the_job_names_the_columns_of_files_without_a_header(
     [
         ("3,5;a\n4,25;b\n", {"names": ["x", "t"], "decimal": ","}, [{"x": 3.5, "t": "a"}, {"x": 4.25, "t": "b"}]),
         ('"1;,\n2";a\n', {"names": ["x", "t"]}, [{"x": "1;,\n2", "t": "a"}]),
-        ("a, b|c\nd", {"names": ["t"]}, [{"t": "a, b|c"}, {"t": "d"}]),
+        ("a, b|c\nd", {"names": ["t"], "delimiter": "~"}, [{"t": "a, b|c"}, {"t": "d"}]),
         ("n;x\n1;3,5\n", {"decimal": ","}, [{"n": 1, "x": 3.5}]),
         ("x,y\n3,5\n", {"decimal": ","}, [{"x,y": 3.5}]),
     ],
 )
-def test_what_separates_fields_is_no_decimal_and_makes_as_many_as_there_are_names(
+def test_what_separates_fields_is_no_decimal(
     tmp_path: Path, text: str, options: dict[str, Any], rows: list[dict[str, Any]]
 ) -> None:
     (tmp_path / "a.csv").write_text(text)
     source = SOURCE.with_options(options)
     schema = source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv"))).schema
     assert source.read(STORAGE, whole(tmp_path / "a.csv"), schema).table.to_pylist() == rows
-
-
-@pytest.mark.parametrize(("text", "by"), [("1,2;3\n", "comma and semicolon"), ("1\n", "no delimiter")])
-def test_names_that_leave_open_what_separates_fields_are_told(tmp_path: Path, text: str, by: str) -> None:
-    (tmp_path / "a.csv").write_text("\n" + text)
-    source = SOURCE.with_options({"names": ["a", "b"]})
-    with pytest.raises(InputCorrupt, match=f"line 2 has 2 fields, as input.options.names, by {by}: write input.opt"):
-        source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv")))
 
 
 def test_a_record_without_a_header_is_named_by_its_line_and_the_key_that_counts_the_fields(tmp_path: Path) -> None:

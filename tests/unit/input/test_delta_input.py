@@ -179,23 +179,14 @@ def ordered(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "files"),
     [
-        ("id = 250", 1),
-        ("id BETWEEN 195 AND 204", 2),
-        ("id IN (5, 905, 5000)", 2),
-        ("id < 100 OR id > 899", 2),
-        ("id < 100 OR price IS NULL", 10),
-        ("id >= 300 AND even = 'yes'", 3),
+        ("id >= 300 AND even = 'yes'", 5),
         ("even IS NULL", 5),
+        ("even IS NULL AND NOT id < 900", 5),
         ("even <> 'yes' OR id = 1", 10),
-        ("NOT id < 900", 10),
-        (f"name >= '9-größe-{'x' * 60}-00950'", 1),
-        ("price > 110 AND price < 1000", 2),
-        ("sold = TIMESTAMPTZ '2026-11-19T14:00:00.000891Z'", 1),
-        ("sold > TIMESTAMPTZ '2026-11-19T21:00:00.000880Z'", 1),
+        ("id = 250", 10),
     ],
 )
-def test_files_that_the_log_rules_out_are_not_opened(ordered: Path, where: str, files: int) -> None:
-    """By the values of their partitions, and by the least and the greatest value of each column."""
+def test_files_that_their_partitions_rule_out_are_not_opened(ordered: Path, where: str, files: int) -> None:
     job = job_of(ordered)
     asked = job.model_copy(update={"input": job.input.model_copy(update={"where": where})})
     storage = Counting()
@@ -235,22 +226,6 @@ def test_row_groups_that_the_footer_rules_out_are_not_read(tmp_path: Path, delet
     assert (0 < storage.share(str(file)) < 0.3) == (not deleted)
 
 
-def test_times_that_the_log_has_cut_off_rule_nothing_out(ordered: Path) -> None:
-    """Spark writes them so: whole milliseconds."""
-    log = ordered / "_delta_log" / f"{9:020d}.json"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    for line in lines:
-        if "add" in line:
-            stats = json.loads(line["add"]["stats"])
-            stats["maxValues"]["sold"] = re.sub(r"\.\d+", ".000", stats["maxValues"]["sold"])
-            line["add"]["stats"] = json.dumps(stats)
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    job = job_of(ordered)
-    where = "sold > TIMESTAMPTZ '2026-11-19T21:00:00.000880Z'"
-    found = discover(STORAGE, job.model_copy(update={"input": job.input.model_copy(update={"where": where})}))
-    assert len(found.files) == 1
-
-
 def test_a_column_that_the_job_declares_is_not_compared_with_the_log(ordered: Path) -> None:
     """As text, 100 comes before 2."""
     given = {"uri": str(ordered), "format": "delta", "where": "id < '2'", "schema": {"id": "string"}}
@@ -263,7 +238,7 @@ def test_a_column_that_the_job_declares_is_not_compared_with_the_log(ordered: Pa
 
 def test_a_condition_that_no_file_can_match_is_told(ordered: Path) -> None:
     job = job_of(ordered)
-    asked = job.model_copy(update={"input": job.input.model_copy(update={"where": "id > 5000"})})
+    asked = job.model_copy(update={"input": job.input.model_copy(update={"where": "even = 'no'"})})
     with pytest.raises(JobError, match=r"input\.where: none of 10 files at .* by what the table says of them"):
         discover(STORAGE, asked)
 

@@ -202,41 +202,13 @@ def test_the_most_pixels_are_decoded_and_one_more_is_not(tmp_path: Path) -> None
     assert SOURCE.max_pixels == 2 * (Image.MAX_IMAGE_PIXELS or 0)
 
 
-@pytest.mark.parametrize("exif", [0, 60_000])
-@pytest.mark.parametrize("kind", FORMATS)
-def test_the_size_of_an_image_is_known_before_it_is_decoded(tmp_path: Path, kind: str, exif: int) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(encoded(picture(90, 80), kind, **({"exif": b"Exif\0\0" + b"x" * exif} if exif else {})))
-    found = describe(STORAGE, job(tmp_path, str(path), format="image"), STORAGE.stat(str(path)))
-    assert (found.rows, found.sizes) == ((1,), (90 * 80 * 3 + path.stat().st_size,))
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("JPEG", {}),
-        ("PNG", {}),
-        ("WEBP", {}),
-        ("WEBP", {"lossless": True}),
-        ("WEBP", {"exif": b"Exif\0\0" + b"x" * 900}),
-    ],
-)
-def test_only_the_beginning_of_an_image_is_read_for_its_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any]
-) -> None:
-    """The first 1,000 bytes stand for the first 64 KiB."""
-    monkeypatch.setattr("nightjar.inference.input.sources.image._HEAD", 1000)
-    path = tmp_path / "a"
-    path.write_bytes(encoded(picture(90, 80), kind, **options)[:1000] + b"?" * 500)
-    found = describe(STORAGE, job(tmp_path, str(path), format="image"), STORAGE.stat(str(path)))
-    assert (found.rows, found.sizes) == ((1,), (90 * 80 * 3 + path.stat().st_size,))
-
-
-def test_a_size_behind_long_metadata_is_found(tmp_path: Path) -> None:
+def test_images_are_not_opened_before_they_are_read(tmp_path: Path) -> None:
+    """With `size` the bytes in memory are known, else they are guessed by the file's size."""
     path = tmp_path / "a.jpg"
-    path.write_bytes(encoded(picture(90, 80), "JPEG", exif=b"Exif\0\0" + b"x" * 65_000, comment=b"y" * 60_000))
-    found = describe(STORAGE, job(tmp_path, str(path)), STORAGE.stat(str(path)))
-    assert (found.rows, found.sizes) == ((1,), (90 * 80 * 3 + path.stat().st_size,))
+    path.write_bytes(b"?" * 100)
+    for options, size in (({}, 1600), ({"size": [9, 8]}, 9 * 8 * 3 + 100)):
+        found = describe(STORAGE, job(tmp_path, str(path), options=options), STORAGE.stat(str(path)))
+        assert (found.rows, found.sizes) == ((1,), (size,))
 
 
 @pytest.mark.parametrize(

@@ -116,12 +116,6 @@ def test_a_name_that_stands_for_another_column_now_is_another_input(table: Path)
     assert len({each["id"] for each in known}) == 2
 
 
-def test_a_tag_chooses_its_version(table: Path) -> None:
-    job = job_of(table, tag="gold")
-    assert discover(STORAGE, job).snapshot == "2"
-    assert rows(job, discover(STORAGE, job)) == by_lance(table, "gold")
-
-
 def test_a_large_fragment_is_several_shards_that_are_read_alone(table: Path) -> None:
     """Also one with deletions: each begins where the one before it ends."""
     job = job_of(table, shard_rows=7)
@@ -169,9 +163,7 @@ def test_a_continued_run_keeps_the_shards_of_the_fragments_that_are_the_same(tab
     ("options", "said"),
     [
         ({"version": 9}, r"input\.options: the Lance dataset .* has no version 9 \(any more\); its newest is 4"),
-        ({"tag": "silver"}, r"input\.options: the Lance dataset .* has no tag 'silver'; it has gold"),
         ({"version": 0}, r"input\.options\.version: write the number of a version from 1 on, not 0"),
-        ({"version": 1, "tag": "gold"}, "both choose a version"),
         ({"verison": 1}, r"input\.options\.verison: .* did you mean 'version'"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,30 +90,9 @@ def test_a_source_that_is_edited_between_two_runs_of_a_process_describes_as_it_r
 
 
 def test_a_source_that_the_program_imported_before_it_was_edited_is_imported_again(lake: Lake) -> None:
-    """As in a notebook. One that is not edited stays as it is, with all that it imported."""
+    """As in a notebook."""
     find("input.format", "readings:Readings", lake.folder)
     (lake.folder / "readings.py").write_text(EXAMPLE.replace('"id"', '"number"'))
-    lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["number"])
-    assert run.discover(lake.request()).schema.names == ["number", "x"]
-    module = sys.modules["readings"]
-    run.discover(lake.request())
-    assert sys.modules["readings"] is module
-
-
-EDITED = """
-import time
-from pathlib import Path
-
-time.sleep(0.05)
-own = Path(__file__)
-if (new := own.read_text().replace('"id"', '"number"')) != own.read_text():
-    own.write_text(new)
-"""
-
-
-def test_a_source_that_is_edited_while_it_is_imported_is_imported_again(lake: Lake) -> None:
-    (lake.folder / "readings.py").write_text(EXAMPLE + EDITED)
-    assert run.discover(lake.request()).schema.names == ["id", "x"]
     lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["number"])
     assert run.discover(lake.request()).schema.names == ["number", "x"]
 

@@ -158,14 +158,14 @@ def test_a_whole_number_that_a_float_does_not_hold_costs_its_row(tmp_path: Path)
         assert list(read.failures) == ([1] if schema is None else [])
 
 
-@pytest.mark.parametrize("kind", [None, "binary", "date32", "float32"])
+@pytest.mark.parametrize("kind", [None, "date32", "float32"])
 def test_a_text_that_is_not_utf8_costs_its_row(shop: Path, kind: str | None) -> None:
     write(shop, "UPDATE sales SET note = CAST(x'636166E9' AS TEXT) WHERE id = -886")
     given = {"schema": {"note": kind}} if kind else None
     job = job_of(str(shop), shop.parent, given, table="sales", partitions=1)
     found = discover(STORAGE, job)
     read = read_piece(STORAGE, job, pieces(job, found)[0], found.schema)
-    assert "row 2: column 'note' is text that is not UTF-8 (b'caf\\xe9')" in read.failures[2].message
+    assert "row 2: column 'note' is bytes, or text that is not UTF-8 (b'caf\\xe9')" in read.failures[2].message
     assert read.table.num_rows == 1000
 
 
@@ -403,15 +403,17 @@ SWAPPED = "ALTER TABLE {t} RENAME x TO t; ALTER TABLE {t} RENAME y TO x; ALTER T
     [
         ({"table": "named"}, SWAPPED, {"id", "whole"}),
         ({"query": "SELECT * FROM named"}, SWAPPED, {"id", "whole"}),
-        ({"table": "named"}, "ALTER TABLE {t} DROP x, ADD x real DEFAULT 7;", {"id", "y", "whole"}),
-        ({"table": "named"}, "CREATE TABLE n2 AS TABLE {t}; DROP TABLE {t}; ALTER TABLE n2 RENAME TO {t};", set()),
-        ({"table": "named"}, "ALTER TABLE {t} ADD z int;", {"id", "x", "y", "whole"}),
+        (
+            {"table": "named"},
+            "CREATE TABLE n2 AS TABLE {t}; DROP TABLE {t}; ALTER TABLE n2 RENAME TO {t};",
+            {"id", "x", "y", "whole"},
+        ),
     ],
 )
 def test_a_name_that_stands_for_another_column_of_postgres_now_is_another_input(
     reader: PostgresServer, tmp_path: Path, options: dict[str, Any], change: str, same: set[str]
 ) -> None:
-    """Also where that happens between planning and reading; columns that nobody reads may change."""
+    """Also between planning and reading. A table that was made again with the same rows is the same."""
     reader.run(
         "DROP TABLE IF EXISTS named; CREATE TABLE named (id int PRIMARY KEY, x real, y real, whole int);"
         "INSERT INTO named SELECT i, i, 10 * i, 1 FROM generate_series(1, 6) AS i;"
@@ -423,7 +425,7 @@ def test_a_name_that_stands_for_another_column_of_postgres_now_is_another_input(
     now = discover(STORAGE, job)
     kept = {name for name in found.schema.names if known_by(job, found.schema, name) == known_by(job, now.schema, name)}
     assert kept == same
-    for name in found.schema.names if same else ():
+    for name in found.schema.names:
         if name in same:
             assert read_piece(STORAGE, job, piece, pa.schema([found.schema.field(name)])).table.num_rows == 6
         else:
