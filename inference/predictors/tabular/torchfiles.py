@@ -126,5 +126,5 @@ def _check_archive(kind: Kind, path: str) -> None:
 def not_loaded(job: Job, path: str, error: Exception) -> JobError:
     """The error for a file that torch cannot load. path: the local copy, which the message does not name."""
     named = str(job.model.path)
-    said = str(error).replace(path, named)
+    said = " ".join(str(error).replace(path, named).split())
     return JobError(f"model.path: torch cannot load {named}: {type(error).__name__}: {said}")
