@@ -20,9 +20,6 @@ from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.adapter import Adapter, Predictor, adapter_of, naming
 
-RAY_CONFIG = "vLLMEngineProcessorConfig"
-"""The configuration of Ray Data's processors that `uses: ray.data.llm` follows."""
-
 
 class Synchronous:
     """A callable that waits for what it calls: for a coroutine, and for each piece of an async generator.
@@ -115,22 +112,7 @@ def imported(job: Job) -> dict[str, Any]:
     Raises:
         JobError: An object cannot be found, or its module cannot be imported.
     """
-    try:
-        return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
-    except JobError as error:
-        if hint := _renamed(error.__cause__):
-            raise JobError(f"{error}; {hint}") from error.__cause__
-        raise
-
-
-def _renamed(error: BaseException | None) -> str:
-    """Today's name of what code of an older Ray asks for, if that is why the code cannot be imported; else ''."""
-    # An ImportError has the module's name, and pydantic's ValidationError that of the class.
-    if isinstance(error, ImportError) and error.name == "ray.data.llm":
-        return "Ray calls it build_processor now, no longer build_llm_processor; model.config needs neither"
-    if getattr(error, "title", "") == RAY_CONFIG:
-        return "the key of the model is model_source now, no longer model"
-    return ""
+    return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
