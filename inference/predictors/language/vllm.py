@@ -9,8 +9,11 @@ from __future__ import annotations
 import os.path
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
@@ -63,6 +66,7 @@ class OnVllm(OnTorch):
 class VLLM(LanguageModel, OnVllm):
     """The `Adapter` of vLLM."""
 
+    probabilities = True
     options = (
         *ASKED,
         text("regex", "each answer has this form, a regular expression", "none"),
@@ -83,6 +87,8 @@ class VLLM(LanguageModel, OnVllm):
         for key, why in _OURS.items():
             if key in options.get("sampling", {}):
                 raise JobError(f"model.sampling.{key}: {why}; leave it out")
+        if "choice" in options and "sampling" in options:
+            raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
         if "model" in options.get("engine", {}):
             raise JobError("model.engine.model: model.path names the model; leave it out")
         check_code_trusted(job, options.get("engine", {}))
@@ -136,6 +142,71 @@ def needs_vllm(job: Job) -> None:
         raise missing(job.model.uses, ("vllm",)) from error
 
 
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A place where answers part. path: the tokens that they share. tokens: those that may follow."""
+
+    path: Tokens
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Answers as tokens, and the places where they part."""
+
+    answers: tuple[Tokens, ...]
+    forks: tuple[Fork, ...]
+
+    def probabilities(self, found: Mapping[Fork, Sequence[float]]) -> list[float]:
+        """The probability of each answer; their sum is 1.
+
+        found: by fork, the logarithm of the probability of each of its tokens, up to a constant.
+        """
+        shares = {fork.path: dict(zip(fork.tokens, _shares(found[fork]), strict=True)) for fork in self.forks}
+        return [_along(answer, shares) for answer in self.answers]
+
+
+def choices(answers: Sequence[Sequence[int]], end: int) -> Choices:
+    """Find where the answers part. end: the token that ends an answer which another one goes on from.
+
+    Raises:
+        ValueError: Two of them are the same.
+    """
+    known = [tuple(answer) for answer in answers]
+    if len(set(known)) < len(known):
+        raise ValueError("two answers have the same tokens")
+    ended = tuple(
+        (*answer, end) if any(other[: len(answer)] == answer for other in known if other != answer) else answer
+        for answer in known
+    )
+    paths = dict.fromkeys(answer[:length] for answer in ended for length in range(len(answer)))
+    following = {
+        path: dict.fromkeys(
+            answer[len(path)] for answer in ended if len(answer) > len(path) and answer[: len(path)] == path
+        )
+        for path in paths
+    }
+    return Choices(ended, tuple(Fork(path, tuple(tokens)) for path, tokens in following.items() if len(tokens) > 1))
+
+
+def _shares(logarithms: Sequence[float]) -> list[float]:
+    """Probabilities that add up to 1."""
+    powers = np.exp(np.subtract(logarithms, np.max(logarithms)))
+    return list((powers / powers.sum()).tolist())
+
+
+def _along(answer: Tokens, shares: Mapping[Tokens, Mapping[int, float]]) -> float:
+    """The product of the shares at the forks that an answer passes."""
+    product = 1.0
+    for place, token in enumerate(answer):
+        if answer[:place] in shares:
+            product *= shares[answer[:place]][token]
+    return product
+
+
 _CUTS = 8
 """The most times that a prompt is made shorter: a text that is cut may have more tokens than were counted."""
 
@@ -147,7 +218,7 @@ class VllmModel(VllmRequests):
         """path: the model's folder."""
         options = job.model.options
         self._api: str = options.get("api", CHAT)
-        self._prompt, self._reader = prompt_of(job), Reader(job)
+        self._prompt, self._reader = prompt_of(job), Reader(job, probabilities=True)
         super().__init__(
             job,
             path,
@@ -163,6 +234,7 @@ class VllmModel(VllmRequests):
                 "api: completions, or choose a model that was made for chats"
             )
         self._truncate: str | None = options.get("truncate")
+        self._choices = self._parted(options["choice"]) if "choice" in options else None
         self._sampling = _sampling(options, self.engine.sampling) if self._api != EMBEDDINGS else None
         answer = (self._sampling.max_tokens or 1) if self._sampling else 0
         self._longest = self.engine.length - (answer if self._truncate else min(1, answer))
@@ -198,7 +270,9 @@ class VllmModel(VllmRequests):
     async def answer(self, request: Sequence[int]) -> tuple[Answer, Usage]:
         """As in `Requests`. A request that waits in vLLM's own queue is underway."""
         sent = time.monotonic()
-        if self._sampling is None:
+        if self._choices is not None:
+            answer = await self._chosen(request, self._choices)
+        elif self._sampling is None:
             from vllm import PoolingParams
 
             found = await self.engine.ask(request, PoolingParams(task="embed"))
@@ -214,6 +288,51 @@ class VllmModel(VllmRequests):
                 cached_tokens=found.num_cached_tokens or 0,
             )
         return answer, usage_of(answer, time.monotonic() - sent)
+
+    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
+        """Ask at each place where the choices part which token follows."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        # One after the other, so that each finds the prompt in the cache.
+        found: dict[Fork, list[float]] = {}
+        cached = 0
+        for fork in known.forks:
+            params = SamplingParams(
+                max_tokens=1,
+                temperature=0,
+                logprob_token_ids=list(fork.tokens),
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            output = await self.engine.ask([*request, *fork.path], params)
+            (first,) = output.outputs[0].logprobs
+            found[fork] = [first[token].logprob for token in fork.tokens]
+            cached = cached or output.num_cached_tokens or 0
+        likely = known.probabilities(found)
+        return Answer(
+            text=self._named[likely.index(max(likely))],
+            finish_reason="stop",
+            prompt_tokens=len(request),
+            output_tokens=len(known.forks),
+            cached_tokens=cached,
+            probabilities=likely,
+        )
+
+    def _parted(self, names: Sequence[str]) -> Choices:
+        """The choices as tokens."""
+        from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
+
+        self._named = tuple(names)
+        try:
+            known = choices(self.tokens(names, special=False), self.tokenizer.eos_token_id)
+        except ValueError as error:
+            raise JobError(f"model.choice: {error}; word them otherwise") from None
+        if (most := max((len(fork.tokens) for fork in known.forks), default=0)) > MAX_LOGPROB_TOKEN_IDS:
+            raise JobError(
+                f"model.choice: {most} tokens may follow at one place, and vLLM tells of {MAX_LOGPROB_TOKEN_IDS}"
+            )
+        return known
 
     def _said(self, asked: Messages | str) -> str | Exception:
         """The prompt as the model reads it, with its own template; or why there is none."""
@@ -263,7 +382,7 @@ def _sampling(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    forms = {"json": options.get("json_schema"), "regex": options.get("regex"), "choice": options.get("choice")}
+    forms = {"json": options.get("json_schema"), "regex": options.get("regex")}
     wanted = {name: dict(form) if isinstance(form, Mapping) else form for name, form in forms.items() if form}
     given = dict(options.get("sampling", {}))
     try:
