@@ -1,8 +1,7 @@
 """The user's own code, unchanged: `uses: "module:Name"` and `preprocess: "module:name"`.
 
 A class with `__init__(**options)` and `__call__(batch)`, as written for Ray Data's `map_batches`, is constructed once
-per actor, and so is a subclass of its `TorchInference`. A function gets the options as keywords. Either may be async.
-Errors pass through unchanged.
+per actor. A function gets the options as keywords. Either may be async. Errors pass through unchanged.
 """
 
 from __future__ import annotations
@@ -16,80 +15,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mappi
 from functools import cached_property
 from typing import Any
 
-from nightjar.inference.errors import JobError, OutputInvalid, raised, traced
+from nightjar.inference.errors import JobError, raised, traced
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.adapter import Adapter, Predictor, adapter_of, naming
-
-# A subclass says how a batch becomes tensors (`collate`), what the model does with them on its device
-# (`process_on_device`), and how tensors become outputs (`finalize`). As in Ray Data, the tensors are moved in between.
-# Unlike there, the device may be the CPU.
-_BASE = ("ray.data.util.torch_inference", "TorchInference")
-
-
-def is_torch_inference(target: Any) -> bool:
-    """Whether this is such a subclass. Ray is not imported: whoever defines a subclass has done so."""
-    return isinstance(target, type) and _BASE in [(base.__module__, base.__qualname__) for base in target.__mro__]
-
-
-RAY_CONFIG = "vLLMEngineProcessorConfig"
-"""The configuration of Ray Data's processors that `uses: ray.data.llm` follows."""
-
-
-class Managed:
-    """An instance of such a subclass as a `Predictor`."""
-
-    def __init__(self, user: Any) -> None:
-        import torch
-
-        self._torch = torch
-        self._user = user
-        self._device = torch.device(user.get_device())
-        self.device = str(self._device)
-
-    def prepare(self, batch: Any) -> Any:
-        """Collate the batch. Returns it, its tensors on the CPU, and the rest of what `collate` returned."""
-        # `collate` may replace columns of the batch, which the later steps get, too.
-        given = dict(batch) if isinstance(batch, Mapping) else batch
-        with self._torch.no_grad():
-            tensors, other = _with_other(self._user.collate(batch))
-        return given, tensors, other
-
-    def predict(self, prepared: Any) -> Any:
-        """Compute on the device, and make the outputs on the CPU."""
-        given, tensors, other = prepared
-        with self._torch.no_grad():
-            moved = self._moved(tensors, "collate", join=True)
-            computed, more = _with_other(self._user.process_on_device(given, moved, other))
-            return self._user.finalize(given, self._moved(computed, "process_on_device", join=False), more)
-
-    def _moved(self, held: Any, method: str, *, join: bool) -> Any:
-        """Tensors, also in sequences and mappings, on the device; or on the CPU without `join`.
-
-        join: tensors in a sequence that is itself in a sequence or a mapping are parts of one, and are joined.
-        """
-        device = self._device if join else self._torch.device("cpu")
-
-        def move(value: Any, depth: int) -> Any:
-            if isinstance(value, self._torch.Tensor):
-                return value.to(device)
-            if isinstance(value, Mapping):
-                return {name: move(each, depth + 1) for name, each in value.items()}
-            if isinstance(value, (list, tuple)):
-                if join and depth and all(isinstance(each, self._torch.Tensor) for each in value):
-                    return self._torch.cat([each.to(device) for each in value])
-                return type(value)(move(each, depth + 1) for each in value)
-            raise OutputInvalid(
-                f"{type(self._user).__name__}.{method} returned a {type(value).__name__}; return a tensor, or tensors "
-                "in a list, a tuple or a dict, or a pair of these and anything else"
-            )
-
-        return move(held, 0)
-
-
-def _with_other(returned: Any) -> tuple[Any, Any]:
-    """What a method returned: a pair is tensors and anything else, as in Ray Data."""
-    return returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
 
 
 class Synchronous:
@@ -147,8 +76,7 @@ class Own(Adapter):
     def load(self, job: Job, path: str | None) -> Predictor:
         """Find and construct the predictor with its options and the model's path."""
         target = find("model.uses", job.model.uses, folder_of(job))
-        made = _ready("model.uses", job.model.uses, target, _options(job, path), path)
-        return Managed(made) if is_torch_inference(target) else _Called(made)
+        return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
 
 
 class _Called:
@@ -184,22 +112,7 @@ def imported(job: Job) -> dict[str, Any]:
     Raises:
         JobError: An object cannot be found, or its module cannot be imported.
     """
-    try:
-        return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
-    except JobError as error:
-        if hint := _renamed(error.__cause__):
-            raise JobError(f"{error}; {hint}") from error.__cause__
-        raise
-
-
-def _renamed(error: BaseException | None) -> str:
-    """Today's name of what code of an older Ray asks for, if that is why the code cannot be imported; else ''."""
-    # An ImportError has the module's name, and pydantic's ValidationError that of the class.
-    if isinstance(error, ImportError) and error.name == "ray.data.llm":
-        return "Ray calls it build_processor now, no longer build_llm_processor; model.config needs neither"
-    if getattr(error, "title", "") == RAY_CONFIG:
-        return "the key of the model is model_source now, no longer model"
-    return ""
+    return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
@@ -284,7 +197,7 @@ def _keywords(key: str, spec: str, target: Any, options: Mapping[str, Any], path
 def _refuse_unusable(key: str, spec: str, target: Any) -> None:
     if not callable(target):
         raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
-    if makes_no_callable(target) and not is_torch_inference(target):
+    if makes_no_callable(target):
         raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
 
 
@@ -295,9 +208,7 @@ def makes_no_callable(target: Any) -> bool:
 
 
 def _signature(target: Any) -> inspect.Signature | None:
-    """What a class or function takes. Ray Data's `TorchInference` hands everything to `initialize`."""
-    if is_torch_inference(target):
-        target = functools.partial(target.initialize, None)
+    """What a class or function takes."""
     try:
         return inspect.signature(target)
     except (TypeError, ValueError):  # written in C: only a call would tell

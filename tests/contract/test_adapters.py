@@ -376,7 +376,8 @@ def test_a_file_that_is_not_the_models_is_refused_by_its_key(files: Path, flavou
         job = make_job(tmp_path, flavour, path=str(wrong))
         with pytest.raises(JobError, match=rf"^model\.path: .*{flavour.file}"):
             adapter_of(job).load(job, str(wrong))
-        if wrong.parent.name != "changed":  # only who reads it whole finds this
+        # Only who reads it whole finds a change, and of an ONNX file all faults.
+        if wrong.parent.name != "changed" and flavour.uses != "onnx":
             with pytest.raises(JobError, match=rf"^model\.path: .*{flavour.file}"):
                 adapter_of(job).inspect(job, str(wrong))
 

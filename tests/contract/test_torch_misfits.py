@@ -39,12 +39,11 @@ __all__ = ["load", "make_job"]  # fixtures
 
 
 @each_file
-def test_lists_of_another_width_cost_their_rows_and_columns_of_another_the_job(
+def test_lists_of_another_width_cost_their_rows_and_columns_of_another_all_of_them(
     load: Callable[..., Loaded], file: str
 ) -> None:
     job, _ = load(file, "Net")
-    one_line = r"^model\.features: a, b, c make .*\(n, 3\), and the module takes none such: .*(shape|mismatch).*$"
-    with pytest.raises(JobError, match=one_line) as told:
+    with pytest.raises(RuntimeError, match=r"shape|mismatch") as told:
         scored(job, table_of(numbers(4, 3)))
     assert "\n" not in str(told.value).strip()
     rows = [[1.0, 2.0], [1.0, 2.0, 3.0], [3.0, 4.0]]
@@ -53,7 +52,7 @@ def test_lists_of_another_width_cost_their_rows_and_columns_of_another_the_job(
         job.model.output_types(),
     )  # fmt: skip
     failures = drained(steps).failures
-    assert [(failure.row, failure.error) for failure in failures] == [(1, "ValueError")]
+    assert [(failure.row, failure.error) for failure in failures] == [(1, "RuntimeError")]
     # The row's message is a sentence, too; what TorchScript says of its own code is in the traceback.
     assert "\n" not in failures[0].message.strip()
     if file == "script.pt":
@@ -73,25 +72,19 @@ def test_another_number_of_outputs_is_said(load: Callable[..., Loaded], file: st
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (
-            {"width": 5},
-            r"'layers\.0\.weight' has shape \(8, 2\) in .*{file}, and \(8, 5\) in the module that net:Net makes; see "
-            r"model\.options\.args$",
-        ),
-        (
-            None,
-            r".*{file} has 'layers\.0\.(weight|bias)' of shape \(8.*\) and 3 more, and the module that net:Tied ",
-        ),
+        ({"width": 5}, r"size mismatch for layers\.0\.weight: .*\[8, 2\].*\[8, 5\]"),
+        (None, r"Missing key.* \"one\.weight\".* Unexpected key.* \"layers\.0\.weight\""),
     ],
 )
-def test_weights_of_another_module_are_met_with_the_first_that_does_not_fit(
+def test_weights_of_another_module_are_refused(
     load: Callable[..., Loaded], make_job: MakeJob, file: str, args: dict[str, Any] | None, sentence: str
 ) -> None:
     job, _ = load(file, "Net")
     options = {"model": "net:Net", "args": args} if args else {"model": "net:Tied"}
     other = make_job(uses="torch", path=file, options=options)
-    with pytest.raises(JobError, match=rf"^model\.path: {sentence.replace('{file}', file)}"):
+    with pytest.raises(JobError, match=rf"^model\.path: torch cannot load .*{file}: .*{sentence}") as refused:
         load_scorer(other, job.model.path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("file", WEIGHTS)
@@ -105,7 +98,7 @@ def test_weights_that_lack_some_of_the_module_are_not_taken(
     write(tmp_path, file, module)
     with pytest.raises(
         JobError,
-        match=rf"^model\.path: .*{file} lacks 'layers\.3\.weight' and 1 more, which has shape \(1, 8\) in the mod",
+        match=rf"^model\.path: torch cannot load .*{file}: .*Missing key.*\"layers\.3\.weight\"",
     ):
         load_scorer(job, job.model.path)
 
@@ -201,17 +194,14 @@ def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], mak
     ],
     ids=["empty", "cut", "end", "longer", "other", "header"],
 )
-def test_a_safetensors_file_that_is_not_whole_is_refused_before_it_is_loaded(
+def test_a_safetensors_file_that_is_not_whole_is_refused(
     load: Callable[..., Loaded], tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     job, _ = load("state.safetensors", "Net")
     path = tmp_path / "state.safetensors"
     path.write_bytes(change(path.read_bytes()))
-    for look in (adapter_of(job).inspect, load_scorer):
-        with pytest.raises(
-            JobError, match=r"^model\.path: .*state\.safetensors is not a state dict that can be read: "
-        ):
-            look(job, str(path))
+    with pytest.raises(JobError, match=r"^model\.path: torch cannot load .*state\.safetensors: SafetensorError: "):
+        load_scorer(job, str(path))
 
 
 class Crafted:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid, PromptInvalid
-from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import Option, text, whole
 from nightjar.inference.predictors.adapter import Predictor, needed
@@ -24,15 +23,11 @@ from nightjar.inference.predictors.language.languagemodel import check_rescored
 from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted, needs_vllm
 from nightjar.inference.predictors.language.vllmengine import VllmRequests, side_by_side
-from nightjar.inference.predictors.user import RAY_CONFIG, makes_no_callable
+from nightjar.inference.predictors.user import imported, makes_no_callable
 from nightjar.inference.records import Usage
 
-_INSTEAD = {
-    "HttpRequestProcessorConfig": "for an endpoint of OpenAI's API write uses: openai and its url",
-    "ServeDeploymentProcessorConfig": "for a deployment that speaks OpenAI's API write uses: openai and its url",
-    "SGLangEngineProcessorConfig": "start SGLang's server, and write uses: openai and its url",
-}
-"""Other configurations, and what a job says in their place."""
+RAY_CONFIG = "vLLMEngineProcessorConfig"
+"""The configuration of Ray Data's processors that is followed."""
 
 _TASKS = ("generate", "embed")
 
@@ -70,11 +65,11 @@ def followed(config: Any) -> Followed:
     Raises:
         JobError: It is another one, or asks for what is not followed. Names that.
     """
-    kinds = [kind.__name__ for kind in type(config).__mro__ if kind.__module__.partition(".")[0] == "ray"]
-    if RAY_CONFIG not in kinds:
-        if other := next((kind for kind in kinds if kind in _INSTEAD), None):
-            raise JobError(f"model.config: is a {other}, and not a {RAY_CONFIG}; {_INSTEAD[other]}")
-        raise JobError(f"model.config: is a {type(config).__name__}, and not a {RAY_CONFIG} of ray.data.llm")
+    if RAY_CONFIG not in [kind.__name__ for kind in type(config).__mro__ if kind.__module__.partition(".")[0] == "ray"]:
+        raise JobError(
+            f"model.config: is a {type(config).__name__}, and not a {RAY_CONFIG} of ray.data.llm; an endpoint, as of "
+            "Ray Serve or SGLang, is asked with uses: openai"
+        )
     for key, advice in _REFUSED.items():
         if getattr(config, key):
             raise JobError(f"model.config: {key} is not followed: {advice}")
@@ -190,7 +185,7 @@ class RayDataModel(VllmRequests):
 
     def __init__(self, job: Job, path: str) -> None:
         """path: the model's folder."""
-        found = {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
+        found = imported(job)
         self._config = followed(found["model.config"])
         self._before = _made(found.get("model.preprocess"))
         self._after = _made(found.get("model.postprocess"))

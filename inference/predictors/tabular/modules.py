@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.messages import install, nearest
-from nightjar.inference.predictors.adapter import is_memory
+from nightjar.inference.messages import install
 from nightjar.inference.predictors.outputs import in_order
-from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings, shape_of
+from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import (
     SCRIPTED,
@@ -29,8 +27,6 @@ from nightjar.inference.predictors.tabular.torchfiles import (
     not_loaded,
 )
 from nightjar.inference.predictors.user import built
-
-Tensors = Mapping[str, torch.Tensor]
 
 _OF_SCRIPTS = (RuntimeError, torch.jit.Error)
 _TYPES_BY_WORDS: dict[str, type[RuntimeError]] = {
@@ -71,12 +67,15 @@ def _filled(job: Job, path: str) -> torch.nn.Module:
             f"model.options.model: {job.model.options['model']} returned {type(module).__name__}, not a torch.nn.Module"
         )
     own = module.state_dict(keep_vars=True)
-    _check_fits(job, own, given)
+    # A tensor that the module has under several names may be in the file under one of them.
+    at = {_place(own[name]): tensor for name, tensor in given.items() if name in own}
+    whole = given | {name: at[_place(tensor)] for name, tensor in own.items() if _place(tensor) in at}
     # Weights that are used as they lie in the file are shared by all processes of a node; a copy is each one's own.
-    at = {_place(own[name]): tensor for name, tensor in given.items()}
-    whole = {name: given.get(name, at.get(_place(tensor))) for name, tensor in own.items()}
-    as_own = {name: tensor.to(own[name].dtype) for name, tensor in whole.items() if tensor is not None}
-    module.load_state_dict(as_own, strict=False, assign=True)
+    as_own = {name: tensor.to(own[name].dtype) if name in own else tensor for name, tensor in whole.items()}
+    try:
+        module.load_state_dict(as_own, assign=True)
+    except RuntimeError as error:
+        raise not_loaded(job, path, error) from error
     return module
 
 
@@ -123,49 +122,9 @@ def _safetensors(job: Job, path: str) -> dict[str, torch.Tensor]:
     return loaded
 
 
-def _check_fits(job: Job, own: Tensors, given: Tensors) -> None:
-    """Check that the file's tensors are those of the module.
-
-    A tensor that the module has under several names may be in the file under one of them.
-    """
-    file, spec = job.model.path, job.model.options["model"]
-    for name, tensor in own.items():
-        if name in given and given[name].shape != tensor.shape:
-            raise JobError(
-                f"model.path: {name!r} has shape {tuple(given[name].shape)} in {file}, and {tuple(tensor.shape)} in "
-                f"the module that {spec} makes; see model.options.args"
-            )
-    if unknown := [name for name in given if name not in own]:
-        name = unknown[0]
-        raise JobError(
-            f"model.path: {file} has {name!r} of shape {tuple(given[name].shape)}{_others(unknown)}, and the module "
-            f"that {spec} makes has none{nearest(name, own)}"
-        )
-    there = {_place(own[name]) for name in given}
-    if missing := [name for name, tensor in own.items() if name not in given and _place(tensor) not in there]:
-        name = missing[0]
-        raise JobError(
-            f"model.path: {file} lacks {name!r}{_others(missing)}, which has shape {tuple(own[name].shape)} in the "
-            f"module that {spec} makes"
-        )
-
-
 def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
     """Where a module has a tensor: the same for two names of one. On the device `meta` there is no memory."""
     return tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride()
-
-
-def _others(names: list[str]) -> str:
-    return f" and {len(names) - 1} more" if names[1:] else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The arguments of one call. columns: that fill them, by name. fixed: whether each row has their shapes."""
-
-    arguments: dict[str, torch.Tensor]
-    columns: tuple[str, ...]
-    fixed: bool
 
 
 class Module:
@@ -187,13 +146,12 @@ class Module:
         self._autocast = options.get("autocast", False)
         self._channels_last = bool(options.get("channels_last"))
         self._module: Any = module
-        self._proven = False
         # torch compiles while it computes, and not in two threads at once.
         self._turn: AbstractContextManager[Any] = nullcontext()
         if options.get("compile"):
             self._module, self._turn = torch.compile(module, dynamic=True), threading.Lock()
 
-    def prepare(self, batch: Any) -> Prepared:
+    def prepare(self, batch: Any) -> dict[str, torch.Tensor]:
         """Convert the columns of a Table or batch to the module's arguments, in memory from which devices can copy."""
         columns = columns_of(batch, "torch")
         names = self._names(list(columns))
@@ -203,20 +161,16 @@ class Module:
         else:
             inputs = [Input(name, (None,) * len(shape)) for name, shape in zip(names, shapes, strict=True)]
         filled = fillings(inputs, names, columns)
-        arguments = {filling.input.name: self._tensor(filling) for filling in filled}
-        return Prepared(arguments, tuple(columns), all(not shape for shape in shapes))
+        return {filling.input.name: self._tensor(filling) for filling in filled}
 
-    def predict(self, prepared: Prepared) -> dict[str, Any]:
+    def predict(self, prepared: dict[str, torch.Tensor]) -> dict[str, Any]:
         """Call the module. Returns its outputs by name."""
-        given = {name: tensor.to(self._place, non_blocking=True) for name, tensor in prepared.arguments.items()}
+        given = {name: tensor.to(self._place, non_blocking=True) for name, tensor in prepared.items()}
         try:
             raw = self._called(given)
         except RuntimeError as error:
-            if not self._proven and not is_memory(error):
-                _check_compiler(error)
-                self._check_shapes(prepared, error)
+            _check_compiler(error)
             raise
-        self._proven = prepared.fixed
         return in_order(raw, self._outputs, "module")
 
     def _called(self, given: dict[str, torch.Tensor]) -> Any:
@@ -230,17 +184,6 @@ class Module:
                 if isinstance(self._module, torch.jit.ScriptModule) and type(error) in _OF_SCRIPTS:
                     raise _of_script(error) from error
                 raise
-
-    def _check_shapes(self, prepared: Prepared, error: RuntimeError) -> None:
-        """After a failed call: raise a clear error if the module takes no numbers at all in arrays of these shapes."""
-        arguments = prepared.arguments.items()
-        try:
-            self._called({name: torch.zeros_like(tensor[:1], device=self._place) for name, tensor in arguments})
-        except RuntimeError:
-            shapes = ", ".join(f"{name!r} of shape {shape_of(tensor.shape[1:])}" for name, tensor in arguments)
-            given = ", ".join(prepared.columns)
-            said = f"model.features: {given} make {shapes}, and the module takes none such: {error}"
-            raise (JobError(said) if prepared.fixed else ValueError(said)) from error
 
     def _names(self, columns: Sequence[str]) -> Sequence[str]:
         """The arguments that the columns fill."""

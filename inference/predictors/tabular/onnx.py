@@ -25,7 +25,6 @@ from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Filling, Input, fillings, numbers, shape_of
-from nightjar.inference.predictors.tabular.onnxfiles import ModelFiles, find_files
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 """The distributions that bring the module."""
@@ -76,13 +75,13 @@ class Onnx(Adapter):
         features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
 
     def inspect(self, job: Job, path: str) -> None:
-        find_files(job, path)
+        _model_file(job, Path(path))
 
     def warm(self) -> None:
         runtime()
 
     def load(self, job: Job, path: str | None) -> Predictor:
-        return Session(job, find_files(job, needed(job, path)))
+        return Session(job, needed(job, path))
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         found = getattr(sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state"), "DeviceReset", None)
@@ -95,10 +94,10 @@ class Onnx(Adapter):
 class Session:
     """A model as a `Predictor`. Several threads may call it at once."""
 
-    def __init__(self, job: Job, files: ModelFiles) -> None:
+    def __init__(self, job: Job, path: str) -> None:
         self._types = job.model.output_types()
         self._listed = job.model.features is not None
-        self._session = _start(job, files)
+        self._session = _start(job, path)
         self._inputs = [_input(node) for node in self._session.get_inputs()]
         self._takes_text = any(each.dtype == object for each in self._inputs)
         self._fetched = _fetched(self._session.get_outputs(), list(self._types))
@@ -146,6 +145,35 @@ class Session:
             )
 
 
+def _model_file(job: Job, path: Path) -> Path:
+    """The model's file: `model.path` itself, or the one in this folder that the job means.
+
+    Raises:
+        JobError: There is none, or the job does not say which.
+    """
+    name = job.model.options.get("file")
+    if not path.is_dir():
+        if name is not None:
+            raise JobError(f"model.options.file: model.path is no folder but the file {job.model.path}")
+        return path
+    found = sorted(each.relative_to(path).as_posix() for each in path.rglob("*.onnx") if each.is_file())
+    if name is not None and name not in found:
+        raise JobError(f"model.options.file: {job.model.path} holds no {name}" + _listed(found))
+    if name is None and len(found) != 1:
+        what = f"{len(found)} .onnx files" if found else "no .onnx file"
+        also = f"{_listed(found)}; say which in model.options.file" if found else ""
+        raise JobError(f"model.path: the folder {job.model.path} holds {what}{also}")
+    return path / (name or found[0])
+
+
+def _listed(found: Sequence[str]) -> str:
+    return f": {', '.join(found[:10])}" if found else ""
+
+
+def _listed(found: Sequence[str]) -> str:
+    return f": {', '.join(found[:10])}" if found else ""
+
+
 def runtime() -> Any:
     """The module onnxruntime. Its first import in a process starts nothing that reports to its makers.
 
@@ -168,8 +196,9 @@ def describe_devices() -> str:
     return f"onnxruntime {onnxruntime.__version__} {has}"
 
 
-def _start(job: Job, files: ModelFiles) -> Any:
-    """A session of onnxruntime on the job's device."""
+def _start(job: Job, path: str) -> Any:
+    """A session of onnxruntime on the job's device. path: the local copy; messages name the job's path."""
+    file = _model_file(job, Path(path))
     try:
         onnxruntime = runtime()
     except ImportError as error:
@@ -183,13 +212,14 @@ def _start(job: Job, files: ModelFiles) -> Any:
         # Packed for its products of matrices, weights would be a copy of each process's own.
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        kept = _give_weights(options, files)
-        session = onnxruntime.InferenceSession(str(files.model), options, providers=[wanted])
+        kept = _give_weights(options, file) if Path(path).is_dir() else []
+        session = onnxruntime.InferenceSession(str(file), options, providers=[wanted])
         del kept
     except Exception as error:
-        said = str(error).replace(str(files.model), str(job.model.path))
+        said = str(error).replace(path, str(job.model.path))
         raise JobError(
-            f"model.path: onnxruntime cannot load {job.model.path}: {type(error).__name__}: {said}"
+            f"model.path: onnxruntime cannot load {job.model.path}: {type(error).__name__}: {said}; if weights lie in "
+            "files beside the model, model.path is the folder of both"
         ) from error
     if wanted not in session.get_providers():
         raise JobError(
@@ -211,22 +241,25 @@ def _provider(job: Job, onnxruntime: Any) -> str:
     return _CUDA
 
 
-def _give_weights(options: Any, files: ModelFiles) -> list[Array]:
+def _give_weights(options: Any, file: Path) -> list[Array]:
     """Tell onnxruntime where the weights are. Returns what must stay in memory until the session is made.
 
     Files that are too large to travel with a run are links to where they are, and onnxruntime refuses weights that lie
-    outside of the model's folder. If all of them lie in another folder, it maps them from there; else it gets their
-    content.
+    outside of the model's folder. If all files beside the model lie in one other folder, it maps them from there; else
+    it gets their content.
     """
-    folder = files.real_folder()
-    if folder is None:
-        contents: list[Array] = [np.memmap(files.model.parent / name, np.uint8, "r") for name in files.weights]
-        sizes = [len(content) for content in contents]
-        options.add_external_initializers_from_files_in_memory(list(files.weights), contents, sizes)
-        return contents
-    if folder != files.model.parent.resolve():
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    return []
+    here = file.parent
+    beside = {each.relative_to(here): each for each in here.rglob("*") if each != file and each.is_file()}
+    if not any(each.is_symlink() for each in beside.values()):
+        return []
+    folders = {str(each.resolve()).removesuffix(f"/{name}") for name, each in beside.items()}
+    if len(folders) == 1 and Path(folder := folders.pop()).is_dir():
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        return []
+    held = {str(name): np.memmap(each, np.uint8, "r") for name, each in beside.items() if each.stat().st_size}
+    contents: list[Array] = [*held.values()]
+    options.add_external_initializers_from_files_in_memory([*held], contents, [len(content) for content in contents])
+    return contents
 
 
 def _input(node: Any) -> Input:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import choice, flag, keywords, text
 from nightjar.inference.predictors.adapter import check_trusted
 from nightjar.inference.predictors.batches import BATCH_FORMAT
-from nightjar.inference.predictors.transformers.modelfolder import check_safetensors
 
 EXPORT_HINT = (
     "torch.export.save(torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim('n')},)), "
@@ -91,14 +90,11 @@ def inspect_torch(job: Job, path: str) -> None:
     if kind is EXPORTED and not named.endswith(".pt2"):
         raise JobError(f"model.path: {named} is not a .pt2 exported program; make one with {EXPORT_HINT}")
     try:
-        if is_safetensors(named):
-            check_safetensors(Path(path))
-        else:
+        if not is_safetensors(named):
             _check_archive(kind, path)
     except Exception as error:
         reason = getattr(error, "strerror", None) or str(error)
-        again = "; copy or write it again" if is_safetensors(named) else ""
-        raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}{again}") from error
+        raise JobError(f"model.path: {named} is not {kind.what} that can be read: {reason}") from error
     if kind is not STATE:
         instead = "save its state dict (.safetensors) and name the code of its module in model.options.model"
         check_trusted(job, kind.what, instead)
@@ -126,5 +122,5 @@ def _check_archive(kind: Kind, path: str) -> None:
 def not_loaded(job: Job, path: str, error: Exception) -> JobError:
     """The error for a file that torch cannot load. path: the local copy, which the message does not name."""
     named = str(job.model.path)
-    said = str(error).replace(path, named)
+    said = " ".join(str(error).replace(path, named).split())
     return JobError(f"model.path: torch cannot load {named}: {type(error).__name__}: {said}")

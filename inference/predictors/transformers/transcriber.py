@@ -32,7 +32,7 @@ class Transcriber:
         device = device_of_job(job)
         with quiet(job) as transformers:
             model = load_model(job, folder, speech_model(transformers, folder))
-            self._how = _choices(job, folder, model, transformers)
+            self._how = _choices(job, folder, model)
             try:
                 given = {"local_files_only": True, "trust_remote_code": False}
                 self._pipeline = transformers.pipeline(
@@ -73,26 +73,16 @@ class Transcriber:
         return text
 
 
-def _choices(job: Job, folder: ModelFolder, model: Any, transformers: Any) -> dict[str, Any]:
-    """What the options choose, as arguments of the pipeline."""
+def _choices(job: Job, folder: ModelFolder, model: Any) -> dict[str, Any]:
+    """What the options choose, as arguments of the pipeline. Whisper itself refuses an unknown language."""
     chosen = {key: job.model.options[key] for key in ("language", "task") if key in job.model.options}
     if not chosen:
         return {}
     key = next(iter(chosen))
     if folder.config["model_type"] != WHISPER:
         raise JobError(f"model.options.{key}: only Whisper has a choice, not {folder.named}")
-    settings = model.generation_config
-    if not getattr(settings, "is_multilingual", True):
+    if not getattr(model.generation_config, "is_multilingual", True):
         raise JobError(f"model.options.{key}: {folder.named} knows one language only; remove the key")
-    if "language" in chosen:
-        codes = transformers.models.whisper.tokenization_whisper.TO_LANGUAGE_CODE
-        asked = str(chosen["language"]).lower()
-        known = {token.strip("<|>") for token in getattr(settings, "lang_to_id", {})}
-        if codes.get(asked, asked.strip("<|>")) not in known:
-            some = ", ".join(sorted(known)[:20]) + (" …" if len(known) > 20 else "")
-            raise JobError(
-                f"model.options.language: {chosen['language']!r} is no language that {folder.named} knows: {some}"
-            )
     return {"generate_kwargs": chosen}
 
 

@@ -29,10 +29,7 @@ LIBRARIES = (
     "transformers",
     "keras",
 )
-OF_TORCH = (
-    "user",
-    *(f"tabular/{name}" for name in ("exported", "keras", "modules", "placing")),
-)
+OF_TORCH = (*(f"tabular/{name}" for name in ("exported", "keras", "modules", "placing")),)
 OF_TEXTS = ("transformers/loading", "transformers/textmodel", "transformers/textpredictors")
 OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
 """The predictors of models in folders, of which only `loading` knows the library that loads them."""

@@ -1,4 +1,4 @@
-"""What Ray Data takes besides plain classes and functions: async code, and subclasses of its `TorchInference`."""
+"""What Ray Data takes besides plain classes and functions: async code."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lazily import lazily
-from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import load_scorer
-from nightjar.inference.predictors.user import check_usable, imported
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
 from predicting import TABLE, MakeJob, jobs_in, scored
-
-torch = lazily("torch")
 
 
 @pytest.fixture
@@ -124,63 +119,3 @@ def test_what_async_code_raises_passes_through_unchanged(make_job: MakeJob, body
 def test_a_preprocess_may_be_async(make_job: MakeJob) -> None:
     code = "async def prep(batch):\n return {'a': batch['a'] + 1}\ndef f(batch):\n return {'score': batch['a']}"
     assert scored(make_job(code, uses="mine:f", job={"preprocess": "mine:prep"}), TABLE) == {"score": [2.0, 3.0, 4.0]}
-
-
-INFERENCE = """
-import torch
-from ray.data.util.torch_inference import TorchInference
-
-class Predictor(TorchInference):
-    def initialize(self, factor=2):
-        self.factor = factor
-
-    def get_device(self):
-        return torch.device("DEVICE")
-
-    def process_on_device(self, input_batch, collated_tensors, collated_other):
-        a = collated_tensors["a"]
-        assert a.device.type == "DEVICE" and not torch.is_grad_enabled() and collated_other is None
-        return {"score": a * self.factor + collated_tensors["b"]}
-"""
-
-
-def device() -> str:
-    """Where torch computes on this machine."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def test_a_subclass_of_torch_inference_works_unchanged(make_job: MakeJob) -> None:
-    job = make_job(INFERENCE.replace("DEVICE", device()), options={"factor": 3})
-    scorer = load_scorer(job, None)
-    assert scorer.device.startswith(device())
-    assert scorer(TABLE)["score"].to_pylist() == [13.0, 26.0, 39.0]
-
-
-def test_tensors_in_parts_are_joined_and_the_rest_is_handed_on(make_job: MakeJob) -> None:
-    """`collate` and `process_on_device` may each return a pair; what is no tensor goes to the next step."""
-    code = INFERENCE.replace("DEVICE", device()) + (
-        "    def collate(self, input_batch):\n"
-        "        a = torch.from_numpy(input_batch.pop('a').copy())\n"
-        "        return {'a': [a[:1], a[1:]], 'b': a}, 'words'\n"
-        "    def process_on_device(self, input_batch, collated_tensors, collated_other):\n"
-        "        assert sorted(input_batch) == ['a', 'b']\n"
-        "        a = collated_tensors['a']\n"
-        "        return [a, [a, a]], collated_other + str(len(a))\n"
-        "    def finalize(self, input_batch, output_tensors, output_other):\n"
-        "        first, (second, third) = output_tensors\n"
-        "        assert output_other == 'words3' and first.device.type == 'cpu'\n"
-        "        return {'score': (first + second + third).numpy()}\n"
-    )
-    assert scored(make_job(code), TABLE) == {"score": [3.0, 6.0, 9.0]}
-
-
-def test_what_is_no_tensor_names_the_class_and_the_method(make_job: MakeJob) -> None:
-    code = INFERENCE.replace("DEVICE", "cpu").replace('return {"score"', 'return "none"\n        return {"score"')
-    with pytest.raises(OutputInvalid, match=r"Predictor\.process_on_device returned a str; return a tensor"):
-        scored(make_job(code), TABLE)
-
-
-def test_an_unknown_option_of_torch_inference_is_found_without_constructing_it(make_job: MakeJob) -> None:
-    job = make_job(INFERENCE.replace("DEVICE", "cpu"), options={"factr": 3})
-    with pytest.raises(JobError, match=r"model\.options: mine:Predictor cannot be called: .*'factr'.*factor=2"):
-        check_usable(job, imported(job))
