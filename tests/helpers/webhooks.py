@@ -59,7 +59,7 @@ def webhook(*answers: int) -> Iterator[Webhook]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     found.url = f"http://127.0.0.1:{server.server_address[1]}/{SECRET}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield found

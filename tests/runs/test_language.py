@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +32,7 @@ from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
 from nightjar.inference.run import steps
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.scoring import attempts
+from nightjar.inference.scoring import attempts, child
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.suspects import Attempt
@@ -40,6 +41,9 @@ from processes import PROCESSES, ProcessEngine
 from support import Lake, is_true, wait_until
 
 ROWS, SHARD = 60, 10
+
+CLIENT = ("nightjar.inference.predictors.language.endpoint", "openai.resources.chat", "jsonschema.validators")
+"""What a process imports that asks an endpoint."""
 
 DIES_ONCE = """
 import os
@@ -89,6 +93,21 @@ class Server:
         texts = self.server.texts()
         self.server.asked.clear()
         return sorted(texts)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _client_is_imported() -> Iterator[None]:
+    """The processes of these tests are forked from one that has imported the client, which takes a second of each."""
+
+    def begin_anew() -> None:
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        child._prepared.clear()
+
+    with pytest.MonkeyPatch.context() as here:
+        here.setattr(child, "_IMPORTED", [*child._IMPORTED, *CLIENT])
+        begin_anew()
+        yield
+    begin_anew()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from support import Lake
 NIGHT, NEXT = "2026-11-19", "2026-11-20"
 
 
-@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.s3)])
+@pytest.fixture
 def output(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the output lies."""
     if request.param == "disk":
@@ -55,7 +55,12 @@ def data_of(request: RunRequest) -> list[str]:
     return [each.uri for each in request.storage.list(folder)]
 
 
-@pytest.mark.parametrize("by", [None, ["country"]], ids=["flat", "hive"])
+@pytest.mark.parametrize(
+    ("output", "by"),
+    [("disk", None), pytest.param("bucket", ["country"], marks=pytest.mark.s3)],
+    ids=["disk-flat", "bucket-hive"],
+    indirect=["output"],
+)
 def test_a_late_part_is_named_by_every_command_and_deleted_by_the_next_writer(
     output: str, tmp_path: Path, by: list[str] | None, capsys: pytest.CaptureFixture[str]
 ) -> None:

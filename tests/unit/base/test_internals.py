@@ -135,7 +135,7 @@ def test_what_the_runner_asks_of_an_api_that_is_away_is_asked_again(
         asked.append(len(asked))
         if len(asked) == 3:
             server = stack.enter_context(HTTPServer(("127.0.0.1", port), Api))
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             stack.callback(server.shutdown)
 
     async def ask() -> list[FlowRun]:

@@ -172,7 +172,7 @@ def test_the_server_says_what_is_wrong(plain: Server) -> None:
     with pytest.raises(Transient, match="ConnectError"):
         LakeStorage(StorageSettings(retry_s=0, timeout_s=1, web=(plain.root,))).stat(f"{plain.root}/a")
     plain._http = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # for the fixture to close
-    plain._thread = threading.Thread(target=plain._http.serve_forever)
+    plain._thread = threading.Thread(target=plain._http.serve_forever, args=(0.01,))
     plain._thread.start()
 
 

@@ -35,7 +35,7 @@ def test_a_machine_without_credentials_is_found_before_anything_is_asked_for_a_m
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "named")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Role) as role:
         monkeypatch.setattr(credentials, "_METADATA", f"http://127.0.0.1:{role.server_port}")
-        thread = Thread(target=role.serve_forever)
+        thread = Thread(target=role.serve_forever, args=(0.01,))
         thread.start()
         credentials.check_credentials(root)
         role.shutdown()
