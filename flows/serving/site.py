@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
 from nightjar.flows.prefect_api.api import home, run_pages
 from nightjar.flows.prefect_api.ownserver import passwords
-from nightjar.flows.serving.lookup import Served, kept_report, newest, nights_page, report_page
+from nightjar.flows.serving.lookup import Served, newest, nights_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
@@ -144,7 +144,6 @@ def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience
         Route("/", pages.jobs),
         Route("/jobs/{job}/", pages.nights),
         Route("/jobs/{job}/runs/{run}", pages.report),
-        Route("/jobs/{job}/runs/{run}/report.html", pages.kept),
         Route("/favicon.ico", _no_icon),  # browsers ask for it, and would call its absence an error
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
@@ -195,32 +194,22 @@ class _Pages:
         return await self._page(request, nights_page, {_HOME: "../../"})
 
     async def report(self, request: Request) -> Response:
-        run, date, around = *_named(request), {_HOME: "../../../", "All nights of the job": "../"}
-        kept = {"The report as the run left it": f"{run}/report.html{f'?date={date}' if date else ''}"}
-        return await self._page(request, partial(report_page, run_id=run, date=date), around, kept)
-
-    async def kept(self, request: Request) -> Response:
-        run, date = _named(request)
-        around = {_HOME: "../../../../", "All nights of the job": "../../"}
-        return await self._page(request, partial(kept_report, run_id=run, date=date), around)
+        made = partial(report_page, run_id=request.path_params["run"], date=request.query_params.get("date"))
+        return await self._page(request, made, {_HOME: "../../../", "All nights of the job": "../"})
 
     async def _page(
-        self,
-        request: Request,
-        make: Callable[[Served], str | bytes | None],
-        around: Mapping[str, str],
-        instead: Mapping[str, str] = _NONE,
+        self, request: Request, make: Callable[[Served], str | None], around: Mapping[str, str]
     ) -> Response:
-        """A page of a job. around, instead: pages, by name, to link where there is none, and where it fails."""
+        """A page of a job. around: pages, by name, to link where there is none."""
         served = self._served.get(request.path_params["job"])
         if served is None:
             return _problem(404, "No such job", "No job of this name is served here.", around)
         try:
             page = await _answered(partial(make, served), max(_PAGE_S, self._patience_s))
         except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
-            return _problem(503, "This page cannot be shown now", _said(error, served), {**around, **instead})
+            return _problem(503, "This page cannot be shown now", _said(error, served), around)
         if page is None:
-            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun, or left.", around)
+            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun.", around)
         return HTMLResponse(page)
 
 
@@ -242,11 +231,6 @@ async def _answered(look: Callable[[], T], patience_s: float) -> T:
     threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="nightjar-look").start()
     async with asyncio.timeout(patience_s):
         return await asyncio.wrap_future(found)
-
-
-def _named(request: Request) -> tuple[str, str | None]:
-    """The run in the address: its name, and the date of its output."""
-    return request.path_params["run"], request.query_params.get("date")
 
 
 def _said(error: Exception, served: Served) -> str:

@@ -146,12 +146,9 @@ def test_each_page_links_the_others(pages: TestClient, night: Lake) -> None:
     assert '<h2 id="verdict">Published as #1</h2>' in report
     assert '<a href="../../../">All jobs</a>' in report
     assert '<a href="../">All nights of lake</a>' in report
-    kept = pages.get(f"/jobs/lake/runs/{NIGHT}/report.html")
-    assert kept.content == (night.revision() / "report.html").read_bytes()
 
 
 def test_a_report_says_how_the_night_stands_now_and_nothing_is_written(tmp_path: Path) -> None:
-    """The file that the run left says what was so then."""
     lake = Lake(tmp_path, LOCAL).ready()
     lake.run()
     write(lake.request())
@@ -160,7 +157,6 @@ def test_a_report_says_how_the_night_stands_now_and_nothing_is_written(tmp_path:
     files = sorted(lake.out.rglob("*"))
     page = client(served(lake))
     assert '<h2 id="verdict">Rolled back</h2>' in shown(page, f"/jobs/lake/runs/{NIGHT}")
-    assert "Published as #1" in shown(page, f"/jobs/lake/runs/{NIGHT}/report.html")
     assert "Rolled back" in shown(page)
     assert "rolled back" in shown(page, "/jobs/lake/")
     assert sorted(lake.out.rglob("*")) == files
@@ -179,7 +175,6 @@ def test_a_run_that_was_killed_has_its_report(lake: Lake) -> None:
     assert '<h2 id="verdict">Killed</h2>' in text
     assert "its process ended without a word" in text
     assert f"nightjar run {lake.job_path} --run-id {NIGHT}" in shown(page)
-    assert "left" in shown(page, f"/jobs/lake/runs/{NIGHT}/report.html", 404)
 
 
 def test_where_nights_have_an_output_each_they_are_found_by_their_dates(lake: Lake) -> None:
@@ -386,4 +381,3 @@ def test_reports_are_read_from_a_bucket_by_the_storage_of_the_job(
     assert "gone</a>: its nights cannot be shown" in text
     assert "s3://nobodys" in text
     assert "Published as #1" in shown(page, f"/jobs/lake/runs/{NIGHT}")
-    assert "Published as #1" in shown(page, f"/jobs/lake/runs/{NIGHT}/report.html")
