@@ -107,14 +107,6 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
     return writing.made(request, pages)[2]
 
 
-def kept_report(served: Served, run_id: str, date: str | None) -> bytes | None:
-    """The report as the run itself left it. None: it left none. Raises as `report_page`."""
-    request = _request(served, run_id, date)
-    if request is None or not (kept := writing.written(request)):
-        return None
-    return request.storage.read(kept)
-
-
 def _job(served: Served) -> Job:
     job = load_job(served.path)
     if job.name != served.name:

@@ -11,11 +11,9 @@ import asyncio
 import base64
 import hmac
 import logging
-import math
 import socket
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -23,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -38,20 +36,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
 from nightjar.flows.prefect_api.api import home, run_pages
 from nightjar.flows.prefect_api.ownserver import passwords
-from nightjar.flows.serving.lookup import Served, kept_report, newest, nights_page, report_page
+from nightjar.flows.serving.lookup import Served, newest, nights_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
 """The longest time in seconds that the page of all jobs, and a page of one job, wait for the storage of a job."""
-
-_LATE_S = 60.0
-"""The longest time in seconds for which an answer that came too late is kept for the next request."""
-
-_MORE_THREADS = 8
-"""The number of looks at storage that go on at once, beyond one for each job: requests choose the keys of looks."""
-
-_PAUSE_S = 0.05
-"""Seconds between two tries to begin a look while too many go on."""
 
 USUAL_PORT = 4201
 LOCAL = "127.0.0.1"
@@ -155,32 +144,21 @@ def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience
         Route("/", pages.jobs),
         Route("/jobs/{job}/", pages.nights),
         Route("/jobs/{job}/runs/{run}", pages.report),
-        Route("/jobs/{job}/runs/{run}/report.html", pages.kept),
         Route("/favicon.ico", _no_icon),  # browsers ask for it, and would call its absence an error
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    known = Middleware(_KnownPeople, password=password)
     handlers = {404: _no_page, 500: _went_wrong}
-    return _WithHeaders(Starlette(routes=routes, middleware=[trusted, known], exception_handlers=handlers))
+    return _Guarded(Starlette(routes=routes, middleware=[trusted], exception_handlers=handlers), password)
 
 
-class _KnownPeople:
-    """Lets in who gives the password by HTTP's own sign-in. A cookie would go to every other port of this host, too."""
+class _Guarded:
+    """Lets in who gives the password by HTTP's own sign-in, and adds the headers to every answer.
+
+    A cookie would go to every other port of this host, too.
+    """
 
     def __init__(self, app: ASGIApp, password: str) -> None:
         self._app, self._expected = app, b"Basic " + base64.b64encode(password.encode())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        known = scope["type"] != "http" or hmac.compare_digest(given, self._expected)
-        await (self._app if known else _unknown)(scope, receive, send)
-
-
-class _WithHeaders:
-    """Adds the headers to every answer, also to one that something before our pages gives."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sent(message: Message) -> None:
@@ -188,7 +166,8 @@ class _WithHeaders:
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        await self.app(scope, receive, sent)
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        await (self._app if hmac.compare_digest(given, self._expected) else _unknown)(scope, receive, sent)
 
 
 class _Pages:
@@ -197,19 +176,17 @@ class _Pages:
     def __init__(self, served: Sequence[Served], patience_s: float) -> None:
         self._served = {each.name: each for each in served}
         self._patience_s = patience_s
-        self._looks: dict[Hashable, _Look] = {}
-        self._free = threading.Semaphore(len(served) + _MORE_THREADS)
 
     async def jobs(self, _: Request) -> Response:
         found = await asyncio.gather(*map(self._newest, self._served.values()))
         asked = [job.last.line.flow_run for job in found if job.last]
-        runs = await self._look(("runs", *asked), partial(run_pages, asked), _PAGE_S)
+        runs = await _answered(partial(run_pages, asked), _PAGE_S)
         return HTMLResponse(index_page(found, home(), runs))
 
     async def _newest(self, served: Served) -> ShownJob:
         """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""
         try:
-            return await self._look(("newest", served.name), partial(newest, served), self._patience_s)
+            return await _answered(partial(newest, served), self._patience_s)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others are shown
             return replace(served.shown, problem=_said(error, served))
 
@@ -217,85 +194,43 @@ class _Pages:
         return await self._page(request, nights_page, {_HOME: "../../"})
 
     async def report(self, request: Request) -> Response:
-        run, date, around = *_named(request), {_HOME: "../../../", "All nights of the job": "../"}
-        kept = {"The report as the run left it": f"{run}/report.html{f'?date={date}' if date else ''}"}
-        return await self._page(request, partial(report_page, run_id=run, date=date), around, kept)
-
-    async def kept(self, request: Request) -> Response:
-        run, date = _named(request)
-        around = {_HOME: "../../../../", "All nights of the job": "../../"}
-        return await self._page(request, partial(kept_report, run_id=run, date=date), around)
+        made = partial(report_page, run_id=request.path_params["run"], date=request.query_params.get("date"))
+        return await self._page(request, made, {_HOME: "../../../", "All nights of the job": "../"})
 
     async def _page(
-        self,
-        request: Request,
-        make: Callable[[Served], str | bytes | None],
-        around: Mapping[str, str],
-        instead: Mapping[str, str] = _NONE,
+        self, request: Request, make: Callable[[Served], str | None], around: Mapping[str, str]
     ) -> Response:
-        """A page of a job. around, instead: pages, by name, to link where there is none, and where it fails."""
+        """A page of a job. around: pages, by name, to link where there is none."""
         served = self._served.get(request.path_params["job"])
         if served is None:
             return _problem(404, "No such job", "No job of this name is served here.", around)
-        key = (request.url.path, request.url.query)
         try:
-            page = await self._look(key, partial(make, served), max(_PAGE_S, self._patience_s))
+            page = await _answered(partial(make, served), max(_PAGE_S, self._patience_s))
         except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
-            return _problem(503, "This page cannot be shown now", _said(error, served), {**around, **instead})
+            return _problem(503, "This page cannot be shown now", _said(error, served), around)
         if page is None:
-            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun, or left.", around)
+            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun.", around)
         return HTMLResponse(page)
 
-    async def _look(self, key: Hashable, look: Callable[[], T], patience_s: float) -> T:
-        """Look at storage in a thread. A look at the same key whose answer nobody has got yet is joined: storage that
-        hangs holds one thread.
 
-        Raises:
-            TimeoutError: The look has not ended in this time. It goes on, for the next request.
-        """
-        late = time.monotonic() - _LATE_S
-        for old in [each for each, kept in self._looks.items() if kept.ended < late]:
-            del self._looks[old]
-        async with asyncio.timeout(patience_s):
-            while (going := self._looks.get(key)) is None:
-                if self._free.acquire(blocking=False):
-                    self._looks[key] = _begun(look, self._free)
-                else:
-                    await asyncio.sleep(_PAUSE_S)
-            try:
-                found: T = await asyncio.shield(asyncio.wrap_future(going))
-            finally:
-                if going.done() and self._looks.get(key) is going:
-                    del self._looks[key]
-        return found
+async def _answered(look: Callable[[], T], patience_s: float) -> T:
+    """Look at storage in a daemon thread, which knows Prefect's settings of this context.
 
-
-class _Look(Future[Any]):
-    """A look at storage in a thread."""
-
-    ended = math.inf
-    """When it ended, by the monotonic clock."""
-
-
-def _begun(look: Callable[[], Any], free: threading.Semaphore) -> _Look:
-    """Begin to look, in a daemon thread that knows Prefect's settings of this context. free: is released at the end."""
-    found = _Look()
+    Raises:
+        TimeoutError: The look has not ended in this time. Its thread ends when the storage gives up.
+    """
+    found = Future[T]()
+    found.set_running_or_notify_cancel()  # a request that gives up does not cancel it
 
     def work() -> None:
         try:
             found.set_result(look())
         except BaseException as error:  # noqa: BLE001 (whoever waits for it gets it)
             found.set_exception(error)
-        found.ended = time.monotonic()
-        free.release()
 
     threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="nightjar-look").start()
-    return found
-
-
-def _named(request: Request) -> tuple[str, str | None]:
-    """The run in the address: its name, and the date of its output."""
-    return request.path_params["run"], request.query_params.get("date")
+    async with asyncio.timeout(patience_s):
+        return await asyncio.wrap_future(found)
 
 
 def _said(error: Exception, served: Served) -> str:
@@ -304,7 +239,7 @@ def _said(error: Exception, served: Served) -> str:
         return str(error)
     if isinstance(error, TimeoutError):
         return (
-            f"The storage of {served.name} has not answered in time. It is still being asked: load the page again. "
+            f"The storage of {served.name} has not answered in time. Load the page again. "
             f"`nightjar doctor {served.path}` says what is wrong with it."
         )
     _log.error("a page of %s could not be made", served.name, exc_info=error)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +21,7 @@ from forked import forked_light
 from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
 from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, served_at, write
 from nightjar.flows.serving.lookup import Served
-from nightjar.flows.serving.site import _MORE_THREADS, _Pages, site
+from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Unanswered
 from nightjar.inference.output.visibility import rollback, unpublish
@@ -150,12 +146,9 @@ def test_each_page_links_the_others(pages: TestClient, night: Lake) -> None:
     assert '<h2 id="verdict">Published as #1</h2>' in report
     assert '<a href="../../../">All jobs</a>' in report
     assert '<a href="../">All nights of lake</a>' in report
-    kept = pages.get(f"/jobs/lake/runs/{NIGHT}/report.html")
-    assert kept.content == (night.revision() / "report.html").read_bytes()
 
 
 def test_a_report_says_how_the_night_stands_now_and_nothing_is_written(tmp_path: Path) -> None:
-    """The file that the run left says what was so then."""
     lake = Lake(tmp_path, LOCAL).ready()
     lake.run()
     write(lake.request())
@@ -164,7 +157,6 @@ def test_a_report_says_how_the_night_stands_now_and_nothing_is_written(tmp_path:
     files = sorted(lake.out.rglob("*"))
     page = client(served(lake))
     assert '<h2 id="verdict">Rolled back</h2>' in shown(page, f"/jobs/lake/runs/{NIGHT}")
-    assert "Published as #1" in shown(page, f"/jobs/lake/runs/{NIGHT}/report.html")
     assert "Rolled back" in shown(page)
     assert "rolled back" in shown(page, "/jobs/lake/")
     assert sorted(lake.out.rglob("*")) == files
@@ -183,7 +175,6 @@ def test_a_run_that_was_killed_has_its_report(lake: Lake) -> None:
     assert '<h2 id="verdict">Killed</h2>' in text
     assert "its process ended without a word" in text
     assert f"nightjar run {lake.job_path} --run-id {NIGHT}" in shown(page)
-    assert "left" in shown(page, f"/jobs/lake/runs/{NIGHT}/report.html", 404)
 
 
 def test_where_nights_have_an_output_each_they_are_found_by_their_dates(lake: Lake) -> None:
@@ -245,7 +236,7 @@ def test_a_job_file_that_is_no_job_is_said(beside: tuple[Lake, TestClient]) -> N
 
 
 def test_storage_that_does_not_answer_holds_up_no_other_job(beside: tuple[Lake, TestClient]) -> None:
-    """However often it is asked. What it says at last is shown to the next one who asks."""
+    """However often it is asked."""
     lake, page = beside
     content, silent = lake.job_path.read_bytes(), lake.folder / "silent"
     os.mkfifo(silent)
@@ -260,47 +251,6 @@ def test_storage_that_does_not_answer_holds_up_no_other_job(beside: tuple[Lake, 
     with silent.open("wb") as told:
         told.write(content)
     assert "no night yet" in shown(page)
-
-
-def test_an_answer_that_came_too_late_is_for_the_next_request() -> None:
-    pages, answers = _Pages([], patience_s=30), threading.Event()
-
-    def look() -> str:
-        answers.wait()
-        return "late"
-
-    async def asked() -> list[str]:
-        with pytest.raises(TimeoutError):
-            await pages._look("key", look, 0.05)
-        answers.set()
-        with anyio.fail_after(30):
-            while not pages._looks["key"].done():
-                await anyio.sleep(0.01)
-        return [await pages._look("key", lambda: "new", 30) for _ in range(2)]
-
-    assert anyio.run(asked) == ["late", "new"]
-
-
-def test_however_many_keys_are_asked_for_the_threads_are_bounded() -> None:
-    pages, answers = _Pages([], patience_s=30), threading.Event()
-    begun: list[int] = []
-
-    def look(key: int) -> None:
-        begun.append(key)
-        answers.wait()
-
-    async def ask(key: int) -> None:
-        with suppress(TimeoutError):
-            await pages._look(key, partial(look, key), 0.3)
-
-    async def asked() -> None:
-        await asyncio.gather(*map(ask, range(50)))
-        answers.set()
-        await pages._look(0, partial(begun.append, 50), 30)
-        await pages._look(99, partial(begun.append, 99), 30)
-
-    anyio.run(asked)
-    assert begun == [*range(_MORE_THREADS), 99], "what hangs holds up only what is asked meanwhile"
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs/lake/", "/jobs/nobody/", "/nothing", f"/jobs/lake/runs/{NIGHT}"])
@@ -431,4 +381,3 @@ def test_reports_are_read_from_a_bucket_by_the_storage_of_the_job(
     assert "gone</a>: its nights cannot be shown" in text
     assert "s3://nobodys" in text
     assert "Published as #1" in shown(page, f"/jobs/lake/runs/{NIGHT}")
-    assert "Published as #1" in shown(page, f"/jobs/lake/runs/{NIGHT}/report.html")
