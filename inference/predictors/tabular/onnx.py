@@ -170,10 +170,6 @@ def _listed(found: Sequence[str]) -> str:
     return f": {', '.join(found[:10])}" if found else ""
 
 
-def _listed(found: Sequence[str]) -> str:
-    return f": {', '.join(found[:10])}" if found else ""
-
-
 def runtime() -> Any:
     """The module onnxruntime. Its first import in a process starts nothing that reports to its makers.
 
