@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from modeljobs import model_job
 
 from lazily import lazily
 from nightjar.inference.job.file import parse_job
@@ -57,7 +58,7 @@ def jobs_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeJob]:
 
 
 def scored(job: Job, table: pa.Table, path: str | None = None) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), path)(table).items()}
 
 
 TABLE = pa.table({"a": pa.array([1.0, 2.0, 3.0], F32), "b": pa.array([10, 20, 30], pa.int64())})
@@ -90,10 +91,10 @@ from nightjar.inference.predictors.adapter import is_memory
 
 jobs = [load_job(path) for path in sys.argv[1:]]
 for job in jobs:
-    adapter = adapter_of(job)
+    adapter = adapter_of(model_job(job))
     check_keys(job)
-    adapter.fingerprint(job)
-    adapter.inspect(job, job.model.path)
+    adapter.fingerprint(model_job(job))
+    adapter.inspect(model_job(job), job.models[0].path)
     assert adapter.device_errors() == ()
 assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
 print(*{name.partition(".")[0] for name in sys.modules})
@@ -115,11 +116,11 @@ def loaded_by_looking(*jobs: Path) -> tuple[set[str], list[set[str]]]:
 
 def dependence(job: Job, table: pa.Table) -> str:
     """What preflight says of a job's model, with this table as one batch; '' if no row depends on another one."""
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
 
     def score(rows: pa.Table) -> pa.Table:
         return pa.table(scorer(rows))
 
     sample = Sample(table, [("data.parquet", row) for row in range(table.num_rows)])
-    noise = NOISE if job.model.framework.inexact else 0.0
+    noise = NOISE if job.models[0].framework.inexact else 0.0
     return "".join(dependences(sample, score(table), score, job.rescore.tolerance, noise))

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from modeljobs import model_job
 from predicting import export
 
 from lazily import lazily, skip_without
@@ -290,9 +291,9 @@ def score(job: Job) -> None:
     """As a run does: its files are found, the adapter looks at them, loads the model, and scores."""
     check_keys(job)
     take_models(LocalStorage(), job)
-    adapter_of(job).inspect(job, str(job.model.path))
-    scorer = load_scorer(job, job.model.path)
-    if job.model.uses not in FOLDERS:
+    adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
+    scorer = load_scorer(model_job(job), job.models[0].path)
+    if job.models[0].uses not in FOLDERS:
         scorer(TABLE)
 
 

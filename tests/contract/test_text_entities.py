@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from modeljobs import model_job
 
 from lazily import skip_without
 from nightjar.inference.errors import JobError
@@ -40,7 +41,7 @@ def tags(folder: Path, **section: Any) -> Job:
 
 def made(job: Job, texts: list[str]) -> dict[str, list[Any]]:
     table = pa.table({"text": pa.array(texts, pa.string())})
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 @pytest.mark.parametrize("aggregation", ["simple", "none"])

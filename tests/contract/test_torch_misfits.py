@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from modeljobs import model_job
 from predicting import MakeJob
 from torchnets import (
     F32,
@@ -49,8 +50,8 @@ def test_lists_of_another_width_cost_their_rows_and_columns_of_another_the_job(
     assert "\n" not in str(told.value).strip()
     rows = [[1.0, 2.0], [1.0, 2.0, 3.0], [3.0, 4.0]]
     steps = score_table(
-        pa.table({"v": pa.array(rows, pa.list_(F32))}), load_scorer(job, job.model.path), BatchSize(3),
-        job.model.output_types(),
+        pa.table({"v": pa.array(rows, pa.list_(F32))}), load_scorer(model_job(job), job.models[0].path), BatchSize(3),
+        job.models[0].output_types(),
     )  # fmt: skip
     failures = drained(steps).failures
     assert [(failure.row, failure.error) for failure in failures] == [(1, "ValueError")]
@@ -91,7 +92,7 @@ def test_weights_of_another_module_are_met_with_the_first_that_does_not_fit(
     options = {"model": "net:Net", "args": args} if args else {"model": "net:Tied"}
     other = make_job(uses="torch", path=file, options=options)
     with pytest.raises(JobError, match=rf"^model\.path: {sentence.replace('{file}', file)}"):
-        load_scorer(other, job.model.path)
+        load_scorer(model_job(other), job.models[0].path)
 
 
 @pytest.mark.parametrize("file", WEIGHTS)
@@ -107,7 +108,7 @@ def test_weights_that_lack_some_of_the_module_are_not_taken(
         JobError,
         match=rf"^model\.path: .*{file} lacks 'layers\.3\.weight' and 1 more, which has shape \(1, 8\) in the mod",
     ):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_a_factory_that_makes_no_module_is_named(
 ) -> None:
     job, _ = load("state.pt", "Net")
     with pytest.raises(JobError, match=f"^{sentence}"):
-        load_scorer(make_job(uses="torch", path="state.pt", options=options), job.model.path)
+        load_scorer(model_job(make_job(uses="torch", path="state.pt", options=options)), job.models[0].path)
 
 
 def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], make_job: MakeJob, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], mak
         ({"model": "net:Net"}, "script.pt", r"it is TorchScript, .*; remove model\.options\.model"),
     ):
         job = make_job(uses="torch", path=file, options=options)
-        for look in (adapter_of(job).inspect, load_scorer):
+        for look in (adapter_of(model_job(job)).inspect, load_scorer):
             with pytest.raises(JobError, match=rf"^model\.path: .*{file} .*{sentence}"):
                 look(job, str(tmp_path / file))
 
@@ -207,7 +208,7 @@ def test_a_safetensors_file_that_is_not_whole_is_refused_before_it_is_loaded(
     job, _ = load("state.safetensors", "Net")
     path = tmp_path / "state.safetensors"
     path.write_bytes(change(path.read_bytes()))
-    for look in (adapter_of(job).inspect, load_scorer):
+    for look in (adapter_of(model_job(job)).inspect, load_scorer):
         with pytest.raises(
             JobError, match=r"^model\.path: .*state\.safetensors is not a state dict that can be read: "
         ):
@@ -229,7 +230,7 @@ def test_other_objects_than_tensors_are_loaded_only_if_the_job_trusts_the_file(
     torch.save({**module.state_dict(), "evil": Crafted()}, tmp_path / "state.pt")
     job = make_job(uses="torch", path="state.pt", options={"model": "net:Net"})
     with pytest.raises(JobError, match=r"^model\.path: .*holds other objects than tensors.*model\.trusted: true if"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
     assert not (tmp_path / "ran").exists()
     torch.save(module, tmp_path / "state.pt")
     allowed = make_job(uses="torch", path="state.pt", options={"model": "net:Net"}, trusted=True)
@@ -238,7 +239,9 @@ def test_other_objects_than_tensors_are_loaded_only_if_the_job_trusts_the_file(
         np.testing.assert_array_equal(found, module(torch.from_numpy(numbers(3, 2))).numpy().reshape(-1))
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Crafted()))
     with pytest.raises(JobError, match=r"^model\.path: .*bare\.pt is not a state dict that can be read"):
-        load_scorer(make_job(uses="torch", path="bare.pt", options={"model": "net:Net"}), str(tmp_path / "bare.pt"))
+        load_scorer(
+            model_job(make_job(uses="torch", path="bare.pt", options={"model": "net:Net"})), str(tmp_path / "bare.pt")
+        )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,7 @@ def test_a_script_that_runs_out_of_memory_or_loses_the_device_says_so(
 
     write(tmp_path, "script.pt", Failing())
     job = make_job(uses="torch", path="script.pt", outputs={"score": "float32"}, trusted=True)
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     assert scorer(pa.table({"a": pa.array([1.0], F32)}))["score"].to_pylist() == [1.0]
     with pytest.raises(getattr(torch, kind)) as caught:
         scorer(pa.table({"a": pa.array([value], F32)}))

@@ -18,6 +18,7 @@ from nightjar.inference import witness
 from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained
@@ -519,7 +520,7 @@ def test_of_several_models_the_costs_are_added_up_and_each_is_asked_for_its_own_
     small.write_job(model=None, models=[first | {"preprocess": prep}, second])
     worker = ShardWorker(small.worker_spec())
     table = pa.table({"x": pa.array(range(20), pa.float32()), "id": pa.array(range(20))})
-    each = zip(worker.spec.job.each, worker.models, worker.scorers, strict=True)
+    each = zip(model_jobs(worker.spec.job), worker.models, worker.scorers, strict=True)
     found = timed([(scorer, table.select(list(model.columns)), job.begins_apart) for job, model, scorer in each])
     assert (found.rows, found.bytes, found.refused) == (20, 8, "")
     assert min(found.prepare_s, found.predict_s) > 0

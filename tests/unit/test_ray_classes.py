@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from modeljobs import model_job
 from predicting import TABLE, MakeJob, jobs_in, scored
 
 from lazily import lazily
@@ -82,7 +83,7 @@ class Predictor:
 
 def test_a_request_that_fails_costs_its_row_and_no_other_is_asked_again(make_job: MakeJob) -> None:
     job = make_job(SOME_FAIL)
-    done = drained(score_table(TABLE, load_scorer(job, None), BatchSize(3), job.model.output_types()))
+    done = drained(score_table(TABLE, load_scorer(model_job(job), None), BatchSize(3), job.models[0].output_types()))
     assert done.outputs["score"].to_pylist() == [2.0, 6.0]
     (failure,) = done.failures
     assert (failure.row, failure.error, failure.message) == (1, "ConnectionError", "the line is cut")
@@ -104,7 +105,7 @@ def test_what_async_code_started_goes_on_between_two_batches(make_job: MakeJob) 
         "   asyncio.get_running_loop().call_later(0.05, self.go.set)\n"
         "  return {'score': batch['a']}"
     )
-    scorer = load_scorer(make_job(code), None)
+    scorer = load_scorer(model_job(make_job(code)), None)
     scorer(TABLE)
     import mine  # type: ignore[import-not-found]
 
@@ -115,7 +116,9 @@ def test_what_async_code_started_goes_on_between_two_batches(make_job: MakeJob) 
 
 @pytest.mark.parametrize("body", ["raise Odd('row 7')", "raise Odd('row 7')\n yield 1"], ids=["coroutine", "generator"])
 def test_what_async_code_raises_passes_through_unchanged(make_job: MakeJob, body: str) -> None:
-    scorer = load_scorer(make_job(f"class Odd(Exception): pass\nasync def f(batch):\n {body}", uses="mine:f"), None)
+    scorer = load_scorer(
+        model_job(make_job(f"class Odd(Exception): pass\nasync def f(batch):\n {body}", uses="mine:f")), None
+    )
     with pytest.raises(Exception, match="row 7") as caught:
         scorer(TABLE)
     assert type(caught.value).__name__ == "Odd"
@@ -151,7 +154,7 @@ def device() -> str:
 
 def test_a_subclass_of_torch_inference_works_unchanged(make_job: MakeJob) -> None:
     job = make_job(INFERENCE.replace("DEVICE", device()), options={"factor": 3})
-    scorer = load_scorer(job, None)
+    scorer = load_scorer(model_job(job), None)
     assert scorer.device.startswith(device())
     assert scorer(TABLE)["score"].to_pylist() == [13.0, 26.0, 39.0]
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import install, nearest
 from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.outputs import in_order
@@ -40,7 +40,7 @@ _TYPES_BY_WORDS: dict[str, type[RuntimeError]] = {
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def load_module(job: Job, path: str) -> Module:
+def load_module(job: ModelJob, path: str) -> Module:
     """Load the module onto the job's device, in the types that the job names. Sets torch's number of threads."""
     device, options = device_of_job(job), job.model.options
     module = _scripted(job, path) if kind_of(job) is SCRIPTED else _filled(job, path)
@@ -52,7 +52,7 @@ def load_module(job: Job, path: str) -> Module:
     return Module(job, module, device)
 
 
-def _scripted(job: Job, path: str) -> torch.nn.Module:
+def _scripted(job: ModelJob, path: str) -> torch.nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13 calls TorchScript deprecated
@@ -63,7 +63,7 @@ def _scripted(job: Job, path: str) -> torch.nn.Module:
     return module
 
 
-def _filled(job: Job, path: str) -> torch.nn.Module:
+def _filled(job: ModelJob, path: str) -> torch.nn.Module:
     given = _weights(job, path)
     module = built(job, "model.options.model")
     if not isinstance(module, torch.nn.Module):
@@ -80,7 +80,7 @@ def _filled(job: Job, path: str) -> torch.nn.Module:
     return module
 
 
-def _weights(job: Job, path: str) -> dict[str, torch.Tensor]:
+def _weights(job: ModelJob, path: str) -> dict[str, torch.Tensor]:
     """The tensors of a file by name.
 
     Raises:
@@ -109,7 +109,7 @@ def _weights(job: Job, path: str) -> dict[str, torch.Tensor]:
     return dict(held)
 
 
-def _safetensors(job: Job, path: str) -> dict[str, torch.Tensor]:
+def _safetensors(job: ModelJob, path: str) -> dict[str, torch.Tensor]:
     try:
         from safetensors.torch import load_file
     except ImportError as error:
@@ -123,7 +123,7 @@ def _safetensors(job: Job, path: str) -> dict[str, torch.Tensor]:
     return loaded
 
 
-def _check_fits(job: Job, own: Tensors, given: Tensors) -> None:
+def _check_fits(job: ModelJob, own: Tensors, given: Tensors) -> None:
     """Check that the file's tensors are those of the module.
 
     A tensor that the module has under several names may be in the file under one of them.
@@ -175,7 +175,7 @@ class Module:
     several arguments gets a feature for each, matched by name if the names are the same.
     """
 
-    def __init__(self, job: Job, module: torch.nn.Module, device: torch.device) -> None:
+    def __init__(self, job: ModelJob, module: torch.nn.Module, device: torch.device) -> None:
         options = job.model.options
         self.device = str(device)
         self._place = device

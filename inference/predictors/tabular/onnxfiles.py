@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _IR_VERSION, _GRAPH, _OPSETS = 1, 7, 8
@@ -45,7 +45,7 @@ class ModelFiles:
         return next(iter(folders)) if len(folders) == 1 and all(folder.is_dir() for folder in folders) else None
 
 
-def find_files(job: Job, path: str) -> ModelFiles:
+def find_files(job: ModelJob, path: str) -> ModelFiles:
     """Find the model's file and the files of its weights, and look whether all are there.
 
     Raises:
@@ -73,7 +73,7 @@ def find_files(job: Job, path: str) -> ModelFiles:
     return ModelFiles(model, weights)
 
 
-def _model_file(job: Job, path: Path) -> Path:
+def _model_file(job: ModelJob, path: Path) -> Path:
     name = job.model.options.get("file")
     if not path.is_dir():
         if name is not None:

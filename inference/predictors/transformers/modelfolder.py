@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 
 _SAFE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 _TOKENISERS = (
@@ -44,7 +44,7 @@ class ModelFolder:
     config: dict[str, Any]
 
 
-def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
+def look(job: ModelJob, path: Path, named: str, *readers: str) -> ModelFolder:
     """Look at a model's folder: its configuration, the files of its weights, and those of what reads its rows.
 
     readers: `TOKENISER`, `PROCESSOR` or both; a tokenizer, if none is named.
@@ -175,7 +175,7 @@ class Recipe:
     """The beginning that is put before each text."""
 
 
-def recipe_of(job: Job, root: Path, named: str, *readers: str) -> Recipe:
+def recipe_of(job: ModelJob, root: Path, named: str, *readers: str) -> Recipe:
     """The recipe of a model's folder, where `model.options` does not say otherwise. Arguments as of `look`.
 
     Raises:
