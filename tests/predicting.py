@@ -85,16 +85,18 @@ _LOOKS = """
 import subprocess
 import sys
 from nightjar.inference.job.file import load_job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import check_keys, warm
 from nightjar.inference.predictors.adapter import adapter_of, is_device_lost
 from nightjar.inference.predictors.adapter import is_memory
 
 jobs = [load_job(path) for path in sys.argv[1:]]
 for job in jobs:
-    adapter = adapter_of(model_job(job))
+    (its,) = model_jobs(job)
+    adapter = adapter_of(its)
     check_keys(job)
-    adapter.fingerprint(model_job(job))
-    adapter.inspect(model_job(job), job.models[0].path)
+    adapter.fingerprint(its)
+    adapter.inspect(its, its.model.path)
     assert adapter.device_errors() == ()
 assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
 print(*{name.partition(".")[0] for name in sys.modules})

@@ -264,9 +264,10 @@ def hook(event, args):
 sys.addaudithook(hook)
 import pyarrow as pa
 from nightjar.inference.job.file import load_job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import load_scorer
 job = load_job(sys.argv[1])
-print(len(load_scorer(model_job(job), job.models[0].path)(pa.table({"text": ["a cat"]}))["vector"]))
+print(len(load_scorer(model_jobs(job)[0], job.models[0].path)(pa.table({"text": ["a cat"]}))["vector"]))
 """
 
 

@@ -170,9 +170,10 @@ def test_a_layer_that_keras_does_not_know_is_said(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\n"
         "from nightjar.inference.errors import JobError\nfrom nightjar.inference.job.file import load_job\n"
+        "from nightjar.inference.job.modeljob import model_jobs\n"
         "from nightjar.inference.predictors import load_scorer\n"
         "job = load_job(sys.argv[2])\n"
-        "try:\n    load_scorer(model_job(job), job.models[0].path)\nexcept JobError as error:\n    print(error)"
+        "try:\n    load_scorer(model_jobs(job)[0], job.models[0].path)\nexcept JobError as error:\n    print(error)"
     )
     (tmp_path / "job.yaml").write_text(
         "name: t\ninput: {uri: in/}\nmodel: {uses: keras, path: m.keras, outputs: {y: float32}}\noutput: {uri: out/}\n"

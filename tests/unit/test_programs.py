@@ -230,7 +230,8 @@ def test_inspecting_does_not_import_torch(program: Path) -> None:
         "import sys; from nightjar.inference.predictors.adapter import adapter_of; from nightjar.inference.job.model "
         "import Job; job = Job.model_validate({'name': 't', 'input': {'uri': 'a'}, 'output': {'uri': 'b'}, 'model': "
         f"{{'uses': 'torch', 'path': {str(program)!r}, 'trusted': True, 'outputs': {{'y': 'float32'}}}}}});"
-        f" adapter_of(model_job(job)).inspect(model_job(job), {str(program)!r});"
+        "from nightjar.inference.job.modeljob import model_jobs; its = model_jobs(job)[0];"
+        f" adapter_of(its).inspect(its, {str(program)!r});"
         " assert not {'torch', 'pandas', 'ray', 'boto3'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
