@@ -22,6 +22,7 @@ import pyarrow as pa
 import yaml
 
 from nightjar.inference import predictors
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors.batches import Copier, OwnCopy
 from nightjar.inference.records import Receipt
 from nightjar.inference.run import steps as run
@@ -100,7 +101,7 @@ def measure(request: RunRequest, shards: int) -> Measured:
     found = run.discover(request)
     plan = run.plan(request, found).plan
     spec = worker_spec(request, found.schema, revision=f"{request.run_uri}/r1", rows=found.rows)
-    worker = ShardWorker(spec, predictors.load_scorer(request.job, None))
+    worker = ShardWorker(spec, predictors.load_scorer(model_jobs(request.job)[0], None))
     work = [Assignment(shard) for _, shard in zip(range(shards), plan.shards(), strict=False)]
     Timed.seconds, Timed.calls = 0.0, 0
     began = time.process_time()

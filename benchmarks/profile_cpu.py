@@ -22,6 +22,7 @@ import torch
 from nightjar_job import write_job
 
 from nightjar.inference import predictors
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.records import Receipt
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request, worker_spec
@@ -44,7 +45,7 @@ def measure(request: RunRequest, shards: int) -> float:
     found = run.discover(request)
     plan = run.plan(request, found).plan
     spec = worker_spec(request, found.schema, revision=f"{request.run_uri}/r1", rows=found.rows)
-    worker = ShardWorker(spec, predictors.load_scorer(request.job, str(request.job.model.path)))
+    worker = ShardWorker(spec, predictors.load_scorer(model_jobs(request.job)[0], str(request.job.models[0].path)))
     work = [Assignment(shard) for _, shard in zip(range(shards), plan.shards(), strict=False)]
     began = time.process_time()
     ended = [event for event in worker.process(work) if isinstance(event, Receipt)]

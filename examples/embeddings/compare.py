@@ -8,6 +8,7 @@ import numpy as np
 
 from nightjar.flows import files
 from nightjar.inference import load_job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import load_scorer
 
 HERE = Path(__file__).resolve().parent
@@ -18,7 +19,7 @@ def main() -> None:
     """Print the cosines, and fail if one of them is too small."""
     job = load_job(HERE / "job.yaml")
     table = files(HERE / "onnx.yaml").dataset().to_table(columns=["words", "gloss", "sentence_embedding"])
-    by_torch = load_scorer(job, job.model.path)(table.select(["gloss"]))["embedding"]
+    by_torch = load_scorer(model_jobs(job)[0], job.models[0].path)(table.select(["gloss"]))["embedding"]
     one, other = (
         np.asarray(each.flatten()).reshape(table.num_rows, -1)
         for each in (table["sentence_embedding"].combine_chunks(), by_torch)

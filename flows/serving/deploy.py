@@ -120,7 +120,7 @@ def as_deployment(
         raise JobError(f"{path}: name: {job.name} is deployed from {other} already; give this job another name")
     active = not (before and before.schedules) or any(schedule.active for schedule in before.schedules)
     schedule = CronSchedule(cron=job.schedule.cron, timezone=job.schedule.timezone) if job.schedule else None
-    models = ", ".join(code(each.model.path or each.model.uses) for each in job.each)
+    models = ", ".join(code(model.path or model.uses) for model in job.models)
     return RunnerDeployment.from_flow(
         nightly,
         name=job.name,

@@ -27,7 +27,7 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import selected
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors import StreamingScorer
@@ -139,14 +139,14 @@ def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replaye
 
 
 def _uses(request: RunRequest) -> str:
-    return " and ".join(each.model.uses for each in request.job.each)
+    return " and ".join(model.uses for model in request.job.models)
 
 
 def _replay_here(
     request: RunRequest, shard_id: str, row: int, file: str | None, pdb: bool, live: bool, model: str
 ) -> Iterator[_Step | Replayed]:
     """Yield each step as it begins, and at the end the row's result."""
-    known = [each.model.called for each in request.job.each]
+    known = [each.name for each in request.job.models]
     if model and model not in known:
         raise JobError(f"--model {model}: the job has no such model{nearest(model, known) or _listed(known)}")
     revision, shard = _shard(request, shard_id)
@@ -258,11 +258,11 @@ def _at_hand(request: RunRequest, kept: ScoringSet) -> ScoringSet:
         large = ", ".join(file.source for file in kept.code.linked)
         raise JobError(f"model.uses: {large}: too large to be kept with a run, and not what it was then; {live}")
     # A job that has other models today than the run had is another run's.
-    models = [_model_at_hand(request, *both) for both in zip(job.each, kept.models, strict=False)]
+    models = [_model_at_hand(request, *both) for both in zip(model_jobs(job), kept.models, strict=False)]
     return replace(kept, models=tuple(models))
 
 
-def _model_at_hand(request: RunRequest, job: Job, kept: Snapshot) -> Snapshot:
+def _model_at_hand(request: RunRequest, job: ModelJob, kept: Snapshot) -> Snapshot:
     if is_at_hand("model.path", request.storage, kept, Path(request.cache)):
         return kept
     with naming(job):

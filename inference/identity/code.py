@@ -26,6 +26,7 @@ from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.packages import in_environment, is_environment, is_installed
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import model_jobs, modules_of
 from nightjar.inference.messages import nearest
 
 MOST_FILES = 20_000
@@ -79,8 +80,8 @@ def find_code(job: Job) -> Code:
     Raises:
         JobError: A module cannot be found or read, a pattern matches nothing, or the files are too many. Names the key.
     """
-    modules = job.modules()
-    options = [[each.model.options, each.preprocess.options if each.preprocess else {}] for each in job.each]
+    modules = modules_of(job)
+    options = [[each.model.options, each.preprocess.options if each.preprocess else {}] for each in model_jobs(job)]
     return _Search(job).found(modules, job.code, texts_of(options) if modules else ())
 
 

@@ -28,9 +28,10 @@ from nightjar.inference.identity.snapshots import (
 )
 from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.scoringkeys import counted_format, mapping, scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.predictors import input_columns
+from nightjar.inference.predictors import model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.storage.protocol import Storage
 
@@ -148,7 +149,7 @@ def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:
         JobError: There is nothing at a model's path. Names the key.
     """
     taken = []
-    for each in job.each:
+    for each in model_jobs(job):
         with naming(each):
             taken.append(take_model(storage, each.model.path))
     return tuple(taken)
@@ -156,12 +157,12 @@ def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:
 
 def _versions(job: Job) -> dict[str, str]:
     """What counts of the frameworks' libraries, by name, as the models' adapters say."""
-    return {name: version for each in job.each for name, version in adapter_of(each).fingerprint(each).items()}
+    return {name: version for each in model_jobs(job) for name, version in adapter_of(each).fingerprint(each).items()}
 
 
 def _read(job: Job) -> set[str]:
     """The files and folders that the models' options name, as the adapters say."""
-    adapters = ((each, adapter_of(each)) for each in job.each)
+    adapters = ((each, adapter_of(each)) for each in model_jobs(job))
     return {path for each, adapter in adapters for path in adapter.reads(each)}
 
 
@@ -227,12 +228,12 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         to = binding(column)
         types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
-    models = {each.model.called: taken for each, taken in zip(job.each, scoring.models, strict=False)}
+    models = {each.name: taken for each, taken in zip(job.models, scoring.models, strict=False)}
     return Identity(
         # The columns, not the patterns that name them: a column that is new in the input is carried from now on.
         job={**scoring_keys(job), "carry": carried},
         columns=[
-            [each.model.called, [[name, types[name]] for name in input_columns(each, schema)]] for each in job.each
+            [each.model.name, [[name, types[name]] for name in model_columns(each, schema)]] for each in model_jobs(job)
         ],
         kept=sorted([name, types.get(name)] for name in {*carried, *filter(None, [job.label]), *job.input.compared()}),
         model={
@@ -266,15 +267,13 @@ def described(job: Job, scoring: ScoringSet) -> list[str]:
     lines = [f"code: {each}" for each in code[:_FILES]]
     if len(code) > _FILES:
         lines.append(f"code: {summed(code[_FILES:])}")
-    for each, taken in zip(job.each, scoring.models, strict=False):
+    for each, taken in zip(model_jobs(job), scoring.models, strict=False):
         if taken.files:
-            key = f"models.{each.model.called}.path" if each.model.called else "model.path"
-            lines.append(f"{key}: {_listed([file.name or str(each.model.path) for file in taken.files])}")
+            lines.append(f"{each.key}.path: {_listed([file.name or str(each.model.path) for file in taken.files])}")
     lines += map(_called, scoring.packages)
-    for each in job.each:
+    for each in model_jobs(job):
         if each.model.version is not None:
-            key = f"models.{each.model.called}.version" if each.model.called else "model.version"
-            lines.append(f"{key}: {each.model.version}")
+            lines.append(f"{each.key}.version: {each.model.version}")
     if given := counted_format(job):
         lines.append(f"input.format: {given}")
     for snapshot in scoring.snapshots:

@@ -233,7 +233,7 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
 
 def _batch_rows(job: Job) -> int:
     """The rows of the largest micro-batch that the job asks for; 1 if it asks for none."""
-    return max((each.model.batch_size for each in job.each if isinstance(each.model.batch_size, int)), default=1)
+    return max((each.batch_size for each in job.models if isinstance(each.batch_size, int)), default=1)
 
 
 def _pack(

@@ -17,7 +17,7 @@ from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import LateLabels
 from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.model_sections import Model
+from nightjar.inference.job.model_sections import NamedModel
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.storage.locations import check_registered, is_registered, location
 
@@ -63,7 +63,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     Raises:
         JobError: one sentence per fault, naming the file and key.
     """
-    if inner := sorted({"folder", "places", "templates", "judged"} & set(content)):
+    if inner := sorted({name for name, field in Job.model_fields.items() if field.exclude} & content.keys()):
         raise JobError(f"{path}: unknown key {inner[0]!r}")
     try:
         job = Job.model_validate(content)
@@ -142,12 +142,12 @@ def _named_inputs(uris: Sequence[str], option: str) -> dict[str, Any]:
 def _with_documents(job: Job, folder: Path) -> Job:
     """The job with the content of the files that options name, so that it is part of what scores."""
 
-    def read(model: Model) -> Model:
+    def read(model: NamedModel) -> NamedModel:
         named = {name: model.options.get(name) for name in model.framework.documents}
         found = {name: read_yaml(folder / at, "document") for name, at in named.items() if isinstance(at, str)}
         return model.model_copy(update={"options": {**model.options, **found}}) if found else model
 
-    return job.model_copy(update=job.with_models(read))
+    return job.with_models(read)
 
 
 def _placed(job: Job, folder: Path) -> Job:
@@ -156,7 +156,7 @@ def _placed(job: Job, folder: Path) -> Job:
     inputs = [job.input.list_] if job.input.list_ else job.input.uris
     late = job.late_labels.input if job.late_labels else None
     labels = [*late.uris, *([late.list_] if late.list_ else [])] if late else []
-    return job.model_copy(
+    return job.with_paths(lambda path: absolute(path, folder)).model_copy(
         update={
             "folder": str(folder),
             "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables, *labels)))),
@@ -166,7 +166,6 @@ def _placed(job: Job, folder: Path) -> Job:
             "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
             "late_labels": _with_labels_placed(job.late_labels, folder),
-            **job.with_paths(lambda path: absolute(path, folder)),
         }
     )
 

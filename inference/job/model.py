@@ -6,11 +6,12 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain
 from typing import Any, Self
 
 import pyarrow as pa
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
 from nightjar.inference.errors import JobError
@@ -53,9 +54,6 @@ from nightjar.inference.job.sections import (
 )
 from nightjar.inference.messages import listed, nearest
 
-_NONE: Any = None
-"""In place of a model where `models` has several: whoever forgets that fails at once."""
-
 MOST_MODELS = 16
 """The most models of a job: a receipt says of each which micro-batches its memory allows."""
 
@@ -74,22 +72,20 @@ def _is_pattern(entry: str) -> bool:
 class Job(Section):
     """One job file. Its locations are absolute; `{date}` stays in them until `at` fills it in.
 
-    model: the only model. models: several in its place; then `model` is None, and whoever works with one model gets a
-    job from `each`. carry: names and patterns of columns, as the file has them; `carried` says which columns these are.
-    label: the column of the input with the label. evaluation: how the label is compared; checks on slices add their
-    columns. late_labels: how labels that come later find their rows.
-    accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described; checks on drift add theirs.
-    canary: the share of the rows that is scored and judged before the others. cost: prices of machines.
+    models: where the file has `model`, this one without a name; `ModelJob` is the job for one of them. carry: names and
+    patterns of columns, as the file has them; `carried` says which columns these are. label: the column of the input
+    with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
+    that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
+    profile: the columns whose values are described; checks on drift add theirs. canary: the share of the rows that is
+    scored and judged before the others. cost: prices of machines.
     judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
-    and output of every date. templates: input and output as patterns with
-    open dates.
+    and output of every date. templates: input and output as patterns with open dates.
     """
 
     name: str = Field(max_length=100)
     input: Input
-    model: Model = Field(default=_NONE)
-    models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS)
+    only: Model | None = Field(default=None, alias="model")
+    models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS, validate_default=True)
     preprocess: Preprocess | None = None
     carry: tuple[str, ...] = ()
     label: str | None = None
@@ -130,30 +126,38 @@ class Job(Section):
     @field_validator("models", mode="before")
     @classmethod
     def _not_empty(cls, value: Any) -> Any:
-        if value in ([], ()):
+        if value == []:
             raise ValueError("must not be empty")
         return as_tuple(value)
+
+    @field_validator("models")
+    @classmethod
+    def _short(cls, value: tuple[NamedModel, ...], info: ValidationInfo) -> tuple[NamedModel, ...]:
+        only: Model | None = info.data.get("only")
+        return value if only is None or value else (NamedModel.model_construct(**dict(only), name=""),)
 
     _all = field_validator("carry", mode="before")(_with_all)
     _once = field_validator("carry")(once)
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:
-        if self.models and self.model is not None:
+        if self.only is not None and self.several:
             raise ValueError("models: model is there, too; write one of the two")
-        if not self.models and self.model is None:
+        if not self.models:
             raise ValueError("model: is required, or models for several")
         if twice := listed_twice([model.name for model in self.models]):
             raise ValueError(f"models: two are named {twice!r}")
         return self
 
     @model_validator(mode="after")
-    def _columns_are_distinct(self) -> Self:
-        self._check_distinct(self.carry)
+    def _columns_fit(self) -> Self:
+        self._check_columns(self.carry)  # `check_carried` looks again when the columns of the input are known
         return self
 
-    def _check_distinct(self, carried: Sequence[str]) -> None:
-        """Check that no two columns of the output have one name. Many readers ignore case."""
+    def _check_columns(self, carried: Sequence[str]) -> None:
+        """Check that no two columns of the output have one name, where many readers ignore case, and that the columns
+        of the output that keys name are there.
+        """
         found = [("output.lineage", name, "a lineage column") for name in LINEAGE]
         for key, model in self.models_by_key().items():
             found += [(f"{key}.outputs", f"{model.prefix}{output}", f"an output of {key}") for output in model.outputs]
@@ -164,6 +168,12 @@ class Job(Section):
             if (other, whose) != (name, what):
                 why = f"{name!r} is also {whose}" if other == name else not_told_apart(name, other)
                 raise ValueError(f"{key}: {why}; rename one of the two, or leave it out")
+        written = {*carried, *self.output_types()}
+        for key, column in self._written_columns():
+            if column not in written and not any(fnmatchcase(column, pattern) for pattern in carried):
+                raise ValueError(
+                    f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}"
+                )
 
     @model_validator(mode="after")
     def _stages_have_actors(self) -> Self:
@@ -181,15 +191,6 @@ class Job(Section):
                 raise ValueError(f"{key}.path: the {model.uses} adapter needs the path of {model.framework.model}")
             if model.path is not None and not model.framework.model and model.framework is not OWN:
                 raise ValueError(f"{key}.path: the {model.uses} adapter has no file; remove the key")
-        return self
-
-    @model_validator(mode="after")
-    def _checked_columns_are_written(self) -> Self:
-        written = {*self.carry, *self.output_types()}
-        for key, column in self._written_columns():
-            if column in written or any(fnmatchcase(column, pattern) for pattern in self.carry):
-                continue  # `check_carried` looks again when the columns of the input are known
-            raise ValueError(f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}")
         return self
 
     def _written_columns(self) -> Iterator[tuple[str, str]]:
@@ -244,24 +245,14 @@ class Job(Section):
             )
         return self
 
-    def models_by_key(self) -> dict[str, Model]:
-        """Each model by its key in the job file, for messages about the file: `model`, or `models[0]` and so on."""
-        several: dict[str, Model] = {f"models[{index}]": model for index, model in enumerate(self.models)}
-        return several or {"model": self.model}
-
     @property
-    def each(self) -> tuple[Job, ...]:
-        """This job for each of its models alone, in order: `model` is that model, and `preprocess` that model's. A
-        staged model computes with what a worker of the CPU stage has, wherever it is called.
-        """
-        return tuple(map(self._with, self.models)) or (self,)
+    def several(self) -> bool:
+        """Whether the file has `models`: then the columns of the outputs begin with the models' names."""
+        return any(model.name for model in self.models)
 
-    def _with(self, model: NamedModel) -> Job:
-        step, need = model.preprocess or self.preprocess, self.resources
-        if model.staged and self.stage:
-            need = need.model_copy(update={"gpus": 0.0, "cpus": self.stage.cpus})
-        own = {"preprocess": step if step and step.uses else None, "resources": need}
-        return self.model_copy(update={"model": model, "models": (), **own})
+    def models_by_key(self) -> dict[str, NamedModel]:
+        """Each model by its key in the job file, for messages about the file: `model`, or `models[0]` and so on."""
+        return {f"models[{index}]" if model.name else "model": model for index, model in enumerate(self.models)}
 
     @property
     def stage(self) -> Preprocess | None:
@@ -270,56 +261,43 @@ class Job(Section):
         return step if step.placement == "staged" or any(model.staged for model in self.models) else None
 
     @property
-    def begins_apart(self) -> bool:
-        """Whether a CPU stage has something to do for the only model, or for this one of `each`."""
-        return self.preprocess is not None or self.model.staged
-
-    def of(self, name: str) -> Job:
-        """This job for the model of this name alone; '' for the only model."""
-        return next(job for job in self.each if job.model.called == name)
-
-    @property
     def streams(self) -> bool:
         """Whether any of its models is asked for one row at a time."""
-        return any(model.framework.streams for model in self.models_by_key().values())
+        return any(model.framework.streams for model in self.models)
 
     @property
     def keeps_answers(self) -> bool:
         """Whether answers are kept until the shard that they are for is written."""
-        return not self.models and self.model.keeps_answers
+        return self.streams and not self.several and bool(self.models[0].options.get("journal"))
 
     @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
-        return "models" if self.models else self.model.loaded_by
+        return "models" if self.several else self.models[0].loaded_by
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Where the models are, of those that have a path."""
-        return tuple(job.model.path for job in self.each if job.model.path)
+        return tuple(model.path for model in self.models if model.path)
 
     @property
     def code(self) -> tuple[str, ...]:
         """The patterns of all models for further files of the job's folder that score."""
-        return tuple(dict.fromkeys(chain.from_iterable(model.code for model in self.models_by_key().values())))
+        return tuple(dict.fromkeys(pattern for model in self.models for pattern in model.code))
 
     def output_types(self) -> dict[str, pa.DataType]:
         """The outputs of all models as Arrow types, by the names of their columns, in order."""
-        return {
-            f"{job.model.prefix}{name}": kind for job in self.each for name, kind in job.model.output_types().items()
-        }
+        return {f"{model.prefix}{name}": kind for model in self.models for name, kind in model.output_types().items()}
 
-    def with_models(self, change: Callable[[Model], Model]) -> dict[str, Any]:
-        """The fields `model` and `models`, with each model changed."""
-        if self.models:
-            return {"models": tuple(map(change, self.models))}
-        return {"model": change(self.model)}
-
-    def with_paths(self, place: Callable[[str], str]) -> dict[str, Any]:
-        """The fields `model` and `models` with each model's path changed by `place`."""
+    def with_paths(self, place: Callable[[str], str]) -> Job:
+        """The same job with each model's path changed by `place`."""
         return self.with_models(
             lambda model: model.model_copy(update={"path": place(model.path) if model.path else None})
         )
+
+    def with_models(self, change: Callable[[NamedModel], NamedModel]) -> Job:
+        """The same job with each model changed."""
+        return self.model_copy(update={"models": tuple(map(change, self.models))})
 
     def carried(self, names: Sequence[str]) -> tuple[str, ...]:
         """The columns that are copied to the output, each once. names: all columns of the input, in order.
@@ -348,13 +326,9 @@ class Job(Section):
                 known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
                 raise JobError(f"carry: {what}{known}")
         try:
-            self._check_distinct(self.carried(names))
+            self._check_columns(self.carried(names))
         except ValueError as error:
             raise JobError(str(error)) from None
-        written = {*self.carried(names), *self.output_types()}
-        for key, column in self._written_columns():
-            if column not in written:
-                raise JobError(f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}")
 
     @property
     def checked_columns(self) -> tuple[str, ...]:
@@ -414,30 +388,9 @@ class Job(Section):
 
     def at(self, date: dt.date) -> Job:
         """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
-        return self.model_copy(
-            update={
-                "input": self.input.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date)),
-                "output": self.output.at(lambda uri: fill(uri, date)),
-                **self.with_paths(lambda path: fill(path, date)),
-            }
-        )
-
-    def objects(self) -> dict[str, str]:
-        """The user's objects that the job names, "module:name" by key; of several models below `models.<name>.`."""
-        if self.models:
-            return {
-                f"models.{job.model.called}.{key}": spec for job in self.each for key, spec in job.objects().items()
-            }
-        prepares = self.preprocess.uses if self.preprocess else None
-        named: dict[str, Any] = {"model.uses": self.model.uses, "preprocess": prepares}
-        for name in self.model.framework.code:
-            named[f"{self.model.options_key}.{name}"] = self.model.options.get(name)
-        return {key: spec for key, spec in named.items() if isinstance(spec, str) and ":" in spec}
-
-    def modules(self) -> dict[str, str]:
-        """The user's modules that the job names, by key."""
-        named = {**self.objects(), **({"input.format": self.input.own} if self.input.own else {})}
-        return {key: spec.partition(":")[0] for key, spec in named.items()}
+        filled = partial(fill, date=date)
+        placed = {"input": self.input.moved(filled).with_list(filled), "output": self.output.at(filled)}
+        return self.with_paths(filled).model_copy(update=placed)
 
     def calls(self) -> dict[str, str]:
         """The user's functions that judge the night, "module:name" by key: `checks[2].call`. None of them scores."""

@@ -102,26 +102,6 @@ class Model(Section):
         """The key that the options stand below, for messages."""
         return "model" if self.framework.own_keys else "model.options"
 
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether answers are kept until the shard that they are for is written."""
-        return self.framework.streams and bool(self.options.get("journal"))
-
-    @property
-    def called(self) -> str:
-        """Its name; '' for an only model, which needs none."""
-        return ""
-
-    @property
-    def staged(self) -> bool:
-        """Whether the workers of the CPU stage score with it; an only model is in the actors."""
-        return False
-
-    @property
-    def prefix(self) -> str:
-        """What the names of its output columns begin with."""
-        return f"{self.called}_" if self.called else ""
-
     def output_types(self) -> dict[str, pa.DataType]:
         """Declared outputs as Arrow types, in order, by the names that the model gives them."""
         return {name: arrow_type(text) for name, text in self.outputs.items()}
@@ -176,7 +156,8 @@ class Preprocess(Section):
 
 
 class NamedModel(Model):
-    """One of several models. name: its outputs are the columns `<name>_<output>`.
+    """One of several models; the model of a job with `model` has no name. name: its outputs are the columns
+    `<name>_<output>`.
 
     preprocess: in place of the job's, for this model alone; where it runs is said by the job's. placement: `fused` in
     the actors, with `resources`; or `staged` in the workers of the CPU stage, which then also do its preprocess.
@@ -208,6 +189,6 @@ class NamedModel(Model):
         return self.placement == "staged"
 
     @property
-    def called(self) -> str:
-        """Its name."""
-        return self.name
+    def prefix(self) -> str:
+        """What the names of its output columns begin with."""
+        return f"{self.name}_" if self.name else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.job.seams import UNCOUNTED_SOURCES
 from nightjar.inference.storage.locations import is_registered
 
@@ -27,7 +28,7 @@ def scoring_keys(job: Job) -> dict[str, Any]:
     }
     return {
         **{key: given for key, given in (declared | {"input.options": options}).items() if given},
-        **_model_keys(job),
+        **_models_keys(job),
         "carry": job.carry,
         "label": job.label,
         "checked": sorted(job.checked_columns),
@@ -55,12 +56,16 @@ def _comparing_keys(job: Job) -> dict[str, Any]:
     }
 
 
-def _model_keys(job: Job) -> dict[str, Any]:
-    if job.models:
-        # The order of the models is the order of their columns, so they are a list of pairs.
-        beside = {"gpu": False} if job.resources.gpus > 0 else {}  # models that do not use the actors' GPU
-        models = [(each.model.called, _model_keys(each) | (beside if each.model.staged else {})) for each in job.each]
-        return {"models": models, "rows": job.output.rows}
+def _models_keys(job: Job) -> dict[str, Any]:
+    if not job.several:
+        return _model_keys(*model_jobs(job))
+    # The order of the models is the order of their columns, so they are a list of pairs.
+    beside = {"gpu": False} if job.resources.gpus > 0 else {}  # models that do not use the actors' GPU
+    models = [(each.model.name, _model_keys(each) | (beside if each.model.staged else {})) for each in model_jobs(job)]
+    return {"models": models, "rows": job.output.rows}
+
+
+def _model_keys(job: ModelJob) -> dict[str, Any]:
     model = job.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
     if job.model.batch_bytes is not None:
         model["batch_bytes"] = job.model.batch_bytes

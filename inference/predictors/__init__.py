@@ -14,6 +14,7 @@ from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
+from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
@@ -25,13 +26,22 @@ from nightjar.inference.predictors.language.requests import NOTHING, Answered, K
 from nightjar.inference.predictors.outputs import aligned
 from nightjar.inference.records import Usage
 
-__all__ = ["Preprocessor", "Scorer", "StreamingScorer", "check_keys", "input_columns", "load_scorer", "warm"]
+__all__ = [
+    "Preprocessor",
+    "Scorer",
+    "StreamingScorer",
+    "check_keys",
+    "input_columns",
+    "load_scorer",
+    "model_columns",
+    "warm",
+]
 
 
 class Preprocessor:
     """Arrow → batch → the user's preprocess → features. The user's code may write into its batch, which is a copy."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ModelJob) -> None:
         """Raises JobError: The user's code cannot be found or made. Names the key."""
         self._form = batches.batch_format(job.model.options)
         self._features = job.model.features
@@ -82,7 +92,16 @@ def panics_are_errors() -> Iterator[None]:
 
 
 def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
-    """The columns that must be read for the model and the preprocess; for several models, for any of them.
+    """The columns that must be read for any of the job's models. Raises as `model_columns`."""
+    found: dict[str, None] = {}
+    for each in model_jobs(job):
+        with naming(each):
+            found |= dict.fromkeys(model_columns(each, schema))
+    return tuple(found)
+
+
+def model_columns(job: ModelJob, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that must be read for the model and its preprocess.
 
     Without preprocess these are the features: by default all columns except carried ones and the label, in the schema's
     order. With preprocess these are its `columns`, else all columns except carried ones and the label, and every column
@@ -91,8 +110,6 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     Raises:
         JobError: A column that the job names is not in the schema, or no column is left.
     """
-    if job.models:
-        return tuple(dict.fromkeys(name for each in job.each for name in _named_columns(each, schema)))
     features = job.model.features or ()
     key, named = "model.features", features
     if job.preprocess:
@@ -108,18 +125,13 @@ def input_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
     if named:
         return named
     # Where every column is carried, that says nothing about which ones the model is to see.
-    carried = () if ALL in job.carry else job.carried(schema.names)
-    aside = {*carried, job.label} - set(features)
+    carried = () if ALL in job.whole.carry else job.whole.carried(schema.names)
+    aside = {*carried, job.whole.label} - set(features)
     if names := tuple(name for name in schema.names if name not in aside):
         return names
     raise JobError(
         f"{key}: every column of the input is carried or is the label; name the columns that are to be scored"
     )
-
-
-def _named_columns(job: Job, schema: pa.Schema) -> tuple[str, ...]:
-    with naming(job):
-        return input_columns(job, schema)
 
 
 def check_keys(job: Job) -> None:
@@ -128,13 +140,17 @@ def check_keys(job: Job) -> None:
     Raises:
         JobError: A key or option is wrong. Names the key.
     """
-    for each in job.each:
+    for each in model_jobs(job):
         with naming(each):
-            batches.batch_format(each.model.options)
-            adapter = adapter_of(each)
-            if adapter.options is not None:
-                options.check(each.model.uses, each.model.options, adapter.options, each.model.options_key)
-            adapter.check_keys(each)
+            _check_keys(each)
+
+
+def _check_keys(job: ModelJob) -> None:
+    batches.batch_format(job.model.options)
+    adapter = adapter_of(job)
+    if adapter.options is not None:
+        options.check(job.model.uses, job.model.options, adapter.options, job.model.options_key)
+    adapter.check_keys(job)
 
 
 def warm(job: Job) -> None:
@@ -144,7 +160,7 @@ def warm(job: Job) -> None:
     # `load_scorer` says what is missing, and names the key.
     with suppress(ImportError), seldom_collected():
         _warm_arrow()
-        for each in job.each:
+        for each in model_jobs(job):
             adapter_of(each).warm()
 
 
@@ -155,7 +171,7 @@ def _warm_arrow() -> None:
     pa.array([None])
 
 
-def load_scorer(job: Job, model_path: str | None) -> Scorer:
+def load_scorer(job: ModelJob, model_path: str | None) -> Scorer:
     """Load the model of a job with one from a local file or folder. Runs in the worker, once per actor.
 
     The user's modules are imported with the job's folder (or the working directory) first on the path.
@@ -163,7 +179,7 @@ def load_scorer(job: Job, model_path: str | None) -> Scorer:
     Raises:
         JobError: The model, the user's code or the options are wrong. Names the key.
     """
-    check_keys(job)
+    _check_keys(job)
     preprocessor = Preprocessor(job)
     adapter = adapter_of(job)
     _warm_arrow()
@@ -194,7 +210,7 @@ class Scorer:
     device: str
     """Where the model really is: 'cpu', 'cuda:0' …"""
 
-    def __init__(self, job: Job, preprocessor: Preprocessor, predictor: Any, reads_arrow: bool) -> None:
+    def __init__(self, job: ModelJob, preprocessor: Preprocessor, predictor: Any, reads_arrow: bool) -> None:
         self.device = predictor.device
         self._features = job.model.features
         self._types = job.model.output_types()
@@ -208,7 +224,7 @@ class Scorer:
         return forced_tokens(self._predictor)
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        """Both steps: score the columns named by `input_columns`. The user's code gets copies of them, never the table.
+        """Both steps: score the columns named by `model_columns`. The user's code gets copies of them, never the table.
 
         Returns exactly the declared outputs, each with `table.num_rows` values of its declared type. Errors of the
         user's own code pass through unchanged.
@@ -222,7 +238,7 @@ class Scorer:
 
     @panics_are_errors()
     def prepare(self, table: pa.Table) -> Any:
-        """The first step, on the CPU: make the model's input from the columns named by `input_columns`."""
+        """The first step, on the CPU: make the model's input from the columns named by `model_columns`."""
         if not self._preprocessor.own and self._features is not None:
             table = table.select(list(self._features))
         if not self._preprocessor.own and self._reads_arrow:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option
 from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.messages import install
@@ -61,7 +61,7 @@ class Adapter:
     scratch: tuple[str, ...] = ()
     """How the paths of the files begin that the framework makes for itself while it computes."""
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         """Check the job's model keys, without reading a file or importing the framework. The options are known, and
         have values that they may have.
 
@@ -69,31 +69,31 @@ class Adapter:
             JobError: Options do not fit together, or a key has no meaning for this framework. Names the key.
         """
 
-    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+    def check_code(self, job: ModelJob, found: Mapping[str, Any]) -> None:
         """Check the objects of the user's code that the job names, without calling them. found: by the job's key.
 
         Raises:
             JobError: One is not what the adapter takes. Names the key.
         """
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         """Check the types of the columns that the model sees. Not called if a preprocess converts the columns.
 
         Raises:
             JobError: The model cannot take a column. Names `model.features`.
         """
 
-    def named(self, job: Job) -> tuple[str, tuple[str, ...]]:
+    def named(self, job: ModelJob) -> tuple[str, tuple[str, ...]]:
         """The columns that an option names, as a prompt does, and the key of that option."""
         return "model.features", ()
 
-    def reads(self, job: Job) -> tuple[str, ...]:
+    def reads(self, job: ModelJob) -> tuple[str, ...]:
         """Files and folders on this node that options name and that score, besides `model.path`. Their content is part
         of a result's identity.
         """
         return ()
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         """Installed distributions whose code scores without being in the model's file, and their versions on this node.
 
         They are part of a result's identity, and must be the same on each node that scores.
@@ -103,7 +103,7 @@ class Adapter:
         """
         return {}
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         """Inspect the model's file, without loading it and without importing the framework.
 
         Raises:
@@ -113,7 +113,7 @@ class Adapter:
     def warm(self) -> None:
         """Import the modules that `load` imports, as far as they are known without the job's files."""
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         """Load the model. path: the model's local copy; None if the job names no model file.
 
         Raises:
@@ -130,7 +130,7 @@ class Adapter:
         return ""
 
 
-def adapter_of(job: Job) -> Adapter:
+def adapter_of(job: ModelJob) -> Adapter:
     """The adapter of `model.uses`."""
     found: Adapter = job.model.framework.adapter()
     return found
@@ -141,14 +141,14 @@ def frameworks() -> Iterator[Adapter]:
     return (framework.adapter() for framework in FRAMEWORKS.values())
 
 
-def check_cpu(job: Job) -> None:
+def check_cpu(job: ModelJob) -> None:
     """Check that the model is given no GPU, where the adapter cannot use one."""
     if job.resources.gpus > 0:
-        beside = f", or placement: staged for {job.model.called}, beside models on the GPU" if job.model.called else ""
+        beside = f", or placement: staged for {job.model.name}, beside models on the GPU" if job.model.name else ""
         raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0{beside}")
 
 
-def check_trusted(job: Job, what: str, instead: str) -> None:
+def check_trusted(job: ModelJob, what: str, instead: str) -> None:
     """Check that the job trusts a model whose file is a program. what: the file. instead: what cannot run code."""
     if not job.model.trusted:
         raise JobError(
@@ -157,7 +157,7 @@ def check_trusted(job: Job, what: str, instead: str) -> None:
         )
 
 
-def needed(job: Job, path: str | None) -> str:
+def needed(job: ModelJob, path: str | None) -> str:
     """The local path of a model that an adapter must have.
 
     Raises:
@@ -198,13 +198,13 @@ def missing(uses: str, needs: Sequence[str]) -> JobError:
 
 
 @contextmanager
-def naming(job: Job) -> Iterator[None]:
-    """In this context an error about the job begins with the model's name. job: of `Job.each`."""
+def naming(job: ModelJob) -> Iterator[None]:
+    """In this context an error about the job begins with the model's name."""
     try:
         yield
     except JobError as error:
-        if job.model.called:
-            error.args = (f"models.{job.model.called}: {error}", *error.args[1:])
+        if job.model.name:
+            error.args = (f"models.{job.model.name}: {error}", *error.args[1:])
         raise
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from nightjar.inference.errors import JobError, raised, traced
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob, model_jobs, objects_of
 from nightjar.inference.predictors.adapter import Adapter, Predictor, adapter_of, naming
 
 
@@ -69,13 +70,13 @@ class Own(Adapter):
     options = None
     reads_arrow = False
 
-    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+    def check_code(self, job: ModelJob, found: Mapping[str, Any]) -> None:
         for key, target in found.items():
             _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         """Find and construct the predictor with its options and the model's path."""
-        target = find("model.uses", job.model.uses, folder_of(job))
+        target = find("model.uses", job.model.uses, folder_of(job.whole))
         return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
 
 
@@ -93,7 +94,7 @@ class _Called:
 ADAPTER = Own()
 
 
-def load_preprocess(job: Job) -> BatchFunction | None:
+def load_preprocess(job: ModelJob) -> BatchFunction | None:
     """The callable of `preprocess` (a class is constructed once); None if the job has none.
 
     Raises:
@@ -102,7 +103,7 @@ def load_preprocess(job: Job) -> BatchFunction | None:
     if job.preprocess is None:
         return None
     spec, options = job.preprocess.uses, dict(job.preprocess.options)
-    target = find("preprocess", spec, folder_of(job))
+    target = find("preprocess", spec, folder_of(job.whole))
     return Synchronous(_ready("preprocess", spec, target, options, None))
 
 
@@ -112,7 +113,7 @@ def imported(job: Job) -> dict[str, Any]:
     Raises:
         JobError: An object cannot be found, or its module cannot be imported.
     """
-    return {key: find(key, spec, folder_of(job)) for key, spec in job.objects().items()}
+    return {key: find(key, spec, folder_of(job)) for key, spec in objects_of(job).items()}
 
 
 def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
@@ -123,8 +124,8 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
     Raises:
         JobError: An object is not a predictor, or does not take its options or the model's path.
     """
-    for each in job.each:
-        named = f"models.{each.model.called}." if each.model.called else ""
+    for each in model_jobs(job):
+        named = f"models.{each.model.name}." if each.model.name else ""
         found = {key.removeprefix(named): target for key, target in targets.items() if key.startswith(named)}
         step, prepares = each.preprocess, found.pop("preprocess", None)
         with naming(each):
@@ -133,10 +134,10 @@ def check_usable(job: Job, targets: Mapping[str, Any]) -> None:
                 _keywords("preprocess", step.uses, prepares, step.options, None)
 
 
-def built(job: Job, key: str) -> Any:
+def built(job: ModelJob, key: str) -> Any:
     """What a factory of the user's makes. key: the option that names it."""
     spec = job.objects()[key]
-    target = find(key, spec, folder_of(job))
+    target = find(key, spec, folder_of(job.whole))
     keywords = factory_keywords(job, key, target)
     try:
         return target(**keywords)
@@ -144,7 +145,7 @@ def built(job: Job, key: str) -> Any:
         raise traced(JobError(f"{key}: {spec} failed with {raised(error)}"), error) from error
 
 
-def factory_keywords(job: Job, key: str, target: Any) -> dict[str, Any]:
+def factory_keywords(job: ModelJob, key: str, target: Any) -> dict[str, Any]:
     """The keywords for an imported factory."""
     spec, keywords = job.objects()[key], dict(job.model.options.get("args", {}))
     if not callable(target) or inspect.iscoroutinefunction(target):
@@ -154,7 +155,7 @@ def factory_keywords(job: Job, key: str, target: Any) -> dict[str, Any]:
     return keywords
 
 
-def _options(job: Job, model_path: str | None) -> dict[str, Any]:
+def _options(job: ModelJob, model_path: str | None) -> dict[str, Any]:
     options = {key: value for key, value in job.model.options.items() if key != "batch_format"}
     if model_path is not None and "path" in options:
         raise JobError("model.options.path: the predictor gets model.path as `path`; remove one of the two keys")

@@ -13,6 +13,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.code import explained
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import modules_of
 from nightjar.inference.predictors import user
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.user_checks import check_calls
@@ -68,12 +69,12 @@ def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: fl
 
 
 def _names_code(job: Job) -> bool:
-    return bool(job.modules() or job.beside())
+    return bool(modules_of(job) or job.beside())
 
 
 def _key(job: Job) -> str:
     """The key that names the code, or most of it, for messages about all of it."""
-    return "model.uses" if job.modules() else "checks" if job.calls() else "accumulators"
+    return "model.uses" if modules_of(job) else "checks" if job.calls() else "accumulators"
 
 
 def _found(child: Child, elsewhere: bool, patience_s: float, key: str) -> str:

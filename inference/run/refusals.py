@@ -19,13 +19,14 @@ from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.partitions import folders
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.evaluators import TASKS
 from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.parts import output_schema, readers_schema
-from nightjar.inference.predictors import check_keys, input_columns
+from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
@@ -99,8 +100,8 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             f"label: {job.label!r} is {schema.field(job.label).type}; a label is {TASKS[job.evaluation.task].LABELS} "
             f"(evaluation.task: {job.evaluation.task})"
         )
-    for each in job.each:
-        features = input_columns(each, schema)
+    for each in model_jobs(job):
+        features = model_columns(each, schema)
         if each.preprocess is None:
             with naming(each):
                 adapter_of(each).check_columns(each, pa.schema([schema.field(name) for name in features]))
@@ -122,7 +123,7 @@ def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
     there = {key: value for uri in uris for key, (value, *_) in folders(uri).items()}
     features = {
         f"{key}.features": each.model.features or ()
-        for key, each in zip(job.models_by_key(), job.each, strict=True)
+        for key, each in zip(job.models_by_key(), model_jobs(job), strict=True)
         if each.preprocess is None
     }
     named = {"input.schema": job.input.declared, **features, "carry": job.carry}
@@ -145,7 +146,7 @@ def check_model(request: RunRequest) -> None:
     Raises:
         JobError: it cannot be read, or loading it would run code and the job does not allow that.
     """
-    for each, taken in zip(request.job.each, request.scoring.models, strict=False):
+    for each, taken in zip(model_jobs(request.job), request.scoring.models, strict=False):
         if each.model.path is None or each.model.framework is OWN:
             continue
         local = each.model.path  # checked at the job's path; a process that loads its copy checks again

@@ -229,7 +229,7 @@ def fixed(request: RunRequest) -> RunRequest:
             f"--run-id {BASELINE}: is the name of what `nightjar baseline JOB --input URI` makes of a training set; "
             "use that command, or choose another name"
         )
-    job = request.job.model_copy(update=request.job.with_paths(pinned))
+    job = request.job.with_paths(pinned)
     environment = job.resources.runtime_env.variables(os.environ)
     scoring = fix(request.storage, with_list_if_there(request.storage, job))
     return replace(request, job=job, scoring=scoring, environment=environment)

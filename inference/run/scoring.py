@@ -52,9 +52,9 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     0, or nothing for all, if none had too little memory, or if that night was scored under another fingerprint: another
     model or code needs other memory. `--fresh` finds out again.
     """
-    if all(not each.model.finds_size for each in request.job.each) or request.fresh:
+    if all(not each.finds_size for each in request.job.models) or request.fresh:
         return ()
-    models = len(request.job.each)
+    models = len(request.job.models)
     if progress.backoffs.rows:
         return progress.ceilings or (progress.backoffs.rows,) * models
     now = publish.newest(request.storage, request.output)

@@ -109,7 +109,7 @@ class Assembly:
         """Rows that are only in the quarantine."""
         self.partial = 0
         """Rows in the quarantine that are written, too, because only some of several models could not score them."""
-        self.cuts = {each.model.called: Cuts() for each in spec.job.each}
+        self.cuts = {each.name: Cuts() for each in spec.job.models}
         self._tables: list[pa.Table] = []
         self._labels: list[pa.ChunkedArray | None] = []
         self._inputs: list[pa.Table] = []
@@ -213,5 +213,5 @@ class Assembly:
             self.shard.id,
             self._bad,
             pa.concat_tables(self._bad_inputs),
-            several=bool(self.spec.job.models),
+            several=self.spec.job.several,
         )

@@ -21,9 +21,10 @@ from nightjar.inference.identity.packages import in_environment
 from nightjar.inference.identity.snapshots import Snapshot
 from nightjar.inference.identity.unpacking import Linked, place_code, place_model, watched
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob, model_jobs, modules_of
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
-from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
+from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer, model_columns
 from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import Shard
 from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
@@ -119,8 +120,8 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> OpenedModels[Scor
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: The model cannot be fetched.
     """
-    paths, linked = _model_files(spec, lambda job: only in {None, job.model.called})
-    return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.called)), only)
+    paths, linked = _model_files(spec, lambda job: only in {None, job.model.name})
+    return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.name)), only)
 
 
 def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
@@ -132,24 +133,24 @@ def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
     """
     paths, linked = _model_files(spec, lambda job: job.model.staged)
 
-    def load(job: Job) -> Preprocessor | Scorer:
-        return load_scorer(job, paths.get(job.model.called)) if job.model.staged else Preprocessor(job)
+    def load(job: ModelJob) -> Preprocessor | Scorer:
+        return load_scorer(job, paths.get(job.model.name)) if job.model.staged else Preprocessor(job)
 
     return _opened(spec, linked, paths, load)
 
 
-def _model_files(spec: WorkerSpec, wanted: Callable[[Job], bool]) -> tuple[dict[str, str], tuple[Linked, ...]]:
+def _model_files(spec: WorkerSpec, wanted: Callable[[ModelJob], bool]) -> tuple[dict[str, str], tuple[Linked, ...]]:
     """Place the files of models on this host.
 
     Returns their paths by the models' names, and as `OpenedModels.linked`.
     """
     paths: dict[str, str] = {}
     linked: tuple[Linked, ...] = ()
-    for each, taken in zip(spec.job.each, spec.scoring.models, strict=False):
+    for each, taken in zip(model_jobs(spec.job), spec.scoring.models, strict=False):
         if each.model.path is not None and wanted(each):
             with naming(each):
                 path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
-            paths[each.model.called], linked = path, linked + more
+            paths[each.model.name], linked = path, linked + more
     return paths, linked
 
 
@@ -157,14 +158,14 @@ def _opened(
     spec: WorkerSpec,
     linked: tuple[Linked, ...],
     paths: Mapping[str, str],
-    load: Callable[[Job], T],
+    load: Callable[[ModelJob], T],
     only: str | None = None,
 ) -> OpenedModels[T]:
     """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
     _set_variables(spec)
     job = spec.job
     linked += _packages(spec)
-    if job.modules() or job.code:  # an adapter may load objects of the user's classes
+    if modules_of(job) or job.code:  # an adapter may load objects of the user's classes
         job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
         linked += more
         if spec.own_process:
@@ -173,25 +174,25 @@ def _opened(
             chooses = any(not each.startswith("!") for each in job.code)
             notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
-    chosen = [each for each in job.each if only in {None, each.model.called}]
+    chosen = [each for each in model_jobs(job) if only in {None, each.model.name}]
     loaded = tuple(_loaded(spec, each, load) for each in chosen)
     release()
     return OpenedModels(loaded, linked, job.folder)
 
 
-def _loaded(spec: WorkerSpec, job: Job, load: Callable[[Job], T]) -> T:
-    """Load from one of `Job.each`, in this process's copy of the folder."""
+def _loaded(spec: WorkerSpec, job: ModelJob, load: Callable[[ModelJob], T]) -> T:
+    """Load for a model, in this process's copy of the folder."""
     try:
         with naming(job):
             return load(job)
     except Exception as error:
         if isinstance(error, NightjarError):
-            found = explained(error, error.__cause__ or error, spec.job.folder, job.folder)
+            found = explained(error, error.__cause__ or error, spec.job.folder, job.whole.folder)
         else:
-            named = f"models.{job.model.called}: " if job.model.called else ""
+            named = f"models.{job.model.name}: " if job.model.name else ""
             said = f"loading {job.model.uses} failed with {raised(error)}"
             failed = JobError(clip(f"{named}{job.model.loaded_by}: {said}"))
-            found = traced(explained(failed, error, spec.job.folder, job.folder), error)
+            found = traced(explained(failed, error, spec.job.folder, job.whole.folder), error)
         if spec.secrets and isinstance(found, JobError):
             # The text of the error may have them, and so may that of its cause.
             raise traced(JobError(clip(str(found))), error) from None
@@ -272,13 +273,13 @@ def _set_variables(run: OfRun) -> None:
 def enter(run: OfRun) -> Job:
     """Set the run's variables and switch to a copy of the code that the run began with. Returns the job there."""
     _set_variables(run)
-    whole = run.scoring.checks if not run.job.modules() else run.scoring.code
+    whole = run.scoring.checks if not modules_of(run.job) else run.scoring.code
     return enter_copy(run.job, whole, Path(run.cache))[0]
 
 
 def aside_folder(run: OfRun, job: Job) -> Path:
     """Where the job's own checks and accumulators lie: in a copy of their own, which becomes the working directory."""
-    if not run.job.modules() or not run.scoring.checks.files:
+    if not modules_of(run.job) or not run.scoring.checks.files:
         return Path(job.folder)
     folder = place_code(run.scoring.checks, Path(run.cache))[0]
     os.chdir(folder)
@@ -290,13 +291,13 @@ def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
 
     index: of the model in the job.
     """
-    job = spec.job.each[index]
+    job = model_jobs(spec.job)[index]
     size = job.model.batch_size
     if job.model.batch_bytes is not None:
         return BatchSize(job.model.batch_bytes, "bytes")
     if isinstance(size, int):
         return BatchSize(size)
-    features = pa.schema([spec.schema.field(name) for name in input_columns(job, spec.schema)])
+    features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])
     framework, gpu = job.model.framework, job.resources.gpus > 0
     if framework.rows:
         found = BatchSize(framework.rows[gpu])

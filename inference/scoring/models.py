@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from nightjar.inference.errors import BatchesBroken, JobError
 from nightjar.inference.input.sources.rows import over_budget
-from nightjar.inference.predictors import Scorer, input_columns
+from nightjar.inference.job.modeljob import model_jobs
+from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize
@@ -57,12 +58,12 @@ def loaded_models(
     only: the name of the one model that is loaded. thread: prepares batches while models compute. watch: of the thread
     that scores.
     """
-    chosen = [(index, each) for index, each in enumerate(spec.job.each) if only in {None, each.model.called}]
+    chosen = [(index, each) for index, each in enumerate(model_jobs(spec.job)) if only in {None, each.model.name}]
     return tuple(
         LoadedModel(
-            each.model.called,
+            each.model.name,
             each.model.prefix,
-            input_columns(each, spec.schema),
+            model_columns(each, spec.schema),
             each.model.output_types(),
             scorer,
             batch_size(spec, index),

@@ -33,6 +33,7 @@ from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.checks import MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.messages import clip, counted, listed, nearest
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
@@ -81,8 +82,7 @@ class Loaded:
 
 def loaded_by(job: Job) -> str:
     """The key of the model, with its file, for messages."""
-    paths = [each.model.path for each in job.each if each.model.path]
-    return f"{job.loaded_by} ({', '.join(paths)})" if paths else job.loaded_by
+    return f"{job.loaded_by} ({', '.join(job.paths)})" if job.paths else job.loaded_by
 
 
 def samples(plan: Plan) -> list[Piece]:
@@ -131,7 +131,7 @@ def observed(
     except NightjarError as error:
         yield JobError(f"{key}: {clip(str(error))}")
         return
-    witness.note_names([each.model.options for each in job.each])
+    witness.note_names([each.options for each in job.models])
     for outcome in steps(worker, places, last):
         if lacking := witness.lacking():
             yield JobError(f"{job.loaded_by}: {'; '.join(lacking)}")
@@ -183,7 +183,7 @@ def _check_handed_over(worker: ShardWorker, read: RowsRead) -> None:
     """
     if not read.readable or read.failures:
         return
-    for job, model, scorer in zip(worker.spec.job.each, worker.models, worker.scorers, strict=True):
+    for job, model, scorer in zip(model_jobs(worker.spec.job), worker.models, worker.scorers, strict=True):
         if not job.begins_apart:
             continue
         try:
@@ -305,13 +305,14 @@ def _dependences(
 
     scored: the rows of the first place, in so many seconds.
     """
-    job = worker.spec.job.of(model.name)
-    if job.model.framework.streams:
+    job = worker.spec.job
+    its = next(each for each in job.models if each.name == model.name)
+    if its.framework.streams:
         return
-    if job.model.rows == "dependent":
+    if its.rows == "dependent":
         raise _Untried(
             "rows depend on each other (model.rows: dependent): an output is that of its row among the "
-            f"{job.model.batch_size} rows of its batch; where a batch fails and is scored in parts, among fewer"
+            f"{its.batch_size} rows of its batch; where a batch fails and is scored in parts, among fewer"
         )
     if took > min(_SLOW_S, job.retry.stall_s / 4):
         raise _Untried(f"the sample took {took:.0f} s, so it was not tried whether its rows depend on each other")
@@ -330,7 +331,7 @@ def _dependences(
     rows = sample.table.num_rows
     known = not scored.failures and rows <= scored.outputs.num_rows
     outputs = scored.outputs.slice(0, rows) if known else score(sample.table)
-    noise = NOISE if job.model.framework.inexact else 0.0
+    noise = NOISE if its.framework.inexact else 0.0
     yield from dependences(sample, outputs, score, job.rescore.tolerance, noise)
 
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
-from nightjar.inference.predictors import Scorer, batches, input_columns
+from nightjar.inference.job.modeljob import model_jobs
+from nightjar.inference.predictors import Scorer, batches, model_columns
 from nightjar.inference.records import Backoffs, Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
@@ -42,7 +43,7 @@ class PreparingWorker(Worker):
         super().__init__(spec, spec.job.stage.cores, turn_to)
         self._opened = open_stage(spec)
         self.spec = spec = self._opened.reading(spec)
-        self._sizes = [batch_size(spec, index) for index in range(len(spec.job.each))]
+        self._sizes = [batch_size(spec, index) for index in range(len(spec.job.models))]
         self.handed: tuple[Assignment, pa.Array] | None = None
         """While `Prepared` is yielded: the shard's assignment, and its packed parcel as one row."""
 
@@ -79,16 +80,16 @@ class PreparingWorker(Worker):
         joined = yield from self.join_pieces(running, pieces, self.read(running.storage, pieces), deadline)
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(joined.failures)
-        for job, step, size in zip(self.spec.job.each, self._opened.loaded, self._sizes, strict=True):
+        for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
             if not job.begins_apart:
                 continue
-            found = shipped[job.model.called] = []
-            table = joined.table.select(list(input_columns(job, self.spec.schema)))
+            found = shipped[job.model.name] = []
+            table = joined.table.select(list(model_columns(job, self.spec.schema)))
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
                 ahead = piece.ahead()
-                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), job.model.called)
+                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), job.model.name)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:

@@ -432,7 +432,7 @@ def _whole(rows: int) -> BatchSize:
 
 def spans(job: Job) -> bool:
     """Whether the rows of several shards are underway at once."""
-    return not job.models and job.streams
+    return job.streams and not job.several
 
 
 def worker_of(spec: WorkerSpec) -> type[ShardWorker]:

@@ -66,7 +66,7 @@ def read_quarantine(job: Job, table: pa.Table) -> Quarantined:
     Raises:
         AuditFailed: A line is there twice, or names a model that the job does not have.
     """
-    if not job.models:
+    if not job.several:
         return Quarantined(table)
     files, rows = (table[name].to_pylist() for name in LINEAGE)
     lines: dict[tuple[str, int], dict[str | None, int]] = {}
@@ -97,7 +97,7 @@ def prove_nulls(job: Job, found: Quarantined, part: DataPart) -> None:
         AuditFailed: It has a value there.
     """
     for name, places in found.partial.items():
-        model = job.of(name).model
+        model = next(each for each in job.models if each.name == name)
         columns = [f"{model.prefix}{output}" for output in model.outputs]
         table = part.table([*columns, *(LINEAGE if job.output.lineage else ())])
         if job.output.lineage:
@@ -206,7 +206,7 @@ def _audit_shard(
     beside = _beside(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
-        names = (*LINEAGE, MODEL) if job.models else LINEAGE
+        names = (*LINEAGE, MODEL) if job.several else LINEAGE
         found = read_quarantine(job, _quarantine(storage, revision, line["quarantine"], line["shard"], names))
     lost = found.lost
     rows_in = line["rows_in"]

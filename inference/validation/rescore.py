@@ -107,7 +107,7 @@ def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _L
     """They are not tried again, because one may kill its process."""
     if line["quarantine"] is None:
         return set()
-    several = bool(spec.job.models)
+    several = spec.job.several
     part = line["quarantine"]
     raw = read_part(storage, join(spec.revision, part["name"]), part["size"])
     with pq.ParquetFile(pa.BufferReader(raw)) as file:
@@ -148,7 +148,7 @@ def _score(
 
         found = None
         # Arrow cannot reorder a column of more than 2 GiB of text.
-        if all(each.model.shuffles for each in spec.job.each) and joined.table.nbytes < 2 << 30:
+        if all(each.shuffles for each in spec.job.models) and joined.table.nbytes < 2 << 30:
             orders = other_orders(joined.table.num_rows, [model.size for model in models])
             with suppress(BatchesBroken):  # the model may take no row twice, as one that joins by a key
                 found = drained(scored_in(orders, joined.table, score), lambda _: watchdog.calling())
@@ -170,7 +170,7 @@ def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np
     found = Rescored(shards=1, rows=part.num_rows)
     if worse:
         found.first = f"{counted(worse, 'row')} of shard {line['shard']} could be scored at first, but not again"
-        if job.models:
+        if job.several:
             return replace(found, differing=worse)
         part = part.filter(pa.array(scored))
     wrong = np.zeros(part.num_rows, dtype=bool)

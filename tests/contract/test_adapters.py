@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -231,7 +232,7 @@ def expected(table: pa.Table) -> np.ndarray:
 
 
 def scores(job: Job, table: pa.Table) -> np.ndarray:
-    return np.array(load_scorer(job, job.model.path)(table)["score"].to_pylist())
+    return np.array(load_scorer(model_job(job), job.models[0].path)(table)["score"].to_pylist())
 
 
 def parametrized(flavours: dict[str, Flavour]) -> pytest.MarkDecorator:
@@ -266,12 +267,12 @@ def test_features_reach_the_model_in_the_order_of_the_job(files: Path, flavour: 
 def test_to_prepare_and_then_to_predict_is_the_whole(files: Path, flavour: Flavour) -> None:
     """All batches may be prepared before the first is predicted: none of them lies in another's memory."""
     job = make_job(files, flavour)
-    adapter = adapter_of(job)
-    predictor = adapter.load(job, job.model.path)
+    adapter = adapter_of(model_job(job))
+    predictor = adapter.load(model_job(job), job.models[0].path)
     assert predictor.device == "cpu"
     tables = [make_table(10, seed) for seed in range(3)]
     prepared = [predictor.prepare(table if adapter.reads_arrow else to_batch(table, "numpy")) for table in tables]
-    whole = load_scorer(job, job.model.path)
+    whole = load_scorer(model_job(job), job.models[0].path)
     for table, each in zip(tables, prepared, strict=True):
         raw = np.asarray(predictor.predict(each)["score"]).reshape(-1)
         np.testing.assert_array_equal(raw, whole(table)["score"].to_numpy())
@@ -281,8 +282,8 @@ def test_to_prepare_and_then_to_predict_is_the_whole(files: Path, flavour: Flavo
 def test_to_prepare_raises_of_rows_what_is_theirs_and_of_the_job_what_is_not(files: Path, flavour: Flavour) -> None:
     """Rows of the wrong length fail alone; columns that never fit are the job's fault."""
     job = make_job(files, flavour)
-    adapter = adapter_of(job)
-    predictor = adapter.load(job, job.model.path)
+    adapter = adapter_of(model_job(job))
+    predictor = adapter.load(model_job(job), job.models[0].path)
 
     def prepare(columns: dict[str, Any]) -> Any:
         table = pa.table(columns)
@@ -301,7 +302,7 @@ def test_to_prepare_raises_of_rows_what_is_theirs_and_of_the_job_what_is_not(fil
 @each_flavour
 def test_two_threads_may_prepare_and_predict_at_once(files: Path, flavour: Flavour) -> None:
     job = make_job(files, flavour)
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     tables = [make_table(500, seed) for seed in range(40)]
     with ThreadPoolExecutor(2) as threads:
         for table, found in zip(tables, threads.map(scorer, tables), strict=True):
@@ -311,8 +312,8 @@ def test_two_threads_may_prepare_and_predict_at_once(files: Path, flavour: Flavo
 @each_flavour
 def test_micro_batches_in_bytes_change_no_output(files: Path, flavour: Flavour) -> None:
     job = make_job(files, flavour, batch_bytes=64)
-    table, scorer = make_table(50), load_scorer(job, job.model.path)
-    scored = drained(score_table(table, scorer, BatchSize(64, "bytes"), job.model.output_types()))
+    table, scorer = make_table(50), load_scorer(model_job(job), job.models[0].path)
+    scored = drained(score_table(table, scorer, BatchSize(64, "bytes"), job.models[0].output_types()))
     assert not scored.failures
     np.testing.assert_allclose(scored.outputs["score"].to_numpy(), expected(table), rtol=1e-5)
 
@@ -327,7 +328,9 @@ def test_a_rows_score_does_not_depend_on_its_neighbours(files: Path, flavour: Fl
 def test_a_null_reaches_the_model_as_nan_and_costs_its_row_at_most(files: Path, flavour: Flavour) -> None:
     table = make_table(8).set_column(0, "a", pa.array([1.0, None, *range(6)], F32))
     job = make_job(files, flavour)
-    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
+    steps = score_table(
+        table, load_scorer(model_job(job), job.models[0].path), BatchSize(8), job.models[0].output_types()
+    )
     scored = drained(steps)
     if flavour.null != "fails":
         assert not scored.failures
@@ -343,7 +346,7 @@ def test_a_null_reaches_the_model_as_nan_and_costs_its_row_at_most(files: Path, 
 def test_another_number_of_outputs_than_declared_is_said(files: Path, flavour: Flavour) -> None:
     job = make_job(files, flavour, outputs={"score": "float64", "other": "float64"})
     with pytest.raises(OutputInvalid, match=r"other|declares 2"):
-        load_scorer(job, job.model.path)(make_table(3))
+        load_scorer(model_job(job), job.models[0].path)(make_table(3))
 
 
 def damaged(path: Path, folder: Path, other: Path, checksums: bool) -> Iterator[Path]:
@@ -375,11 +378,11 @@ def test_a_file_that_is_not_the_models_is_refused_by_its_key(files: Path, flavou
     for wrong in damaged(files / flavour.file, tmp_path, files / other.file, flavour.checksums):
         job = make_job(tmp_path, flavour, path=str(wrong))
         with pytest.raises(JobError, match=rf"^model\.path: .*{flavour.file}"):
-            adapter_of(job).load(job, str(wrong))
+            adapter_of(model_job(job)).load(model_job(job), str(wrong))
         # Only who reads it whole finds a change, and of an ONNX file all faults.
         if wrong.parent.name != "changed" and flavour.uses != "onnx":
             with pytest.raises(JobError, match=rf"^model\.path: .*{flavour.file}"):
-                adapter_of(job).inspect(job, str(wrong))
+                adapter_of(model_job(job)).inspect(model_job(job), str(wrong))
 
 
 @each_framework
@@ -394,7 +397,7 @@ def test_looking_at_job_and_file_imports_no_framework(files: Path) -> None:
     tried = [each for each in FLAVOURS.values() if each.installed]
     paths = []
     for flavour in tried:
-        parts = {"name", "input", "output", "model"}
+        parts = {"name", "input", "output", "only"}
         job = make_job(files, flavour).model_dump(mode="json", by_alias=True, include=parts)
         job["input"].pop("wait")
         paths.append(files / f"{flavour.file}.yaml")
@@ -410,8 +413,8 @@ def test_looking_at_job_and_file_imports_no_framework(files: Path) -> None:
 @each_flavour
 def test_what_is_raised_for_devices_are_exceptions(files: Path, flavour: Flavour) -> None:
     job = make_job(files, flavour)
-    adapter = adapter_of(job)
-    adapter.load(job, job.model.path)
+    adapter = adapter_of(model_job(job))
+    adapter.load(model_job(job), job.models[0].path)
     for kind in adapter.device_errors():
         assert issubclass(kind, Exception)
 
@@ -420,6 +423,6 @@ def test_what_is_raised_for_devices_are_exceptions(files: Path, flavour: Flavour
 def test_what_counts_beyond_job_and_file_is_the_same_each_time(files: Path, flavour: Flavour) -> None:
     """By name, as versions that are installed here."""
     job = make_job(files, flavour)
-    found = adapter_of(job).fingerprint(job)
-    assert found == adapter_of(job).fingerprint(job)
+    found = adapter_of(model_job(job)).fingerprint(model_job(job))
+    assert found == adapter_of(model_job(job)).fingerprint(model_job(job))
     assert all(isinstance(text, str) and text for pair in found.items() for text in pair)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily, skip_without
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def vectors(job: Job, texts: Any) -> np.ndarray[Any, Any]:
     column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
-    found = load_scorer(job, job.model.path)(pa.table({"text": column}))["vector"]
+    found = load_scorer(model_job(job), job.models[0].path)(pa.table({"text": column}))["vector"]
     return np.asarray(found.flatten()).reshape(-1, WIDTH)
 
 
@@ -150,7 +151,7 @@ def test_a_prompt_stands_before_each_text(tmp_path: Path) -> None:
         json.dumps({"pooling_mode_mean_tokens": True, "include_prompt": False})
     )
     with pytest.raises(JobError, match=r"^model\.path: .* leaves the prompt 'the old ' out of its pooling"):
-        adapter_of(job := text_job(tmp_path)).inspect(job, str(job.model.path))
+        adapter_of(model_job(job := text_job(tmp_path))).inspect(model_job(job), str(job.models[0].path))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -181,7 +182,7 @@ def test_a_preprocess_may_make_the_text(folder: Path, form: str, monkeypatch: py
     )
     sys.modules.pop("shout", None)
     job = text_job(folder, options={"batch_format": form}, job={"preprocess": "shout:both"})
-    found = load_scorer(job, job.model.path)(pa.table({"a": TEXTS[:9], "b": TEXTS[9:18]}))["vector"]
+    found = load_scorer(model_job(job), job.models[0].path)(pa.table({"a": TEXTS[:9], "b": TEXTS[9:18]}))["vector"]
     wanted = direct(folder / "model", [f"{a} {b}" for a, b in zip(TEXTS[:9], TEXTS[9:18], strict=True)])
     check_close(np.asarray(found.flatten()).reshape(-1, WIDTH), wanted)
 
@@ -189,11 +190,11 @@ def test_a_preprocess_may_make_the_text(folder: Path, form: str, monkeypatch: py
 def test_to_prepare_and_then_to_predict_is_the_whole(folder: Path) -> None:
     """All batches may be prepared before the first is predicted; batches of other kinds give the same."""
     job = text_job(folder)
-    predictor = adapter_of(job).load(job, job.model.path)
+    predictor = adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
     assert predictor.device == "cpu"
     tables = [pa.table({"text": sentences(20, seed=seed)}) for seed in range(3)]
     prepared = [predictor.prepare(table) for table in tables]
-    whole = load_scorer(job, job.model.path)
+    whole = load_scorer(model_job(job), job.models[0].path)
     for table, each in zip(tables, prepared, strict=True):
         found = predictor.predict(each)["vector"].numpy()
         np.testing.assert_array_equal(found, whole(table)["vector"].flatten().to_numpy().reshape(-1, WIDTH))
@@ -203,7 +204,7 @@ def test_to_prepare_and_then_to_predict_is_the_whole(folder: Path) -> None:
 
 def test_two_threads_may_prepare_and_predict_at_once(folder: Path) -> None:
     job = text_job(folder, options={"batch_tokens": 50})
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     tables = [pa.table({"text": sentences(40, seed=seed)}) for seed in range(12)]
     alone = [scorer(table)["vector"] for table in tables]
     with ThreadPoolExecutor(2) as threads:
@@ -213,7 +214,13 @@ def test_two_threads_may_prepare_and_predict_at_once(folder: Path) -> None:
 
 def scored(job: Job, table: pa.Table, rows: int) -> ScoredRows:
     return drained(
-        score_table(table, load_scorer(job, job.model.path), BatchSize(rows), job.model.output_types(), budget=5)
+        score_table(
+            table,
+            load_scorer(model_job(job), job.models[0].path),
+            BatchSize(rows),
+            job.models[0].output_types(),
+            budget=5,
+        )
     )
 
 
@@ -286,12 +293,12 @@ def test_a_call_that_runs_out_of_memory_is_halved_and_the_budget_stays_small(
     """Not for this micro-batch alone: the process learns it once. The scoring core sees nothing of it, and is told."""
     calls.fits = 200
     job = text_job(folder, **section)
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     wanted = direct(folder / "model", TEXTS)
     size = BatchSize(300)
     for again in (False, True):
         calls.shapes.clear()
-        done = drained(score_table(pa.table({"text": TEXTS}), scorer, size, job.model.output_types()))
+        done = drained(score_table(pa.table({"text": TEXTS}), scorer, size, job.models[0].output_types()))
         check_close(np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH), wanted)
         refused = [shape for shape in calls.shapes if shape[0] * shape[1] > calls.fits]
         assert len(refused) == 0 if again else 1 <= len(refused) <= 8
@@ -305,15 +312,15 @@ def test_a_text_that_does_not_fit_alone_costs_its_row_and_no_other_its_batch(fol
     long = " ".join(["cat"] * 62)
     job = text_job(folder, options={"batch_tokens": 60})
     table = pa.table({"text": [*TEXTS[:50], long, *TEXTS[50:100]]})
-    scorer, size = load_scorer(job, job.model.path), BatchSize(128)
-    done = drained(score_table(table, scorer, size, job.model.output_types()))
+    scorer, size = load_scorer(model_job(job), job.models[0].path), BatchSize(128)
+    done = drained(score_table(table, scorer, size, job.models[0].output_types()))
     assert [(each.row, each.error) for each in done.failures] == [(50, "OutOfMemoryError")]
     found = np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH)
     check_close(found, direct(folder / "model", TEXTS[:100]))
     assert (size.most, size.forced) == (128, 0)
     assert scorer.forced_tokens == 0
     shapes = []
-    for each in (scorer, load_scorer(job, job.model.path)):
+    for each in (scorer, load_scorer(model_job(job), job.models[0].path)):
         calls.shapes.clear()
         each(table.slice(0, 50))
         shapes.append(sorted(calls.shapes))
@@ -344,7 +351,7 @@ def test_vectors_of_another_width_than_declared_are_refused_when_the_model_is_lo
     message = r"^model\.outputs\.vector: the job declares 384 numbers, and the model makes 32 of each text; write float"
     with pytest.raises(JobError, match=message):
         vectors(text_job(folder, outputs={"vector": "float32[384]"}), TEXTS[:1])
-    found = load_scorer(job := text_job(folder, outputs={"vector": "list<float32>"}), job.model.path)
+    found = load_scorer(model_job(job := text_job(folder, outputs={"vector": "list<float32>"})), job.models[0].path)
     assert len(found(pa.table({"text": ["a"]}))["vector"][0]) == WIDTH
 
 
@@ -368,7 +375,7 @@ def test_options_that_make_no_sense_are_refused_by_their_names(
 
 
 def test_the_feature_is_one_column_of_text(folder: Path) -> None:
-    adapter = adapter_of(text_job(folder))
+    adapter = adapter_of(model_job(text_job(folder)))
     with pytest.raises(JobError, match=r"^model\.features: 2, and the embed adapter takes one column of text$"):
         check_keys(text_job(folder, features=["a", "b"]))
     schema = pa.schema([("a", pa.string()), ("n", pa.int64())])

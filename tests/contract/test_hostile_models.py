@@ -25,6 +25,7 @@ import pytest
 
 from lazily import lazily, skip_without
 from mediamodels import save_classifier, save_detector, save_listener
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import take_models
 from nightjar.inference.job.file import parse_job
@@ -290,9 +291,9 @@ def score(job: Job) -> None:
     """As a run does: its files are found, the adapter looks at them, loads the model, and scores."""
     check_keys(job)
     take_models(LocalStorage(), job)
-    adapter_of(job).inspect(job, str(job.model.path))
-    scorer = load_scorer(job, job.model.path)
-    if job.model.uses not in FOLDERS:
+    adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
+    scorer = load_scorer(model_job(job), job.models[0].path)
+    if job.models[0].uses not in FOLDERS:
         scorer(TABLE)
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from lazily import skip_without
 from mediamodels import KINDS, encoded, photos, save_classifier, save_detector, transformers
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -62,7 +63,7 @@ def as_tensors(images: list[Any]) -> pa.Table:
 
 def made(job: Job, table: pa.Table) -> dict[str, list[Any]]:
     check_keys(job)
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 def piped(task: str, path: Path, **how: Any) -> list[Any]:
@@ -124,7 +125,7 @@ def test_each_image_has_its_own_result_and_one_that_is_none_costs_its_row(folder
     """Whatever lies beside it."""
     output = {"image-classification": {"scores": "float32[3]"}, "object-detection": {"scores": "list<float32>"}}[uses]
     job = job_of(folder, uses, outputs=output)
-    scorer, types = load_scorer(job, job.model.path), job.model.output_types()
+    scorer, types = load_scorer(model_job(job), job.models[0].path), job.models[0].output_types()
     content = [encoded(each) for each in PHOTOS]
     content[2], content[5] = b"no image", content[5][:100]
     table = pa.table({"bytes": pa.array([*content, None], pa.binary())})
@@ -169,10 +170,10 @@ def test_a_box_is_four_numbers_and_a_threshold_lies_between_0_and_1(folder: Path
 def test_columns_that_are_no_images_are_refused_before_the_model_is_loaded(folder: Path, uses: str) -> None:
     job = job_of(folder, uses)
     with pytest.raises(JobError, match=rf"^model\.features: the {uses} adapter takes one column of images; say which"):
-        adapter_of(job).check_columns(job, pa.schema([("a", pa.binary()), ("b", pa.binary())]))
+        adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", pa.binary()), ("b", pa.binary())]))
     with pytest.raises(JobError, match=rf"^model\.features: 'a' is string, and the {uses} adapter takes images"):
-        adapter_of(job).check_columns(job, pa.schema([("a", pa.string())]))
-    adapter_of(job).check_columns(job, as_tensors(PHOTOS).schema)
+        adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", pa.string())]))
+    adapter_of(model_job(job)).check_columns(model_job(job), as_tensors(PHOTOS).schema)
 
 
 @each_task
@@ -184,21 +185,23 @@ def test_a_folder_without_a_processor_or_of_another_task_is_refused(folder: Path
             (tmp_path / path / file.name).write_bytes(file.read_bytes())
     job = job_of(tmp_path, uses)
     with pytest.raises(JobError, match=r"^model\.path: .* has no preprocessor_config\.json, so rows cannot be read"):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
     other = job_of(folder, uses, path="detector" if path == "classifier" else "classifier")
     with pytest.raises(JobError, match=r"^model\.path: (transformers cannot load|.* has no weights for) "):
-        load_scorer(other, other.model.path)
+        load_scorer(model_job(other), other.models[0].path)
 
 
 @each_task
 def test_what_counts_beyond_job_and_folder_are_the_libraries_that_compute(folder: Path, uses: str) -> None:
     job = job_of(folder, uses)
-    assert adapter_of(job).fingerprint(job) == {name: version(name) for name in ("transformers", "pillow")}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {
+        name: version(name) for name in ("transformers", "pillow")
+    }
 
 
 def test_looking_at_job_and_folder_imports_no_framework(folder: Path) -> None:
     for uses in TASKS:
-        job = job_of(folder, uses).model_dump(mode="json", by_alias=True, include={"name", "input", "output", "model"})
+        job = job_of(folder, uses).model_dump(mode="json", by_alias=True, include={"name", "input", "output", "only"})
         job["input"] = {"uri": "in/"}
         (folder / f"{uses}.yaml").write_text(yaml.safe_dump(job))
     looked, warmed = loaded_by_looking(*(folder / f"{uses}.yaml" for uses in TASKS))

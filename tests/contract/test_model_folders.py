@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from lazily import lazily, skip_without
+from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
@@ -118,9 +119,9 @@ def test_a_folder_that_is_no_whole_model_is_found_before_the_library_is_imported
     damage, sentence = LOOKED[what]
     damage(Path(shutil.copytree(whole, tmp_path / "model")))
     job = text_job(tmp_path)
-    for look in (adapter_of(job).inspect, adapter_of(job).load):
+    for look in (adapter_of(model_job(job)).inspect, adapter_of(model_job(job)).load):
         with pytest.raises(JobError, match=rf"^model\.path: \S*/model.*{sentence}"):
-            look(job, str(job.model.path))
+            look(job, str(job.models[0].path))
 
 
 LOADED: dict[str, tuple[Damage, str]] = {
@@ -163,7 +164,7 @@ def test_a_folder_that_the_library_cannot_load_is_said_with_its_error(whole: Pat
     damage(Path(shutil.copytree(whole, tmp_path / "model")))
     job = text_job(tmp_path)
     with pytest.raises(JobError, match=rf"^model\.path: .*{sentence}"):
-        adapter_of(job).load(job, str(job.model.path))
+        adapter_of(model_job(job)).load(model_job(job), str(job.models[0].path))
 
 
 def test_a_tokenizer_without_padding_is_refused(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_tokenizer_without_padding_is_refused(tmp_path: Path) -> None:
     without_tokenizer(tmp_path / "model")
     save_tokenizer(tmp_path / "model", pad_token=None)
     with pytest.raises(JobError, match=r"^model\.path: the tokenizer of \S*/model has no padding token"):
-        adapter_of(job := text_job(tmp_path)).load(job, str(job.model.path))
+        adapter_of(model_job(job := text_job(tmp_path))).load(model_job(job), str(job.models[0].path))
 
 
 def test_weights_that_no_vector_needs_may_be_missing(whole: Path, tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_weights_that_no_vector_needs_may_be_missing(whole: Path, tmp_path: Path
     shutil.copytree(whole, tmp_path / "model")
     for name in ("pooler.dense.weight", "pooler.dense.bias"):
         without_weights(tmp_path / "model", name)
-    adapter_of(job := text_job(tmp_path)).load(job, str(job.model.path))
+    adapter_of(model_job(job := text_job(tmp_path))).load(model_job(job), str(job.models[0].path))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_modules_that_are_not_computed_are_named(whole: Path, tmp_path: Path, ki
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in kinds]
     (tmp_path / "model/modules.json").write_text(json.dumps(modules))
     with pytest.raises(JobError, match=rf"^model\.path: \S*/model {sentence}"):
-        adapter_of(job := text_job(tmp_path)).inspect(job, str(job.model.path))
+        adapter_of(model_job(job := text_job(tmp_path))).inspect(model_job(job), str(job.models[0].path))
 
 
 def test_modules_outside_of_the_folder_are_refused(whole: Path, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_modules_outside_of_the_folder_are_refused(whole: Path, tmp_path: Path) 
     modules = [{"type": f"m.{kind}", "path": "../other"} for kind in ("Transformer", "Pooling")]
     (tmp_path / "model/modules.json").write_text(json.dumps(modules))
     with pytest.raises(JobError, match=r"has its Transformer in '\.\./other', outside of the folder$"):
-        adapter_of(job := text_job(tmp_path)).inspect(job, str(job.model.path))
+        adapter_of(model_job(job := text_job(tmp_path))).inspect(model_job(job), str(job.models[0].path))
 
 
 # ---- what is never done ---------------------------------------------------------------------------------------
@@ -216,11 +217,11 @@ def test_of_pickled_weights_only_tensors_are_unpickled(whole: Path, tmp_path: Pa
     torch.save(load_file(safe), tmp_path / "model/pytorch_model.bin")
     safe.unlink()
     job, texts = text_job(tmp_path), sentences(10)
-    found = load_scorer(job, job.model.path)(pa.table({"text": texts}))["vector"]
+    found = load_scorer(model_job(job), job.models[0].path)(pa.table({"text": texts}))["vector"]
     np.testing.assert_allclose(found.flatten().to_numpy().reshape(-1, WIDTH), direct(whole, texts), atol=1e-5)
     torch.save({"embeddings.word_embeddings.weight": Path(tmp_path)}, tmp_path / "model/pytorch_model.bin")
     with pytest.raises(JobError, match=r"^model\.path: transformers cannot load .*model: "):
-        adapter_of(job).load(job, str(job.model.path))
+        adapter_of(model_job(job)).load(model_job(job), str(job.models[0].path))
 
 
 def test_weights_in_several_files_are_found_by_their_index(whole: Path, tmp_path: Path) -> None:
@@ -234,11 +235,11 @@ def test_weights_in_several_files_are_found_by_their_index(whole: Path, tmp_path
         )
     (tmp_path / "model/model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     job, texts = text_job(tmp_path), sentences(10)
-    found = load_scorer(job, job.model.path)(pa.table({"text": texts}))["vector"]
+    found = load_scorer(model_job(job), job.models[0].path)(pa.table({"text": texts}))["vector"]
     np.testing.assert_allclose(found.flatten().to_numpy().reshape(-1, WIDTH), direct(whole, texts), atol=1e-5)
     (tmp_path / "model/model-1.safetensors").unlink()
     with pytest.raises(JobError, match=r"^model\.path: transformers cannot load \S*/model: .*model-1\.safetensors"):
-        adapter_of(job).load(job, str(job.model.path))
+        adapter_of(model_job(job)).load(model_job(job), str(job.models[0].path))
 
 
 def test_code_in_the_folder_is_never_run(whole: Path, tmp_path: Path) -> None:
@@ -252,10 +253,10 @@ def test_code_in_the_folder_is_never_run(whole: Path, tmp_path: Path) -> None:
         "AutoTokenizer": ["modeling.T", "modeling.T"],
     }
     change(tmp_path / "model/config.json", "auto_map", code)
-    adapter_of(job := text_job(tmp_path)).load(job, str(job.model.path))
+    adapter_of(model_job(job := text_job(tmp_path))).load(model_job(job), str(job.models[0].path))
     change(tmp_path / "model/config.json", "model_type", "mine")
     with pytest.raises(JobError, match=r"^model\.path: transformers cannot load \S*/model: "):
-        adapter_of(job).load(job, str(job.model.path))
+        adapter_of(model_job(job)).load(model_job(job), str(job.models[0].path))
     assert not touched.exists()
 
 
@@ -269,9 +270,10 @@ def hook(event, args):
 sys.addaudithook(hook)
 import pyarrow as pa
 from nightjar.inference.job.file import load_job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import load_scorer
 job = load_job(sys.argv[1])
-print(len(load_scorer(job, job.model.path)(pa.table({"text": ["a cat"]}))["vector"]))
+print(len(load_scorer(model_jobs(job)[0], job.models[0].path)(pa.table({"text": ["a cat"]}))["vector"]))
 """
 
 
@@ -288,7 +290,7 @@ def test_no_network_is_asked_and_nothing_is_printed(whole: Path, tmp_path: Path)
 
 
 def write_job(folder: Path, uses: str = "embed") -> None:
-    named = {"name", "input", "output", "model"}
+    named = {"name", "input", "output", "only"}
     content = task_job(folder, uses).model_dump(mode="json", by_alias=True, include=named)
     content["input"].pop("wait")
     (folder / "job.yaml").write_text(yaml.safe_dump(content))
@@ -314,8 +316,8 @@ def test_large_weights_are_read_where_they_are(
     shutil.copytree(whole, tmp_path / "model")
     monkeypatch.setattr(snapshots, "COPIED_BYTES", copied)
     job, texts = text_job(tmp_path), sentences(10)
-    path, _ = place_model(LakeStorage(), fix(LakeStorage(), job).models[0], tmp_path / "cache", str(job.model.path))
-    found = load_scorer(job, path)(pa.table({"text": texts}))["vector"]
+    path, _ = place_model(LakeStorage(), fix(LakeStorage(), job).models[0], tmp_path / "cache", str(job.models[0].path))
+    found = load_scorer(model_job(job), path)(pa.table({"text": texts}))["vector"]
     np.testing.assert_allclose(found.flatten().to_numpy().reshape(-1, WIDTH), direct(whole, texts), atol=1e-5)
 
 
@@ -350,9 +352,9 @@ def test_every_task_says_what_a_folder_lacks(whole: Path, tmp_path: Path, uses: 
     damage, sentence = LOOKED[what]
     damage(Path(shutil.copytree(whole, tmp_path / "model")))
     job = task_job(tmp_path, uses)
-    for look in (adapter_of(job).inspect, adapter_of(job).load):
+    for look in (adapter_of(model_job(job)).inspect, adapter_of(model_job(job)).load):
         with pytest.raises(JobError, match=rf"^model\.path: \S*/model.*{sentence.replace('embed', uses)}"):
-            look(job, str(job.model.path))
+            look(job, str(job.models[0].path))
 
 
 @each_task
@@ -365,7 +367,9 @@ def test_an_option_that_a_task_does_not_know_is_refused(whole: Path, uses: str) 
 @each_task
 def test_what_counts_beyond_job_and_folder_are_the_libraries_that_compute(whole: Path, uses: str) -> None:
     job = task_job(whole.parent, uses)
-    assert adapter_of(job).fingerprint(job) == {name: version(name) for name in ("transformers", "tokenizers")}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {
+        name: version(name) for name in ("transformers", "tokenizers")
+    }
 
 
 @each_task
@@ -374,4 +378,4 @@ def test_a_missing_extra_says_which_to_install(whole: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "transformers", None)  # as Python has it of a module that is not there
     message = rf"^model\.uses: the {uses} adapter needs transformers; install it: pip install 'nightjar-batch\[transfor"
     with pytest.raises(JobError, match=message):
-        adapter_of(job).load(job, str(job.model.path))
+        adapter_of(model_job(job)).load(model_job(job), str(job.models[0].path))

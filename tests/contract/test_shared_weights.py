@@ -83,8 +83,8 @@ def own():
     return int(found[1]) << 10
 
 def scored(job):
-    scorer = load_scorer(job, job.model.path)
-    return scorer, scorer(tables[job.model.features[0]])
+    scorer = load_scorer(model_job(job), job.models[0].path)
+    return scorer, scorer(tables[job.models[0].features[0]])
 
 for path in sys.argv[1:]:
     job = load_job(path)
@@ -92,9 +92,9 @@ for path in sys.argv[1:]:
     before = own()
     scorer, outputs = scored(job)
     taken = own() - before
-    if expected := direct.get(Path(job.model.path).suffix):
+    if expected := direct.get(Path(job.models[0].path).suffix):
         found = np.array(outputs["y"].to_pylist())
-        np.testing.assert_allclose(found, expected(job.model.path), rtol=0, atol=1e-5 if "onnx" in path else 0)
+        np.testing.assert_allclose(found, expected(job.models[0].path), rtol=0, atol=1e-5 if "onnx" in path else 0)
     print(json.dumps([Path(path).parent.name, taken]))
 """
 

@@ -12,6 +12,7 @@ import pytest
 
 from lazily import skip_without
 from mediamodels import RATE, recordings, save_listener, save_whisper, transformers
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -43,17 +44,17 @@ def test_texts_are_those_of_the_pipeline(folder: Path) -> None:
     check_keys(job)
     pipeline = transformers.pipeline("automatic-speech-recognition", model=str(folder / "model"), device="cpu")
     wanted = [pipeline(each)["text"] for each in SOUNDS]
-    assert load_scorer(job, job.model.path)(table_of(SOUNDS))["text"].to_pylist() == wanted
+    assert load_scorer(model_job(job), job.models[0].path)(table_of(SOUNDS))["text"].to_pylist() == wanted
     assert len(set(wanted)) > 3
-    assert load_scorer(job, job.model.path)(table_of([]))["text"].to_pylist() == []
+    assert load_scorer(model_job(job), job.models[0].path)(table_of([]))["text"].to_pylist() == []
 
 
 def test_a_recording_that_is_none_costs_its_row_and_no_other(folder: Path) -> None:
     job = job_of(folder)
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     sounds: list[Any] = [*SOUNDS]
     sounds[1], sounds[4] = None, []
-    done = drained(score_table(table_of(sounds), scorer, BatchSize(16), job.model.output_types()))
+    done = drained(score_table(table_of(sounds), scorer, BatchSize(16), job.models[0].output_types()))
     assert [(each.row, each.error) for each in done.failures] == [(1, "ValueError"), (4, "ValueError")]
     alone = [scorer(table_of([each]))["text"][0].as_py() for row, each in enumerate(SOUNDS) if row not in {1, 4}]
     assert done.outputs["text"].to_pylist() == alone
@@ -75,7 +76,7 @@ def test_a_recording_that_is_none_costs_its_row_and_no_other(folder: Path) -> No
 def test_what_makes_no_sense_is_refused(folder: Path, section: dict[str, Any], sentence: str) -> None:
     job = job_of(folder, **section)
     with pytest.raises(JobError, match=f"^{sentence}"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_columns_that_are_no_sound_are_refused_before_the_model_is_loaded(folder: Path) -> None:
@@ -84,14 +85,16 @@ def test_columns_that_are_no_sound_are_refused_before_the_model_is_loaded(folder
         with pytest.raises(
             JobError, match=r"^model\.features: 'a' is \w+, and the speech-recognition adapter takes lis"
         ):
-            adapter_of(job).check_columns(job, pa.schema([("a", kind)]))
-    adapter_of(job).check_columns(job, table_of(SOUNDS).schema)
-    adapter_of(job).inspect(job, str(job.model.path))
+            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", kind)]))
+    adapter_of(model_job(job)).check_columns(model_job(job), table_of(SOUNDS).schema)
+    adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
 
 
 def test_what_counts_beyond_job_and_folder_are_the_libraries_that_compute(folder: Path) -> None:
     job = job_of(folder)
-    assert adapter_of(job).fingerprint(job) == {name: version(name) for name in ("transformers", "tokenizers")}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {
+        name: version(name) for name in ("transformers", "tokenizers")
+    }
 
 
 # ---- Whisper --------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ def test_whisper_writes_what_the_pipeline_writes(whisper: Path) -> None:
     wanted += [pipeline(each.copy(), return_timestamps=True)["text"] for each in sounds[3:]]
     job = job_of(whisper)
     check_keys(job)
-    assert load_scorer(job, job.model.path)(table_of(sounds))["text"].to_pylist() == wanted
+    assert load_scorer(model_job(job), job.models[0].path)(table_of(sounds))["text"].to_pylist() == wanted
     assert len(set(wanted)) == 5, wanted
     assert all(wanted)
 
@@ -140,17 +143,17 @@ def test_whisper_is_told_language_and_task(whisper: Path, options: dict[str, str
         pipeline(sounds[1].copy(), return_timestamps=True, generate_kwargs=dict(options))["text"],
     ]
     job = job_of(whisper, options=options)
-    assert load_scorer(job, job.model.path)(table_of(sounds))["text"].to_pylist() == wanted
+    assert load_scorer(model_job(job), job.models[0].path)(table_of(sounds))["text"].to_pylist() == wanted
     untold = job_of(whisper)
-    assert load_scorer(untold, untold.model.path)(table_of(sounds))["text"].to_pylist() != wanted
+    assert load_scorer(model_job(untold), untold.model.path)(table_of(sounds))["text"].to_pylist() != wanted
 
 
 def test_what_whisper_does_not_know_is_refused_before_a_row_is_scored(whisper: Path, tmp_path: Path) -> None:
     job = job_of(whisper, options={"language": "klingon"})
     with pytest.raises(ValueError, match="klingon"):
-        load_scorer(job, job.model.path)(table_of(SOUNDS))
+        load_scorer(model_job(job), job.models[0].path)(table_of(SOUNDS))
     save_whisper(tmp_path / "model", multilingual=False)
     for options in ({"language": "en"}, {"task": "transcribe"}):
         job = job_of(tmp_path, options=options)
         with pytest.raises(JobError, match=r"^model\.options\.\w+: .* knows one language only; remove the key"):
-            load_scorer(job, job.model.path)
+            load_scorer(model_job(job), job.models[0].path)

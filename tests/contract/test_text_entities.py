@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import skip_without
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -40,7 +41,7 @@ def tags(folder: Path, **section: Any) -> Job:
 
 def made(job: Job, texts: list[str]) -> dict[str, list[Any]]:
     table = pa.table({"text": pa.array(texts, pa.string())})
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 @pytest.mark.parametrize("aggregation", ["simple", "none"])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import skip_without
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(job: Job, table: pa.Table) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 def classifies(folder: Path, path: str = "model", **section: Any) -> Job:
@@ -198,7 +199,7 @@ def test_each_row_has_its_own_result_and_a_null_costs_its_row(folder: Path, uses
     texts: list[str | None] = [*TEXTS[:rows]]
     if rows > 1:
         texts[3] = None
-    scorer, types = load_scorer(job, job.model.path), job.model.output_types()
+    scorer, types = load_scorer(model_job(job), job.models[0].path), job.models[0].output_types()
     done = drained(score_table(pa.table({"text": pa.array(texts, pa.string())}), scorer, BatchSize(16), types))
     assert [(each.row, each.error) for each in done.failures] == ([(3, "ValueError")] if rows > 1 else [])
     alone = [scorer(pa.table({"text": [text]}))["score"][0].as_py() for text in texts if text is not None]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
@@ -48,8 +49,8 @@ def test_lists_of_another_width_cost_their_rows_and_columns_of_another_all_of_th
     assert "\n" not in str(told.value).strip()
     rows = [[1.0, 2.0], [1.0, 2.0, 3.0], [3.0, 4.0]]
     steps = score_table(
-        pa.table({"v": pa.array(rows, pa.list_(F32))}), load_scorer(job, job.model.path), BatchSize(3),
-        job.model.output_types(),
+        pa.table({"v": pa.array(rows, pa.list_(F32))}), load_scorer(model_job(job), job.models[0].path), BatchSize(3),
+        job.models[0].output_types(),
     )  # fmt: skip
     failures = drained(steps).failures
     assert [(failure.row, failure.error) for failure in failures] == [(1, "RuntimeError")]
@@ -83,7 +84,7 @@ def test_weights_of_another_module_are_refused(
     options = {"model": "net:Net", "args": args} if args else {"model": "net:Tied"}
     other = make_job(uses="torch", path=file, options=options)
     with pytest.raises(JobError, match=rf"^model\.path: torch cannot load .*{file}: .*{sentence}") as refused:
-        load_scorer(other, job.model.path)
+        load_scorer(model_job(other), job.models[0].path)
     assert "\n" not in str(refused.value)
 
 
@@ -100,7 +101,7 @@ def test_weights_that_lack_some_of_the_module_are_not_taken(
         JobError,
         match=rf"^model\.path: torch cannot load .*{file}: .*Missing key.*\"layers\.3\.weight\"",
     ):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_factory_that_makes_no_module_is_named(
 ) -> None:
     job, _ = load("state.pt", "Net")
     with pytest.raises(JobError, match=f"^{sentence}"):
-        load_scorer(make_job(uses="torch", path="state.pt", options=options), job.model.path)
+        load_scorer(model_job(make_job(uses="torch", path="state.pt", options=options)), job.models[0].path)
 
 
 def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], make_job: MakeJob, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], mak
         ({"model": "net:Net"}, "script.pt", r"it is TorchScript, .*; remove model\.options\.model"),
     ):
         job = make_job(uses="torch", path=file, options=options)
-        for look in (adapter_of(job).inspect, load_scorer):
+        for look in (adapter_of(model_job(job)).inspect, load_scorer):
             with pytest.raises(JobError, match=rf"^model\.path: .*{file} .*{sentence}"):
                 look(job, str(tmp_path / file))
 
@@ -201,7 +202,7 @@ def test_a_safetensors_file_that_is_not_whole_is_refused(
     path = tmp_path / "state.safetensors"
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(JobError, match=r"^model\.path: torch cannot load .*state\.safetensors: SafetensorError: "):
-        load_scorer(job, str(path))
+        load_scorer(model_job(job), str(path))
 
 
 class Crafted:
@@ -219,7 +220,7 @@ def test_other_objects_than_tensors_are_loaded_only_if_the_job_trusts_the_file(
     torch.save({**module.state_dict(), "evil": Crafted()}, tmp_path / "state.pt")
     job = make_job(uses="torch", path="state.pt", options={"model": "net:Net"})
     with pytest.raises(JobError, match=r"^model\.path: .*holds other objects than tensors.*model\.trusted: true if"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
     assert not (tmp_path / "ran").exists()
     torch.save(module, tmp_path / "state.pt")
     allowed = make_job(uses="torch", path="state.pt", options={"model": "net:Net"}, trusted=True)
@@ -228,7 +229,9 @@ def test_other_objects_than_tensors_are_loaded_only_if_the_job_trusts_the_file(
         np.testing.assert_array_equal(found, module(torch.from_numpy(numbers(3, 2))).numpy().reshape(-1))
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Crafted()))
     with pytest.raises(JobError, match=r"^model\.path: .*bare\.pt is not a state dict that can be read"):
-        load_scorer(make_job(uses="torch", path="bare.pt", options={"model": "net:Net"}), str(tmp_path / "bare.pt"))
+        load_scorer(
+            model_job(make_job(uses="torch", path="bare.pt", options={"model": "net:Net"})), str(tmp_path / "bare.pt")
+        )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +259,7 @@ def test_a_script_that_runs_out_of_memory_or_loses_the_device_says_so(
 
     write(tmp_path, "script.pt", Failing())
     job = make_job(uses="torch", path="script.pt", outputs={"score": "float32"}, trusted=True)
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     assert scorer(pa.table({"a": pa.array([1.0], F32)}))["score"].to_pylist() == [1.0]
     with pytest.raises(getattr(torch, kind)) as caught:
         scorer(pa.table({"a": pa.array([value], F32)}))

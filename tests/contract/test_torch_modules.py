@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.predictors import load_scorer
 from torchnets import F32, Loaded, each_file, has_safetensors, load, make_job, numbers, scored, table_of
@@ -139,7 +140,7 @@ def test_autocast_computes_as_torchs_own(
 def test_a_compiled_module_scores_alike(load: Callable[..., Loaded]) -> None:
     """Batches of several sizes, from two threads."""
     job, module = load("state.pt", "Net", options={"compile": True})
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     tables = [table_of(numbers(rows, 2)) for rows in (64, 7, 64, 33)]
     with ThreadPoolExecutor(2) as threads:
         for table, found in zip(tables, threads.map(scorer, tables), strict=True):
@@ -154,7 +155,7 @@ def test_without_a_compiler_the_key_that_needs_one_is_named(
 ) -> None:
     """It is not the shape of the features that is wrong."""
     job, _ = load("state.pt", "Net", {"width": 2, "outputs": 3}, options={"compile": True}, outputs={"a": "float32[3]"})
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/bin/false"))
     with pytest.raises(

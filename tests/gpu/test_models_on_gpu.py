@@ -14,6 +14,7 @@ import pytest
 
 from lazily import lazily, skip_without
 from mediamodels import encoded, photos, recordings, save_classifier, save_detector, save_listener, save_whisper
+from modeljobs import model_job
 from nightjar.inference.predictors import Scorer, check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from textmodels import WIDTH, save_model, save_recipe, sentences
@@ -138,15 +139,15 @@ def test_a_gpu_gives_what_the_cpu_gives(make_job: MakeJob, tmp_path: Path, name:
     model = {"uses": case.uses, "path": case.path, "outputs": case.outputs, "options": case.options, "trusted": True}
     on_cpu, on_gpu = (make_job(job={"resources": {"gpus": gpus}}, **model) for gpus in (0, 1))
     check_keys(on_gpu)
-    wanted = load_scorer(on_cpu, on_cpu.model.path)(table)
+    wanted = load_scorer(model_job(on_cpu), on_cpu.model.path)(table)
     assert held() == before
-    scorer: Scorer = load_scorer(on_gpu, on_gpu.model.path)
+    scorer: Scorer = load_scorer(model_job(on_gpu), on_gpu.model.path)
     assert (scorer.device, held() > before) == ("cuda:0", True)
     found = scorer(table)
     for output in case.outputs:
         alike(found[output].to_pylist(), wanted[output].to_pylist())
     if case.uses == "torch":
-        assert torch.cuda.get_device_name(0) in adapter_of(on_gpu).devices()
+        assert torch.cuda.get_device_name(0) in adapter_of(model_job(on_gpu)).devices()
 
 
 def alike(found: Any, wanted: Any) -> None:

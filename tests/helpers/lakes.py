@@ -40,8 +40,8 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!
 
 def known_by(job: Job, schema: pa.Schema, *features: str) -> str:
     """What a result is known by for which the model sees these columns of an input. schema: of the input."""
-    model = job.model.model_copy(update={"features": features})
-    return identify(job.model_copy(update={"model": model}), NO_CODE, schema).fingerprint
+    model = job.models[0].model_copy(update={"features": features})
+    return identify(job.model_copy(update={"models": (model,)}), NO_CODE, schema).fingerprint
 
 
 def lay_delta(file: Path, schema: pa.Schema, deleted: Sequence[int] = ()) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
@@ -57,7 +58,7 @@ def jobs_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeJob]:
 
 
 def scored(job: Job, table: pa.Table, path: str | None = None) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), path)(table).items()}
 
 
 TABLE = pa.table({"a": pa.array([1.0, 2.0, 3.0], F32), "b": pa.array([10, 20, 30], pa.int64())})
@@ -84,16 +85,18 @@ _LOOKS = """
 import subprocess
 import sys
 from nightjar.inference.job.file import load_job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import check_keys, warm
 from nightjar.inference.predictors.adapter import adapter_of, is_device_lost
 from nightjar.inference.predictors.adapter import is_memory
 
 jobs = [load_job(path) for path in sys.argv[1:]]
 for job in jobs:
-    adapter = adapter_of(job)
+    (its,) = model_jobs(job)
+    adapter = adapter_of(its)
     check_keys(job)
-    adapter.fingerprint(job)
-    adapter.inspect(job, job.model.path)
+    adapter.fingerprint(its)
+    adapter.inspect(its, its.model.path)
     assert adapter.device_errors() == ()
 assert is_memory(MemoryError()) and not is_memory(ValueError()) and not is_device_lost(ValueError())
 print(*{name.partition(".")[0] for name in sys.modules})
@@ -115,11 +118,11 @@ def loaded_by_looking(*jobs: Path) -> tuple[set[str], list[set[str]]]:
 
 def dependence(job: Job, table: pa.Table) -> str:
     """What preflight says of a job's model, with this table as one batch; '' if no row depends on another one."""
-    scorer = load_scorer(job, job.model.path)
+    scorer = load_scorer(model_job(job), job.models[0].path)
 
     def score(rows: pa.Table) -> pa.Table:
         return pa.table(scorer(rows))
 
     sample = Sample(table, [("data.parquet", row) for row in range(table.num_rows)])
-    noise = NOISE if job.model.framework.inexact else 0.0
+    noise = NOISE if job.models[0].framework.inexact else 0.0
     return "".join(dependences(sample, score(table), score, job.rescore.tolerance, noise))

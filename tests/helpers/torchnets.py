@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
@@ -157,10 +158,10 @@ def load(make_job: MakeJob, tmp_path: Path) -> Callable[..., Loaded]:
 def scored(job: Job, table: pa.Table) -> dict[str, np.ndarray]:
     """What the job scores, checked as a run checks it."""
     check_keys(job)
-    adapter = adapter_of(job)
-    adapter.inspect(job, str(job.model.path))
-    adapter.check_columns(job, table.schema)
-    outputs = load_scorer(job, job.model.path)(table)
+    adapter = adapter_of(model_job(job))
+    adapter.inspect(model_job(job), str(job.models[0].path))
+    adapter.check_columns(model_job(job), table.schema)
+    outputs = load_scorer(model_job(job), job.models[0].path)(table)
     return {name: np.array(values.to_pylist()) for name, values in outputs.items()}
 
 

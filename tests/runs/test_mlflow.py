@@ -97,7 +97,7 @@ def test_an_alias_is_a_version_from_the_runs_begin_on(client: Any, lake: Lake) -
     lake.write_model(MODEL)
     lake.ready(model__uses="model:Model", model__path="models:/delay@champion")
     request = lake.request(engine="local")
-    assert request.job.model.path == f"models:/delay/{first}"
+    assert request.job.models[0].path == f"models:/delay/{first}"
     keys: Any = scoring_keys(request.job)
     assert keys["model"]["path"] == f"models:/delay/{first}"
     _, second = register(client, "delay", 5, lake.folder / "second")

@@ -117,7 +117,7 @@ def test_a_processor_of_ray_is_followed(tmp_path: Path) -> None:
     check_usable(asked, found)
     assert "a text" in found["model.preprocess"]({"text": "a text"})["messages"][0]["content"]
     made = found["model.postprocess"]({"generated_text": "short", "num_generated_tokens": 1})
-    assert made.keys() == asked.model.outputs.keys()
+    assert made.keys() == asked.models[0].outputs.keys()
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "in folders"])

@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
+from modeljobs import model_job
 from nightjar.inference import engine
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
@@ -106,7 +107,7 @@ def job(model: str, **keys: Any) -> Job:
 
 
 def ask(model: str, texts: Sequence[str | None], **keys: Any) -> Answered:
-    scorer: Any = load_scorer(job(model, **keys), model)
+    scorer: Any = load_scorer(model_job(job(model, **keys)), model)
     found: Answered = scorer.submit(scorer.prepare(pa.table({"text": pa.array(texts, pa.string())})), None).result()
     return found
 
@@ -192,7 +193,7 @@ def test_a_prompt_that_is_too_long_loses_its_beginning_or_its_end(smollm: str) -
     """What is left of a message still stands in the model's template, and has room for the answer."""
     long = "first " + "word " * 3000 + "last"
     for side, outputs in (("left", "last"), ("right", "first")):
-        scorer: Any = load_scorer(job(smollm, truncate=side, sampling=GREEDY), smollm)
+        scorer: Any = load_scorer(model_job(job(smollm, truncate=side, sampling=GREEDY)), smollm)
         (tokens,) = scorer.prepare(pa.table({"text": [long]})).content
         text = scorer._predictor.tokenizer.decode(tokens)
         assert text.count("<|im_start|>") == 3
@@ -221,7 +222,7 @@ def test_vectors_of_prompts(smollm: str) -> None:
 )
 def test_what_vllm_does_not_know_is_an_error_of_the_job(smollm: str, keys: dict[str, Any], said: str) -> None:
     with pytest.raises(JobError, match=said):
-        load_scorer(job(smollm, **keys), smollm)
+        load_scorer(model_job(job(smollm, **keys)), smollm)
 
 
 def ready(lake: Lake, model: str, texts: list[str | None], **changes: Any) -> Lake:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.conversion import to_arrow
 
@@ -65,7 +65,7 @@ class Answer:
 class Reader:
     """Reads the job's outputs out of answers. schema: that each answer is to follow, as JSON Schema; None for none."""
 
-    def __init__(self, job: Job, *, probabilities: bool = False) -> None:
+    def __init__(self, job: ModelJob, *, probabilities: bool = False) -> None:
         """probabilities: whether the probability of each choice is known."""
         options = job.model.options
         self._types = job.model.output_types()

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import openai
 
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import clip, counted, hide
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.prompts import prompt_of
@@ -121,7 +121,7 @@ class Endpoint(Requests):
 
     elsewhere = True
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ModelJob) -> None:
         options = job.model.options
         self.prompt, self.reader = prompt_of(job), Reader(job)
         super().__init__(
@@ -136,8 +136,8 @@ class Endpoint(Requests):
         actors = max(1, job.resources.max_actors)
         self._requests = Pace(options.get("requests_per_minute", 0) / actors)
         self._tokens = Pace(options.get("tokens_per_minute", 0) / actors)
-        self._tries, self._backoff_s = job.retry.attempts, job.retry.backoff_s
-        self._patience_s = job.retry.stall_s
+        self._tries, self._backoff_s = job.whole.retry.attempts, job.whole.retry.backoff_s
+        self._patience_s = job.whole.retry.stall_s
         self._answered = self._refused = 0
         self._answered_at = 0.0
         self._told_until = 0.0

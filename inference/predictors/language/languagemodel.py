@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import AnswersCheck
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, keywords, number, section, text, texts
 from nightjar.inference.predictors.adapter import Adapter
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -61,7 +62,7 @@ class LanguageModel(Adapter):
     probabilities = False
     """Whether the probability of each choice is known."""
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         options = job.model.options
         prompt = prompt_of(job)
         api = options.get("api", CHAT)
@@ -69,7 +70,7 @@ class LanguageModel(Adapter):
             raise JobError(f"model.messages: are for api: {CHAT}; write model.prompt for {api}")
         if api == EMBEDDINGS and (key := next((key for key in ("sampling", *FORMS) if key in options), "")):
             raise JobError(f"model.{key}: is for answers, and a vector is none; leave it out with api: {EMBEDDINGS}")
-        if api == EMBEDDINGS and any(isinstance(check, AnswersCheck) for check in job.checks):
+        if api == EMBEDDINGS and any(isinstance(check, AnswersCheck) for check in job.whole.checks):
             raise JobError(f"checks: a vector is no answer that is cut; leave out the check on answers with api: {api}")
         if len(forms := [key for key in FORMS if key in options]) > 1:
             raise JobError(f"model.{forms[0]}: model.{forms[1]} is there, too; keep one of the two")
@@ -78,14 +79,14 @@ class LanguageModel(Adapter):
         Reader(job, probabilities=self.probabilities)
         check_rescored(job)
 
-    def named(self, job: Job) -> tuple[str, tuple[str, ...]]:
+    def named(self, job: ModelJob) -> tuple[str, tuple[str, ...]]:
         prompt = prompt_of(job)
         return f"model.{prompt.key}", prompt.columns
 
 
-def check_rescored(job: Job) -> None:
+def check_rescored(job: ModelJob) -> None:
     """Check that a job with a second scoring says how many of its answers may differ."""
-    if job.rescore.share > 0 and "differing" not in job.rescore.model_fields_set:
+    if job.whole.rescore.share > 0 and "differing" not in job.whole.rescore.model_fields_set:
         raise JobError(
             "rescore.differing: is required, as a language model may answer otherwise the second time; write the "
             "share of the compared rows that may differ, as 0.1, or 0 if none may"
@@ -134,8 +135,9 @@ class TokenPrices:
 
 def prices_of(job: Job) -> TokenPrices | None:
     """The prices that the job gives; None if it gives none."""
-    priced = not job.models and COST.name in job.model.framework.aside
-    given = job.model.options.get(COST.name) if priced else None
+    only = job.models[0]
+    priced = not job.several and COST.name in only.framework.aside
+    given = only.options.get(COST.name) if priced else None
     if given is None:
         return None
     first = given["input_mtok"]

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, number, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_cpu, missing
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, KEY_ENV
@@ -36,7 +36,7 @@ class OpenAI(LanguageModel):
         text("key_env", "the environment variable that has the key", f"`{KEY_ENV}`, if it is set"),
     )
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         check_cpu(job)
         options = job.model.options
         url = urlsplit(options["url"])
@@ -54,7 +54,7 @@ class OpenAI(LanguageModel):
     def warm(self) -> None:
         import openai  # noqa: F401
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         try:
             from nightjar.inference.predictors.language.endpoint import Endpoint
         except ImportError as error:
@@ -62,9 +62,9 @@ class OpenAI(LanguageModel):
         return Endpoint(job)
 
 
-def _check_cost(job: Job, cost: Mapping[str, Any], api: str) -> None:
+def _check_cost(job: ModelJob, cost: Mapping[str, Any], api: str) -> None:
     """Check that what the run will say of its cost is all of it."""
-    if job.model.called:
+    if job.model.name:
         raise JobError("model.cost: the tokens of several models are counted together; leave it out")
     if "output_mtok" not in cost and api != EMBEDDINGS:
         raise JobError("model.cost.output_mtok: is required, as answers have tokens, too; write 0 if they are free")

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from nightjar.inference.errors import JobError, PromptInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 
 Messages = list[dict[str, Any]]
 """A conversation: a dict with `role` and `content` for each message."""
@@ -67,7 +67,7 @@ class Prompt:
         return [{"role": role, "content": text} for role, text in zip(self.roles, filled, strict=True)]
 
 
-def prompt_of(job: Job) -> Prompt:
+def prompt_of(job: ModelJob) -> Prompt:
     """What the job asks.
 
     Raises:

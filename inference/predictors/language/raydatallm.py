@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid, PromptInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.finding import find, folder_of
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, text, whole
 from nightjar.inference.predictors.adapter import Predictor, needed
 from nightjar.inference.predictors.language.answers import Answer, fitting
@@ -23,7 +24,7 @@ from nightjar.inference.predictors.language.languagemodel import check_rescored
 from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted, needs_vllm
 from nightjar.inference.predictors.language.vllmengine import VllmRequests, side_by_side
-from nightjar.inference.predictors.user import imported, makes_no_callable
+from nightjar.inference.predictors.user import makes_no_callable
 from nightjar.inference.records import Usage
 
 RAY_CONFIG = "vLLMEngineProcessorConfig"
@@ -130,17 +131,17 @@ class RayDataLLM(OnVllm):
         whole("requests_in_flight", "requests that are underway at once, in each actor", "`max_pending_requests`"),
     )
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         super().check_keys(job)
         check_rescored(job)
 
-    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+    def check_code(self, job: ModelJob, found: Mapping[str, Any]) -> None:
         check_code_trusted(job, followed(found["model.config"]).engine)
         for key in ("model.preprocess", "model.postprocess"):
             if (function := found.get(key)) is not None:
                 _check_function(key, function)
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         needs_vllm(job)
         return RayDataModel(job, needed(job, path))
 
@@ -183,9 +184,9 @@ class _Said(Answer):
 class RayDataModel(VllmRequests):
     """The processor as a `Predictor`."""
 
-    def __init__(self, job: Job, path: str) -> None:
+    def __init__(self, job: ModelJob, path: str) -> None:
         """path: the model's folder."""
-        found = imported(job)
+        found = {key: find(key, spec, folder_of(job.whole)) for key, spec in job.objects().items()}
         self._config = followed(found["model.config"])
         self._before = _made(found.get("model.preprocess"))
         self._after = _made(found.get("model.postprocess"))

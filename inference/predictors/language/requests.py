@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nightjar.inference.errors import JobError, OutputInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.tabular import features
@@ -71,7 +71,7 @@ class Requests(ABC):
     done: int
     """The rows that are done, since the model was loaded."""
 
-    def __init__(self, job: Job, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
+    def __init__(self, job: ModelJob, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
         """columns: that a row is asked with; none for all that the model gets. key: the job's, which names them."""
         self.most = most
         self.waiting = 0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nightjar.inference.errors import JobError, PromptInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, keywords, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
@@ -45,14 +45,14 @@ class OnVllm(OnTorch):
     libraries = ("vllm", "transformers")
     extra = "vllm"
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         if job.resources.gpus > 1 and job.resources.gpus % 1:
             raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions(job.model.uses, ("vllm",)) | versions(job.model.uses, ("transformers",))
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         look(job, Path(path), str(job.model.path))
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
@@ -80,7 +80,7 @@ class VLLM(LanguageModel, OnVllm):
         whole("requests_in_flight", "requests that are underway at once, in each actor", "5/4 of what vLLM runs"),
     )
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         OnVllm.check_keys(self, job)
         LanguageModel.check_keys(self, job)
         options = job.model.options
@@ -93,13 +93,13 @@ class VLLM(LanguageModel, OnVllm):
             raise JobError("model.engine.model: model.path names the model; leave it out")
         check_code_trusted(job, options.get("engine", {}))
 
-    def reads(self, job: Job) -> tuple[str, ...]:
+    def reads(self, job: ModelJob) -> tuple[str, ...]:
         """The files that `engine` names, as the tokenizer or a draft model."""
         model = str(job.model.path).rstrip("/")
         found = dict.fromkeys(_named("", job.model.options.get("engine", {})))
         return tuple(each for each in found if not f"{each}/".startswith(f"{model}/"))
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         needs_vllm(job)
         return VllmModel(job, needed(job, path))
 
@@ -122,13 +122,13 @@ def _is_read(key: str, path: str) -> bool:
     return "/" in path and (os.path.isfile(path) or (key in _FOLDERS and os.path.isdir(path)))  # noqa: PTH112, PTH113
 
 
-def check_code_trusted(job: Job, engine: Mapping[str, Any]) -> None:
+def check_code_trusted(job: ModelJob, engine: Mapping[str, Any]) -> None:
     """Check that the job trusts the code in the model's folder, if vLLM's engine is to run that."""
     if engine.get("trust_remote_code"):
         check_trusted(job, "a folder whose code trust_remote_code runs", "leave that key out")
 
 
-def needs_vllm(job: Job) -> None:
+def needs_vllm(job: ModelJob) -> None:
     """Import vLLM.
 
     Raises:
@@ -214,7 +214,7 @@ _CUTS = 8
 class VllmModel(VllmRequests):
     """The model as a `Predictor`."""
 
-    def __init__(self, job: Job, path: str) -> None:
+    def __init__(self, job: ModelJob, path: str) -> None:
         """path: the model's folder."""
         options = job.model.options
         self._api: str = options.get("api", CHAT)

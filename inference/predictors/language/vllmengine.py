@@ -23,7 +23,7 @@ from itertools import count
 from typing import Any
 
 from nightjar.inference.errors import JobError, PromptInvalid
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.language.prompts import Messages
@@ -252,7 +252,7 @@ class VllmRequests(Requests):
 
     def __init__(
         self,
-        job: Job,
+        job: ModelJob,
         path: str,
         given: Mapping[str, Any],
         *,

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, texts, whole
 from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors import outputs
@@ -78,7 +78,7 @@ class Booster:
     width: int
     """The number of the model's features."""
 
-    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+    def __init__(self, job: ModelJob, library: Any, content: bytes) -> None:
         """Load the content of a file. Raises `JobError`, or errors of the library."""
         self.outputs = job.model.output_types()
         options = job.model.options.items()
@@ -141,23 +141,23 @@ class BoosterAdapter(Adapter):
         self._booster = booster
         self._import_library = import_library
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         self._booster.check_values(job.model.options)
         check_cpu(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions(job.model.uses, self.libraries)
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers and categories only")
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         self._content(job, path)
 
     def warm(self) -> None:
         self._import_library()
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         content = self._content(job, needed(job, path))
         try:
             library = self._import_library()
@@ -175,7 +175,7 @@ class BoosterAdapter(Adapter):
         except Exception as error:
             raise self._unloadable(job, f"{type(error).__name__}: {_without_stack(error)}") from error
 
-    def _content(self, job: Job, path: str) -> bytes:
+    def _content(self, job: ModelJob, path: str) -> bytes:
         try:
             content = Path(path).read_bytes()
             self._booster.check_content(content)
@@ -183,7 +183,7 @@ class BoosterAdapter(Adapter):
             raise self._unloadable(job, getattr(error, "strerror", None) or str(error)) from error
         return content
 
-    def _unloadable(self, job: Job, reason: str) -> JobError:
+    def _unloadable(self, job: ModelJob, reason: str) -> JobError:
         name, saving = self._booster.name, self._booster.saving
         return JobError(f"model.path: {name} cannot load {job.model.path}: {reason}; {saving}")
 
@@ -227,7 +227,7 @@ class LightGBM(Booster):
             except ValueError:
                 raise ValueError("its end is missing") from None
 
-    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+    def __init__(self, job: ModelJob, library: Any, content: bytes) -> None:
         super().__init__(job, library, content)
         text = content.decode()
         # With the sizes LightGBM reads the trees in parallel, and a fault in one of them ends the process; without them
@@ -311,7 +311,7 @@ class XGBoost(Booster):
         if not end.endswith(b"}") or b"version" not in end:
             raise ValueError("its end is missing")
 
-    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+    def __init__(self, job: ModelJob, library: Any, content: bytes) -> None:
         super().__init__(job, library, content)
         if not hasattr(library.Booster, "get_categories"):
             raise JobError(f"model.uses: the xgboost adapter needs XGBoost 3.1 or newer, not {library.__version__}")
@@ -364,7 +364,7 @@ class CatBoost(Booster):
         if len(content) < 8 + int.from_bytes(content[4:8], "little"):
             raise ValueError("its end is missing")
 
-    def __init__(self, job: Job, library: Any, content: bytes) -> None:
+    def __init__(self, job: ModelJob, library: Any, content: bytes) -> None:
         super().__init__(job, library, content)
         self.model = model = library.CatBoost()
         model.load_model(blob=content)

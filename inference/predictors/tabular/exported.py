@@ -10,7 +10,7 @@ from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
@@ -19,7 +19,7 @@ from nightjar.inference.predictors.tabular.torchfiles import EXPORT_HINT, not_lo
 _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
 
-def load_program(job: Job, path: str) -> Program:
+def load_program(job: ModelJob, path: str) -> Program:
     """Load the exported program onto the job's device. Sets torch's number of threads for the process."""
     device = device_of_job(job)
     try:

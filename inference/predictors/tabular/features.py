@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_series, joined, to_array
 
@@ -78,7 +78,7 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
     return stacked if dtype is None else stacked.astype(np.result_type(stacked, dtype), copy=False)
 
 
-def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool], takes: str) -> None:
+def check_types(job: ModelJob, schema: pa.Schema, taken: Callable[[pa.DataType], bool], takes: str) -> None:
     """Check that each column has a type that the adapter takes. takes: these types, in words."""
     for name in job.model.features or schema.names:
         if not taken(kind := schema.field(name).type):
@@ -88,7 +88,7 @@ def check_types(job: Job, schema: pa.Schema, taken: Callable[[pa.DataType], bool
             )
 
 
-def check_numbers(job: Job, schema: pa.Schema) -> None:
+def check_numbers(job: ModelJob, schema: pa.Schema) -> None:
     """Check that each column is of numbers, or of lists of numbers."""
     check_types(job, schema, is_number_or_list, "numbers only")
 

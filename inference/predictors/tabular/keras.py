@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
 from nightjar.inference.predictors.arrays import from_tensor, is_tensor
@@ -59,13 +59,13 @@ class Keras(OnTorch):
     extra = "keras"
     options = (BATCH_FORMAT,)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions("keras", ("keras",)) | versions("torch", ("torch",))
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_numbers(job, schema)
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         named, file = str(job.model.path), Path(path)
         if (file / "saved_model.pb").is_file():
             raise JobError(
@@ -89,7 +89,7 @@ class Keras(OnTorch):
         keras_on_torch()
         import_module("nightjar.inference.predictors.tabular.placing")
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         path = needed(job, path)
         self.inspect(job, path)
         return _load(job, path)
@@ -143,7 +143,7 @@ def _settings(home: str) -> dict[str, str]:
     return {} if "keras" in sys.modules else {"KERAS_BACKEND": "torch", "KERAS_HOME": home}
 
 
-def _load(job: Job, path: str) -> Model:
+def _load(job: ModelJob, path: str) -> Model:
     """Load the model onto the job's device. Sets torch's number of threads for the process."""
     try:
         keras = keras_on_torch()
@@ -158,7 +158,7 @@ def _load(job: Job, path: str) -> Model:
         return Model(job, keras, _loaded(job, keras, Path(path)), device)
 
 
-def _loaded(job: Job, keras: Any, path: Path) -> Any:
+def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
     named = str(job.model.path)
     try:
         if path.suffix.lower() == ".keras":
@@ -205,7 +205,7 @@ class Model:
     several inputs gets a feature for each, matched by name if the names are the same.
     """
 
-    def __init__(self, job: Job, keras: Any, model: Any, device: torch.device) -> None:
+    def __init__(self, job: ModelJob, keras: Any, model: Any, device: torch.device) -> None:
         self.device = str(device)
         self._place = device
         self._keras = keras
@@ -240,7 +240,7 @@ class Model:
         return outputs.in_order(raw, list(self._types), "model")
 
 
-def _struct(job: Job, model: Any) -> Any:
+def _struct(job: ModelJob, model: Any) -> Any:
     """The model's inputs as it takes them: one, or several in a list or a dict."""
     inputs = getattr(model, "inputs", None)
     if not inputs:

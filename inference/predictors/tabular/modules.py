@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import install
 from nightjar.inference.predictors.outputs import in_order
 from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings
@@ -36,7 +36,7 @@ _TYPES_BY_WORDS: dict[str, type[RuntimeError]] = {
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def load_module(job: Job, path: str) -> Module:
+def load_module(job: ModelJob, path: str) -> Module:
     """Load the module onto the job's device, in the types that the job names. Sets torch's number of threads."""
     device, options = device_of_job(job), job.model.options
     module = _scripted(job, path) if kind_of(job) is SCRIPTED else _filled(job, path)
@@ -48,7 +48,7 @@ def load_module(job: Job, path: str) -> Module:
     return Module(job, module, device)
 
 
-def _scripted(job: Job, path: str) -> torch.nn.Module:
+def _scripted(job: ModelJob, path: str) -> torch.nn.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13 calls TorchScript deprecated
@@ -59,7 +59,7 @@ def _scripted(job: Job, path: str) -> torch.nn.Module:
     return module
 
 
-def _filled(job: Job, path: str) -> torch.nn.Module:
+def _filled(job: ModelJob, path: str) -> torch.nn.Module:
     given = _weights(job, path)
     module = built(job, "model.options.model")
     if not isinstance(module, torch.nn.Module):
@@ -79,7 +79,7 @@ def _filled(job: Job, path: str) -> torch.nn.Module:
     return module
 
 
-def _weights(job: Job, path: str) -> dict[str, torch.Tensor]:
+def _weights(job: ModelJob, path: str) -> dict[str, torch.Tensor]:
     """The tensors of a file by name.
 
     Raises:
@@ -108,7 +108,7 @@ def _weights(job: Job, path: str) -> dict[str, torch.Tensor]:
     return dict(held)
 
 
-def _safetensors(job: Job, path: str) -> dict[str, torch.Tensor]:
+def _safetensors(job: ModelJob, path: str) -> dict[str, torch.Tensor]:
     try:
         from safetensors.torch import load_file
     except ImportError as error:
@@ -134,7 +134,7 @@ class Module:
     several arguments gets a feature for each, matched by name if the names are the same.
     """
 
-    def __init__(self, job: Job, module: torch.nn.Module, device: torch.device) -> None:
+    def __init__(self, job: ModelJob, module: torch.nn.Module, device: torch.device) -> None:
         options = job.model.options
         self.device = str(device)
         self._place = device

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import flag, text
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import outputs
@@ -63,24 +63,24 @@ class Onnx(Adapter):
     # Its own reports, where the user's code imports it before this adapter can switch them off.
     scratch = (os.path.expanduser("~/.cache/Microsoft/DeveloperTools/.onnxruntime/"),)  # noqa: PTH111
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         name = job.model.options.get("file", "model.onnx")
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise JobError(f"model.options.file: write the name of a file in the folder of model.path, not {name!r}")
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions("onnx", _BUILDS)
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         _model_file(job, Path(path))
 
     def warm(self) -> None:
         runtime()
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         return Session(job, needed(job, path))
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
@@ -94,7 +94,7 @@ class Onnx(Adapter):
 class Session:
     """A model as a `Predictor`. Several threads may call it at once."""
 
-    def __init__(self, job: Job, path: str) -> None:
+    def __init__(self, job: ModelJob, path: str) -> None:
         self._types = job.model.output_types()
         self._listed = job.model.features is not None
         self._session = _start(job, path)
@@ -145,7 +145,7 @@ class Session:
             )
 
 
-def _model_file(job: Job, path: Path) -> Path:
+def _model_file(job: ModelJob, path: Path) -> Path:
     """The model's file: `model.path` itself, or the one in this folder that the job means.
 
     Raises:
@@ -192,7 +192,7 @@ def describe_devices() -> str:
     return f"onnxruntime {onnxruntime.__version__} {has}"
 
 
-def _start(job: Job, path: str) -> Any:
+def _start(job: ModelJob, path: str) -> Any:
     """A session of onnxruntime on the job's device. path: the local copy; messages name the job's path."""
     file = _model_file(job, Path(path))
     try:
@@ -225,7 +225,7 @@ def _start(job: Job, path: str) -> Any:
     return session
 
 
-def _provider(job: Job, onnxruntime: Any) -> str:
+def _provider(job: ModelJob, onnxruntime: Any) -> str:
     if job.resources.gpus == 0:
         return _CPU
     if _CUDA not in onnxruntime.get_available_providers():

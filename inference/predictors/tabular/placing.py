@@ -11,13 +11,13 @@ import numpy as np
 import torch
 import xxhash
 
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.adapter import SHARED_BYTES
 from nightjar.inference.predictors.arrays import NUMERIC, Array
 from nightjar.inference.predictors.tabular.filling import Filling
 
 
-def device_of_job(job: Job) -> torch.device:
+def device_of_job(job: ModelJob) -> torch.device:
     """The device for the job's model. Sets torch's number of threads for the process."""
     torch.set_num_threads(job.resources.cores)
     # Ray may be told of GPUs that do not exist, as in tests; the predictor's `device` then says the truth.

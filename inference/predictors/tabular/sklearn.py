@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, texts
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import (
@@ -57,10 +57,10 @@ class Sklearn(Adapter):
     extra = "sklearn"
     options = _OPTIONS
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         check_cpu(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         tops = {name.partition(".")[0] for name in _trusted(job)} - {"sklearn"}
         owners = _owners() if tops else {}
         for top in sorted(tops):
@@ -72,7 +72,7 @@ class Sklearn(Adapter):
         found = versions("sklearn", _NEEDS[:1])
         return found | {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         """Check that the file is a skops file, or trusted. `load` checks its types: to import skops takes seconds."""
         if not zipfile.is_zipfile(path):
             check_trusted(job, "a pickle or joblib file", _HOW)
@@ -89,7 +89,7 @@ class Sklearn(Adapter):
     def warm(self) -> None:
         import skops.io  # noqa: F401 (the import itself is the purpose)
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         path = needed(job, path)
         self.inspect(job, path)
         return _Estimator(job, _load(job, path) if zipfile.is_zipfile(path) else _unpickled(job, path))
@@ -101,11 +101,11 @@ def _owners() -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
 
 
-def _trusted(job: Job) -> list[str]:
+def _trusted(job: ModelJob) -> list[str]:
     return list(job.model.options.get("trusted", ()))
 
 
-def _load(job: Job, path: str) -> Any:
+def _load(job: ModelJob, path: str) -> Any:
     """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path."""
     try:
         from skops import io
@@ -125,7 +125,7 @@ def _load(job: Job, path: str) -> Any:
     )
 
 
-def _unpickled(job: Job, path: str) -> Any:
+def _unpickled(job: ModelJob, path: str) -> Any:
     """Load a pickle, with or without joblib. Raises a JobError if it cannot be loaded."""
     try:
         import joblib
@@ -162,7 +162,7 @@ class _Estimator:
 
     device = "cpu"
 
-    def __init__(self, job: Job, model: Any) -> None:
+    def __init__(self, job: ModelJob, model: Any) -> None:
         self._outputs = job.model.output_types()
         self._method = _method(job, model)
         self._call = getattr(model, self._method)
@@ -251,7 +251,7 @@ def _filled(values: Array, missing: float | None) -> Any:
     return pd.Series(filled, dtype=filled.dtype)  # else it would be inferred as text, whose missing values are NaN
 
 
-def _method(job: Job, model: Any) -> str:
+def _method(job: ModelJob, model: Any) -> str:
     """The method of the model to call."""
     from sklearn.base import is_classifier
 

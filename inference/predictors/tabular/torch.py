@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.torchfiles import (
@@ -41,21 +41,21 @@ class Torch(OnTorch):
     extra = "torch"
     options = OPTIONS
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         check_torch_keys(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         """Empty if the file contains its operations. The user's code calls those of the installed torch."""
         found = versions("torch", ("torch",))
         return found if kind_of(job) is STATE else {}
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_numbers(job, schema)
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         inspect_torch(job, path)
 
-    def check_code(self, job: Job, found: Mapping[str, Any]) -> None:
+    def check_code(self, job: ModelJob, found: Mapping[str, Any]) -> None:
         for key, target in found.items():
             factory_keywords(job, key, target)
 
@@ -71,7 +71,7 @@ class Torch(OnTorch):
         # For a small model most of the time of `torch.export.load` is this import.
         import_module("torch.export.pt2_archive")
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         path = needed(job, path)
         inspect_torch(job, path)
         try:

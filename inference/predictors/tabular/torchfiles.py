@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, flag, keywords, text
 from nightjar.inference.predictors.adapter import check_trusted
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -51,7 +51,7 @@ SCRIPTED = Kind("TorchScript", ("dtype", "autocast", "channels_last"))
 STATE = Kind("a state dict", ("model", "args", "dtype", "autocast", "channels_last", "compile"))
 
 
-def kind_of(job: Job) -> Kind:
+def kind_of(job: ModelJob) -> Kind:
     """What `model.path` is, told by the end of its name, and for .pt by whether the job says what makes the module."""
     suffix = PurePosixPath(job.model.path or "").suffix.lower()
     if suffix == ".pt" and "model" not in job.model.options:
@@ -64,7 +64,7 @@ def is_safetensors(path: str | None) -> bool:
     return PurePosixPath(path or "").suffix.lower() == ".safetensors"
 
 
-def check_torch_keys(job: Job) -> None:
+def check_torch_keys(job: ModelJob) -> None:
     """Check that the options have a meaning for the kind of file."""
     kind, options = kind_of(job), job.model.options
     for name in STATE.options:
@@ -79,7 +79,7 @@ def check_torch_keys(job: Job) -> None:
         raise JobError("model.options.autocast: the weights already have another type by model.options.dtype; keep one")
 
 
-def inspect_torch(job: Job, path: str) -> None:
+def inspect_torch(job: ModelJob, path: str) -> None:
     """Look at the model's file, without reading its weights. path: the local copy.
 
     Raises:
@@ -119,7 +119,7 @@ def _check_archive(kind: Kind, path: str) -> None:
         raise ValueError("torch.save did not write it")
 
 
-def not_loaded(job: Job, path: str, error: Exception) -> JobError:
+def not_loaded(job: ModelJob, path: str, error: Exception) -> JobError:
     """The error for a file that torch cannot load. path: the local copy, which the message does not name."""
     named = str(job.model.path)
     said = " ".join(str(error).replace(path, named).split())

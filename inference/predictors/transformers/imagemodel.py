@@ -19,7 +19,7 @@ import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.image import eight_bits
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.tabular import features
@@ -74,7 +74,7 @@ class Pixels:
 class ImageModel:
     """A model and its processor. Several threads may call it at once. device: where the model is."""
 
-    def __init__(self, job: Job, folder: ModelFolder, auto: str) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder, auto: str) -> None:
         """auto: the class of transformers that loads the model."""
         self._place = device_of_job(job)
         self._uses = job.model.uses
@@ -113,7 +113,7 @@ class ImageModel:
 class ImageClassifier:
     """A model with one number for each of its labels."""
 
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         self._types = job.model.output_types()
         self._model = ImageModel(job, folder, "AutoModelForImageClassification")
         self._head = LabelHead(job, self._model.config)
@@ -136,7 +136,7 @@ class ImageClassifier:
 class Detector:
     """A model that finds any number of objects in an image."""
 
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         self._types = job.model.output_types()
         self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
         self._labels = self._model.config.id2label

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.arrays import Array
 
@@ -21,7 +21,7 @@ _SHOWN = 20
 class LabelOutputs:
     """Makes the declared outputs of scores of shape (n, labels)."""
 
-    def __init__(self, job: Job, labels: Sequence[str]) -> None:
+    def __init__(self, job: ModelJob, labels: Sequence[str]) -> None:
         """labels: in the order of the scores."""
         self._labels = np.array(labels, object)
         self._columns = {name: place for place, name in enumerate(labels) if name not in _MADE}
@@ -45,7 +45,7 @@ class LabelOutputs:
 class LabelHead(LabelOutputs):
     """Makes the declared outputs of logits of shape (n, labels)."""
 
-    def __init__(self, job: Job, config: Any) -> None:
+    def __init__(self, job: ModelJob, config: Any) -> None:
         """config: the model's, of transformers."""
         self.width = int(config.num_labels)
         super().__init__(job, [str(config.id2label[place]) for place in range(self.width)])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.adapter import missing
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 
@@ -36,7 +36,7 @@ class Loaded:
     pad: int
 
 
-def load(job: Job, folder: ModelFolder, auto: str, max_length: int | None, cut: str) -> Loaded:
+def load(job: ModelJob, folder: ModelFolder, auto: str, max_length: int | None, cut: str) -> Loaded:
     """Load both on the CPU.
 
     auto: the class of transformers that loads the model. max_length: the most tokens of a text, if the job says
@@ -60,7 +60,7 @@ def load(job: Job, folder: ModelFolder, auto: str, max_length: int | None, cut: 
 
 
 @contextmanager
-def quiet(job: Job) -> Iterator[Any]:
+def quiet(job: ModelJob) -> Iterator[Any]:
     """The module transformers, without the progress bars and notes that it prints while it loads."""
     try:
         import transformers
@@ -78,7 +78,7 @@ def quiet(job: Job) -> Iterator[Any]:
             said.enable_progress_bar()
 
 
-def load_model(job: Job, folder: ModelFolder, auto: Any) -> Any:
+def load_model(job: ModelJob, folder: ModelFolder, auto: Any) -> Any:
     """The model on the CPU, in the type that the job names. auto: the class that loads it."""
     dtype = getattr(torch, job.model.options.get("dtype", "float32"))
     try:
@@ -111,7 +111,7 @@ def speech_model(transformers: Any, folder: ModelFolder) -> Any:
     return transformers.AutoModelForSpeechSeq2Seq if writes else transformers.AutoModelForCTC
 
 
-def _check_reads_only(job: Job, folder: ModelFolder, model: Any) -> None:
+def _check_reads_only(job: ModelJob, folder: ModelFolder, model: Any) -> None:
     if model.config.is_encoder_decoder:
         raise JobError(
             f"model.path: {folder.named} is a {type(model).__name__}, which reads one text and writes another; the "
@@ -156,7 +156,7 @@ def failed(folder: ModelFolder, what: str, error: Exception) -> JobError:
     return JobError(f"model.path: transformers cannot load {what}: {type(error).__name__}: {said}")
 
 
-def _limit(job: Job, folder: ModelFolder, model: Any, usual: int) -> int:
+def _limit(job: ModelJob, folder: ModelFolder, model: Any, usual: int) -> int:
     """The most tokens of a text: what the job says, else what is usual, and never more than the model has positions."""
     most = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
     positions = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 
 _TOKENISERS = (
     "tokenizer.json",
@@ -40,7 +40,7 @@ class ModelFolder:
     config: dict[str, Any]
 
 
-def look(job: Job, path: Path, named: str, *readers: str) -> ModelFolder:
+def look(job: ModelJob, path: Path, named: str, *readers: str) -> ModelFolder:
     """Look at a model's folder: its configuration, and the files of what reads its rows.
 
     A tokenizer without files is no error of transformers: it makes one that knows no word.
@@ -122,7 +122,7 @@ class Recipe:
     """The beginning that is put before each text."""
 
 
-def recipe_of(job: Job, root: Path, named: str, *readers: str) -> Recipe:
+def recipe_of(job: ModelJob, root: Path, named: str, *readers: str) -> Recipe:
     """The recipe of a model's folder, where `model.options` does not say otherwise. Arguments as of `look`.
 
     Raises:

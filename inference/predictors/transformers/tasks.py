@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import nearest
@@ -110,7 +110,7 @@ SOUND = Rows(
 )
 
 
-def _any(job: Job) -> None:
+def _any(job: ModelJob) -> None:
     """Check nothing: only the model knows its labels."""
 
 
@@ -123,7 +123,7 @@ class TaskAdapter(OnTorch):
         rows: Rows,
         predictor: str,
         options: tuple[Option, ...] = (),
-        check: Callable[[Job], None] = _any,
+        check: Callable[[ModelJob], None] = _any,
         *,
         columns: int = 1,
         inspect: Callable[..., Any] = look,
@@ -139,19 +139,19 @@ class TaskAdapter(OnTorch):
         self._rows, self._predictor, self._check, self._inspect = rows, predictor, check, inspect
         self._columns = columns
 
-    def check_keys(self, job: Job) -> None:
+    def check_keys(self, job: ModelJob) -> None:
         listed = job.model.features
         if listed is not None and job.preprocess is None and len(listed) > self._columns:
             raise JobError(f"model.features: {len(listed)}, and the {job.model.uses} adapter takes {self._takes()}")
         self._check(job)
 
-    def fingerprint(self, job: Job) -> Mapping[str, str]:
+    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for library in self._rows.counted:
             found |= versions(job.model.uses, (library,))
         return found
 
-    def check_columns(self, job: Job, schema: pa.Schema) -> None:
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         names, uses = job.model.features or schema.names, job.model.uses
         if len(names) > self._columns:
             raise JobError(f"model.features: the {uses} adapter takes {self._takes()}; say which of {', '.join(names)}")
@@ -159,19 +159,19 @@ class TaskAdapter(OnTorch):
             if not self._rows.fits(kind := schema.field(name).type):
                 raise JobError(f"model.features: {name!r} is {kind}, and the {uses} adapter takes {self._rows.only}")
 
-    def inspect(self, job: Job, path: str) -> None:
+    def inspect(self, job: ModelJob, path: str) -> None:
         self._look(job, path)
 
     def warm(self) -> None:
         import_module("transformers")
         self._module()
 
-    def load(self, job: Job, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str | None) -> Predictor:
         folder = self._look(job, needed(job, path))
         predictor: Predictor = getattr(self._module(), self._predictor)(job, folder)
         return predictor
 
-    def _look(self, job: Job, path: str) -> Any:
+    def _look(self, job: ModelJob, path: str) -> Any:
         return self._inspect(job, Path(path), str(job.model.path), *self._rows.readers)
 
     def _module(self) -> Any:
@@ -182,10 +182,10 @@ class TaskAdapter(OnTorch):
         return f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
 
 
-def _makes_lists(made: Mapping[str, pa.DataType]) -> Callable[[Job], None]:
+def _makes_lists(made: Mapping[str, pa.DataType]) -> Callable[[ModelJob], None]:
     """The check of the outputs of a task that makes lists. made: their types, by their names."""
 
-    def check(job: Job) -> None:
+    def check(job: ModelJob) -> None:
         for name, kind in job.model.output_types().items():
             if name not in made:
                 raise JobError(
@@ -206,7 +206,7 @@ def _alike(kind: pa.DataType, made: pa.DataType) -> bool:
     return is_list(kind) and getattr(kind, "list_size", -1) in sizes and _alike(kind.value_type, made.value_type)
 
 
-def _makes_vector(job: Job) -> None:
+def _makes_vector(job: ModelJob) -> None:
     (name, kind), *others = job.model.output_types().items()
     if others or not is_list(kind):
         raise JobError(
@@ -215,7 +215,7 @@ def _makes_vector(job: Job) -> None:
         )
 
 
-def _makes_text(job: Job) -> None:
+def _makes_text(job: ModelJob) -> None:
     (name, kind), *others = job.model.output_types().items()
     if others or not is_text(kind):
         raise JobError(
@@ -223,7 +223,7 @@ def _makes_text(job: Job) -> None:
         )
 
 
-def _check_template(job: Job) -> None:
+def _check_template(job: ModelJob) -> None:
     if job.model.options.get("template", TEMPLATE).count("{}") != 1:
         raise JobError("model.options.template: write a sentence with one {}, where the label goes")
 

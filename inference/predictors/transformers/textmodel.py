@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
@@ -240,7 +240,7 @@ class TextModel:
 
     def __init__(
         self,
-        job: Job,
+        job: ModelJob,
         folder: ModelFolder,
         auto: str,
         *,
@@ -285,7 +285,7 @@ class TextModel:
             self._packer.run(tokens.lengths, call)
 
 
-def _budget(job: Job, on_gpu: bool) -> int | None:
+def _budget(job: ModelJob, on_gpu: bool) -> int | None:
     asked: int | None = job.model.options.get("batch_tokens")
     if asked is None and not job.model.finds_size:
         return None  # a call is exactly the micro-batch

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import Array
 from nightjar.inference.predictors.transformers.labels import LabelHead, LabelOutputs
@@ -26,7 +26,7 @@ class _TextPredictor:
     most = 1
     """The most columns that the model reads."""
 
-    def __init__(self, job: Job, model: TextModel) -> None:
+    def __init__(self, job: ModelJob, model: TextModel) -> None:
         self.device = model.device
         self._model = model
         self._types = job.model.output_types()
@@ -45,7 +45,7 @@ class _TextPredictor:
 class Embedder(_TextPredictor):
     """A model whose tokens are pooled."""
 
-    def __init__(self, job: Job, recipe: Recipe) -> None:
+    def __init__(self, job: ModelJob, recipe: Recipe) -> None:
         plain: dict[str, Any] = {"strip": recipe.strip, "lower": recipe.lower, "prompt": recipe.prompt}
         super().__init__(job, TextModel(job, recipe.folder, "AutoModel", max_length=recipe.max_length, **plain))
         ((self._name, kind),) = self._types.items()
@@ -97,7 +97,7 @@ class Classifier(_TextPredictor):
 
     most = 2
 
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         super().__init__(job, TextModel(job, folder, "AutoModelForSequenceClassification"))
         self._head = LabelHead(job, self._model.config)
 
@@ -110,7 +110,7 @@ class Classifier(_TextPredictor):
 class Entailment(_TextPredictor):
     """A model of natural language inference, for zero-shot classification."""
 
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         super().__init__(job, TextModel(job, folder, "AutoModelForSequenceClassification", cut="only_first"))
         options, config = job.model.options, self._model.config
         labels = options["labels"]
@@ -169,7 +169,7 @@ class _Entity:
 class Tagger(_TextPredictor):
     """A model with one number for each token and label."""
 
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         super().__init__(job, TextModel(job, folder, "AutoModelForTokenClassification", spans=True))
         config = self._model.config
         self._labels = [str(config.id2label[place]) for place in range(config.num_labels)]

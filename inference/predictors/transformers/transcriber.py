@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import NUMERIC, Array, to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.placing import device_of_job
@@ -26,7 +26,7 @@ WHISPER = "whisper"
 class Transcriber:
     """A model of speech, as a `Predictor`."""
 
-    def __init__(self, job: Job, folder: ModelFolder) -> None:
+    def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         (self._name,) = job.model.outputs
         options = job.model.options
         device = device_of_job(job)
@@ -73,7 +73,7 @@ class Transcriber:
         return text
 
 
-def _choices(job: Job, folder: ModelFolder, model: Any) -> dict[str, Any]:
+def _choices(job: ModelJob, folder: ModelFolder, model: Any) -> dict[str, Any]:
     """What the options choose, as arguments of the pipeline. Whisper itself refuses an unknown language."""
     chosen = {key: job.model.options[key] for key in ("language", "task") if key in job.model.options}
     if not chosen:

@@ -20,7 +20,7 @@ from nightjar.inference.validation.gates.verdict import Evidence, GateResult, Na
 
 def answers_gates(check: AnswersCheck, key: str, job: Job) -> Iterator[Cut]:
     """The gates of one check of answers. key: the check's place in the job, as `checks[0]`."""
-    columns = (f"{each.model.prefix}{REASON}" for each in job.each if REASON in each.model.outputs)
+    columns = (f"{each.prefix}{REASON}" for each in job.models if REASON in each.outputs)
     yield Cut(f"{key}.answers.cut", next(columns, ""), check.answers.cut)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference import predictors
 from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
@@ -121,10 +122,10 @@ def test_a_framework_is_imported_undisturbed_and_the_users_class_is_not_construc
         raise JobError("enough")
 
     job = lake.ready().request().job
-    job = job.model_copy(update={"model": job.model.model_copy(update={"uses": uses})})
+    job = job.model_copy(update={"models": (job.models[0].model_copy(update={"uses": uses}),)})
     monkeypatch.setattr(predictors, "check_keys", lambda _: None)
-    monkeypatch.setattr(type(predictors.adapter_of(job)), "load", load)
+    monkeypatch.setattr(type(predictors.adapter_of(model_job(job))), "load", load)
     before = gc.get_threshold()[0]
     with pytest.raises(JobError, match=r"^enough$"):
-        predictors.load_scorer(job, None)
+        predictors.load_scorer(model_job(job), None)
     assert (thresholds[0] > before) == seldom

@@ -279,7 +279,7 @@ def test_what_identity_is_made_of_is_listed(make_job: MakeJob) -> None:
         "code: h.py (mine.py:1)",
         "code: mine.py (model.uses)",
         "code: prep.py (preprocess)",
-        f"model.path: 1 file ({job.model.path})",
+        f"model.path: 1 file ({job.models[0].path})",
         "package PyYAML",
         "model.version: 2",
     ]

@@ -305,7 +305,7 @@ def test_a_file_of_more_than_half_a_shard_is_one_alone() -> None:
 def test_files_of_one_row_are_packed_in_whole_batches(batch: int | str, shards: list[int]) -> None:
     """Not by rows that the user asked for, and not files of several rows."""
     asked = job(actors=1)
-    asked = asked.model_copy(update={"model": asked.model.model_copy(update={"batch_size": batch})})
+    asked = asked.model_copy(update={"models": (asked.models[0].model_copy(update={"batch_size": batch}),)})
     images = lake([line(f"{number:04}", [1], [1000]) for number in range(800)])
     assert [shard.rows for shard in make_plan(images, asked, "model").shards()] == shards
     by_rows = asked.model_copy(update={"input": asked.input.model_copy(update={"shard_rows": 100})})

@@ -108,7 +108,7 @@ def test_aliases_within_reason_are_taken(tmp_path: Path) -> None:
     shared = {"names": ["a", "b"]}
     path.write_text(yaml.safe_dump({**JOB, "model": {**JOB["model"], "options": {"one": shared, "two": shared}}}))
     assert "*id001" in path.read_text()
-    assert load_job(path).model.options == {"one": shared, "two": shared}
+    assert load_job(path).models[0].options == {"one": shared, "two": shared}
 
 
 def test_a_file_larger_than_any_job_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.model_sections import NamedModel
+from nightjar.inference.job.model_sections import Model, NamedModel
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
@@ -383,7 +383,7 @@ def test_relative_places_are_looked_up_beside_the_job_file(tmp_path: Path, monke
     job = load(tmp_path, model__path="../models/m.pt2", input__uri="./data/", output__uri="s3://lake/out/")
     assert job.folder == str(tmp_path)
     assert job.input.uri == f"{tmp_path}/data/"
-    assert job.model.path == f"{tmp_path.parent}/models/m.pt2"
+    assert job.models[0].path == f"{tmp_path.parent}/models/m.pt2"
     assert job.output.uri == "s3://lake/out"
     assert load(tmp_path, input__uri=f"file://{tmp_path}/x").input.uri == f"{tmp_path}/x"
 
@@ -414,7 +414,7 @@ def test_dates_are_filled_into_every_place(tmp_path: Path) -> None:
     ).at(dt.date(2026, 3, 9))
     assert job.input.uri == f"{tmp_path}/in/2026/03/09/"
     assert job.output.uri == f"{tmp_path}/out-March"
-    assert job.model.path == f"{tmp_path}/models/2026-03-09.pt2"
+    assert job.models[0].path == f"{tmp_path}/models/2026-03-09.pt2"
 
 
 def test_a_brace_that_is_meant_is_written_twice(tmp_path: Path) -> None:
@@ -676,9 +676,9 @@ def _leaves(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         if field.exclude:
             continue
-        kind = field.annotation
+        kind = Model if name == "only" else field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _leaves(kind, f"{prefix}{name}.")
+            yield from _leaves(kind, f"{prefix}{field.alias or name}.")
         else:
             yield prefix + (field.alias or name)
 

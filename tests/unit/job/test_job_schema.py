@@ -60,7 +60,7 @@ def model_of(uses: str, **given: Any) -> dict[str, Any]:
 def judged(job: dict[str, Any]) -> tuple[bool, bool]:
     """Whether the schema takes a job, and whether the code does."""
     try:
-        model = parse_job(copy.deepcopy(job), Path("/jobs/job.yaml")).model
+        model = parse_job(copy.deepcopy(job), Path("/jobs/job.yaml")).models[0]
         if model.uses in FRAMEWORKS:
             options.check(model.uses, model.options, options_of(model.uses))
         taken = True

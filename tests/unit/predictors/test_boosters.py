@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.file import parse_job
@@ -123,7 +124,7 @@ def job_of(folder: Path, library: Library, **section: Any) -> Job:
 
 
 def scored(job: Job, table: pa.Table = TABLE) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 # ---- values ---------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_either_format_of_xgboost_is_known_by_its_content(tmp_path: Path, file: 
 def test_it_computes_on_the_cores_of_the_job(tmp_path: Path, library: Library) -> None:
     job = saved(tmp_path, library, library.train(FRAME[NUMBERS], TARGET))
     job = job.model_copy(update={"resources": job.resources.model_copy(update={"cpus": 2})})
-    predictor: Any = adapter_of(job).load(job, job.model.path)
+    predictor: Any = adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
     if library is LIGHTGBM:
         assert predictor.arguments["num_threads"] == 2
     else:
@@ -250,14 +251,16 @@ def test_categories_are_those_of_the_model(tmp_path: Path, library: Library, for
         (tmp_path / "prep.py").write_text("def same(batch):\n    return batch\n")
         job = job.model_copy(update={"preprocess": Preprocess(uses="prep:same")})
         job = job.model_copy(
-            update={"model": job.model.model_copy(update={"options": options | {"batch_format": form}})}
+            update={"models": (job.models[0].model_copy(update={"options": options | {"batch_format": form}}),)}
         )
     assert scored(job, table)["score"] == library.direct(model, frame).tolist()
     sys.modules.pop("prep", None)
 
 
 def failures(job: Job, table: pa.Table) -> list[tuple[int, str, str]]:
-    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
+    steps = score_table(
+        table, load_scorer(model_job(job), job.models[0].path), BatchSize(8), job.models[0].output_types()
+    )
     done = drained(steps)
     return [(failure.row, failure.error, failure.message) for failure in done.failures]
 
@@ -393,14 +396,14 @@ def test_columns_of_other_types_are_refused_by_name(tmp_path: Path, library: Lib
     job = job_of(tmp_path, library)
     for kind in (pa.timestamp("us"), pa.list_(pa.string()), pa.decimal128(9), pa.binary()):
         with pytest.raises(JobError, match=rf"^model\.features: 'when' is .*, and the {library.uses} adapter takes"):
-            adapter_of(job).check_columns(job, pa.schema({"a": pa.float32(), "when": kind}))
+            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema({"a": pa.float32(), "when": kind}))
     kinds = {
         "a": pa.float16(),
         "b": pa.bool_(),
         "c": pa.dictionary(pa.int8(), pa.string()),
         "d": pa.list_(pa.int8(), 3),
     }
-    adapter_of(job).check_columns(job, pa.schema(kinds))
+    adapter_of(model_job(job)).check_columns(model_job(job), pa.schema(kinds))
 
 
 def test_xgboost_refuses_an_infinite_number_and_says_so_in_one_line(tmp_path: Path) -> None:
@@ -457,7 +460,7 @@ def test_values_of_options_that_make_no_sense_are_refused(
 def test_more_rounds_than_the_model_has_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
     job = saved(tmp_path, XGBOOST, train_xgboost(FRAME[NUMBERS], TARGET), options={"iteration_range": [0, 9]})
     with pytest.raises(JobError, match=r"^model\.options\.iteration_range: the model has 8 rounds$"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 @each
@@ -469,7 +472,7 @@ def test_a_missing_extra_says_which_to_install(
     with pytest.raises(
         JobError, match=rf"needs {library.uses}.*; install it: pip install 'nightjar-batch\[{library.uses}\]'$"
     ):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_a_missing_openmp_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,14 +483,14 @@ def test_a_missing_openmp_says_what_to_install(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(
         JobError, match=r"^model\.uses: lightgbm cannot be loaded: libgomp\.so\.1: .* install libgomp1\)$"
     ):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 @each
 def test_the_version_that_scores_counts(tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(tmp_path, library)
     name = {"lightgbm": "lightgbm", "xgboost": "xgboost-cpu"}[library.uses]
-    assert adapter_of(job).fingerprint(job) == {name: version(name)}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {name: version(name)}
 
 
 @each
@@ -497,7 +500,7 @@ def test_a_model_that_was_pickled_is_refused_with_what_to_write(tmp_path: Path, 
     with pytest.raises(
         JobError, match=rf"^model\.path: \w+ cannot load .*{library.file}: it does not begin as one; write"
     ):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
 
 
 def test_the_old_binary_format_of_xgboost_is_named(tmp_path: Path) -> None:
@@ -506,7 +509,7 @@ def test_the_old_binary_format_of_xgboost_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         JobError, match=r"binary format that XGBoost 3 reads no more; write one with booster\.save_model"
     ):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
 
 
 @pytest.mark.parametrize("fault", ["a leaf too few", "a tree too short"])
@@ -525,7 +528,7 @@ def test_a_fault_in_a_tree_is_an_error_and_not_the_end_of_the_process(tmp_path: 
         sentence = r"^model\.path: .* tree 1 is not where it should be; write one with"
     path.write_text(changed)
     with pytest.raises(JobError, match=sentence):
-        adapter_of(job).load(job, str(path))
+        adapter_of(model_job(job)).load(model_job(job), str(path))
 
 
 def test_a_model_of_lightgbms_own_command_is_read(tmp_path: Path) -> None:

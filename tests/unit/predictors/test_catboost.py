@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -54,7 +55,7 @@ def saved(folder: Path, model: Any, **section: Any) -> Job:
 
 
 def scored(job: Job, table: pa.Table = TABLE) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 def test_scores_of_numbers_equal_the_librarys_own_nulls_included(tmp_path: Path) -> None:
@@ -87,7 +88,9 @@ def test_scores_of_categories_equal_the_librarys_own(tmp_path: Path, form: str) 
 def test_a_category_that_is_null_costs_its_row_and_a_fraction_is_refused(tmp_path: Path) -> None:
     job = saved(tmp_path, train(FRAME, TARGET, cat_features=["country", "hour"]))
     table = TABLE.slice(0, 4).set_column(1, "country", pa.array(["de", None, "no", "fr"]))
-    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(8), job.model.output_types())
+    steps = score_table(
+        table, load_scorer(model_job(job), job.models[0].path), BatchSize(8), job.models[0].output_types()
+    )
     try:
         while True:
             next(steps)
@@ -149,12 +152,12 @@ def test_features_of_text_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
     model = train(frame, FRAME["a"] > 0.5, catboost.CatBoostClassifier, text_features=["words"])
     job = saved(tmp_path, model, options={"prediction_type": "Probability"})
     with pytest.raises(JobError, match=r"^model\.path: .* has features of text or embeddings, which the adapter"):
-        adapter_of(job).load(job, job.model.path)
+        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 
 
 def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = saved(tmp_path, train(FRAME[NUMBERS], TARGET))
-    assert adapter_of(job).fingerprint(job) == {"catboost": version("catboost")}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {"catboost": version("catboost")}
     monkeypatch.setitem(sys.modules, "catboost", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs catboost; install it: pip install 'nightjar-batch\[catboost\]'$"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)

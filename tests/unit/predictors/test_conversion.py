@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.outputtypes import arrow_type
@@ -265,5 +266,5 @@ def test_a_null_integer_comes_through_a_predictor(
     }
     job = parse_job(content, tmp_path / "job.yaml")
     table = pa.table({"h": pa.array(values, kind)})
-    done = drained(score_table(table, load_scorer(job, None), BatchSize(size), job.model.output_types()))
+    done = drained(score_table(table, load_scorer(model_job(job), None), BatchSize(size), job.models[0].output_types()))
     assert (done.outputs["y"].to_pylist(), done.failures) == (values, ())

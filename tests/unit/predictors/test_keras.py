@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily, skip_without
+from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.job.file import parse_job
@@ -50,7 +51,7 @@ def saved(path: Path, model: Any, **section: Any) -> Job:
 
 
 def scored(job: Job, table: pa.Table) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 def image_net() -> Any:
@@ -147,7 +148,7 @@ def test_images_of_another_size_cost_their_rows_and_say_both_shapes(tmp_path: Pa
 def test_text_is_refused_before_the_model_is_loaded(tmp_path: Path) -> None:
     job = saved(tmp_path / "m.keras", image_net())
     with pytest.raises(JobError, match=r"^model\.features: 'name' is string, and the keras adapter takes numbers only"):
-        adapter_of(job).check_columns(job, pa.schema([("name", pa.string())]))
+        adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("name", pa.string())]))
 
 
 def test_a_layer_of_python_code_needs_trust(tmp_path: Path) -> None:
@@ -169,9 +170,10 @@ def test_a_layer_that_keras_does_not_know_is_said(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\n"
         "from nightjar.inference.errors import JobError\nfrom nightjar.inference.job.file import load_job\n"
+        "from nightjar.inference.job.modeljob import model_jobs\n"
         "from nightjar.inference.predictors import load_scorer\n"
         "job = load_job(sys.argv[2])\n"
-        "try:\n    load_scorer(job, job.model.path)\nexcept JobError as error:\n    print(error)"
+        "try:\n    load_scorer(model_jobs(job)[0], job.models[0].path)\nexcept JobError as error:\n    print(error)"
     )
     (tmp_path / "job.yaml").write_text(
         "name: t\ninput: {uri: in/}\nmodel: {uses: keras, path: m.keras, outputs: {y: float32}}\noutput: {uri: out/}\n"
@@ -228,19 +230,21 @@ def test_files_that_are_no_models_say_what_to_write(tmp_path: Path, name: str, s
     own.save(tmp_path / "class.keras")
     with pytest.raises(JobError, match=rf"^model\.path: .*{sentence}"):
         job = job_of(tmp_path / name)
-        adapter_of(job).load(job, job.model.path)
+        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 
 
 def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = saved(tmp_path / "m.keras", image_net())
     monkeypatch.setitem(sys.modules, "keras", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs keras; install it: pip install 'nightjar-batch\[keras\]'$"):
-        adapter_of(job).load(job, job.model.path)
+        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 
 
 def test_what_counts_beyond_job_and_file_are_keras_and_torch(tmp_path: Path) -> None:
     job = saved(tmp_path / "m.keras", image_net())
-    assert adapter_of(job).fingerprint(job) == {name: version(name) for name in ("keras", "torch")}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {
+        name: version(name) for name in ("keras", "torch")
+    }
 
 
 def test_keras_with_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.identity import snapshots
@@ -80,7 +81,10 @@ def job_of(folder: Path, preprocess: str | None = None, **section: Any) -> Job:
 
 
 def scored(job: Job, table: pa.Table = TABLE, path: str | None = None) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, path or job.model.path)(table).items()}
+    return {
+        name: values.to_pylist()
+        for name, values in load_scorer(model_job(job), path or job.models[0].path)(table).items()
+    }
 
 
 def own(model: onnx.ModelProto, **inputs: Any) -> list[Any]:
@@ -200,7 +204,7 @@ MISSING = {"None": [None], "NaN": [np.nan], "NaN in floats": np.array([np.nan]),
 
 @pytest.mark.parametrize("missing", MISSING)
 def test_what_stands_for_a_missing_text_is_never_taken_for_a_text(tmp_path: Path, missing: str) -> None:
-    predictor = adapter_of(job := coded(tmp_path)).load(job, job.model.path)
+    predictor = adapter_of(model_job(job := coded(tmp_path))).load(model_job(job), job.models[0].path)
     none = MISSING[missing]
     for countries in (none, ["fr", *none], [*none, "de"]):
         column = countries if isinstance(countries, np.ndarray) else np.array(countries, dtype=object)
@@ -212,13 +216,15 @@ def test_what_stands_for_a_missing_text_is_never_taken_for_a_text(tmp_path: Path
 
 def test_a_number_among_texts_is_not_taken_for_one(tmp_path: Path) -> None:
     """It was "3" beside a text, and refused alone."""
-    predictor = adapter_of(job := coded(tmp_path)).load(job, job.model.path)
+    predictor = adapter_of(model_job(job := coded(tmp_path))).load(model_job(job), job.models[0].path)
     with pytest.raises(TypeError, match=r"^feature 'country' holds 3, which is no text$"):
         predictor.prepare({"x": np.zeros(2, "f4"), "country": np.array(["fr", 3], dtype=object)})
 
 
 def with_failures(job: Job, table: pa.Table, size: int = 8) -> ScoredRows:
-    steps = score_table(table, load_scorer(job, job.model.path), BatchSize(size), job.model.output_types())
+    steps = score_table(
+        table, load_scorer(model_job(job), job.models[0].path), BatchSize(size), job.models[0].output_types()
+    )
     return drained(steps)
 
 
@@ -259,7 +265,7 @@ def test_a_model_that_columns_cannot_feed_is_refused_when_it_is_loaded(
 ) -> None:
     job = saved(tmp_path, model)
     with pytest.raises(JobError, match=rf"^model\.path: {sentence}"):
-        adapter_of(job).load(job, job.model.path)
+        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 
 
 def test_columns_of_other_types_are_refused_by_name(tmp_path: Path) -> None:
@@ -268,8 +274,10 @@ def test_columns_of_other_types_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(
             JobError, match=r"^model\.features: 'when' is .*, and the onnx adapter takes numbers, lists"
         ):
-            adapter_of(job).check_columns(job, pa.schema({"a": F32, "when": kind}))
-    adapter_of(job).check_columns(job, pa.schema({"a": pa.list_(pa.list_(F32)), "b": pa.string(), "c": pa.bool_()}))
+            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema({"a": F32, "when": kind}))
+    adapter_of(model_job(job)).check_columns(
+        model_job(job), pa.schema({"a": pa.list_(pa.list_(F32)), "b": pa.string(), "c": pa.bool_()})
+    )
 
 
 # ---- outputs --------------------------------------------------------------------------------------------------
@@ -348,11 +356,11 @@ def test_a_file_whose_weights_lie_beside_it_is_refused_with_the_folder_to_name(t
     """They would be no part of the model that is hashed and copied."""
     save_apart(tmp_path / "models")
     job = job_of(tmp_path, path="models/model.onnx")
-    path, _ = place_model(LakeStorage(), fix(LakeStorage(), job).models[0], tmp_path / "cache", str(job.model.path))
+    path, _ = place_model(LakeStorage(), fix(LakeStorage(), job).models[0], tmp_path / "cache", str(job.models[0].path))
     with pytest.raises(
         JobError, match=r"^model\.path: onnxruntime cannot load .*; .* model\.path is the folder of both$"
     ):
-        load_scorer(job, path)
+        load_scorer(model_job(job), path)
 
 
 def test_weights_that_are_missing_or_elsewhere_are_said(tmp_path: Path) -> None:
@@ -360,14 +368,14 @@ def test_weights_that_are_missing_or_elsewhere_are_said(tmp_path: Path) -> None:
     (tmp_path / "models/model.onnx.data").unlink()
     job = job_of(tmp_path, path="models")
     with pytest.raises(JobError, match=r"^model\.path: onnxruntime cannot load .*model\.onnx\.data"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
     model = matmul()
     weights = model.graph.initializer[0]
     weights.data_location = TensorProto.EXTERNAL
     weights.external_data.add(key="location", value="../secret.bin")
     (tmp_path / "models/model.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(JobError, match=r"^model\.path: onnxruntime cannot load .*secret\.bin"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_of_several_models_in_a_folder_the_job_says_which(tmp_path: Path) -> None:
@@ -377,15 +385,15 @@ def test_of_several_models_in_a_folder_the_job_says_which(tmp_path: Path) -> Non
     with pytest.raises(
         JobError, match=r"^model\.path: .*hub holds 2 \.onnx files: onnx/model\.onnx, other\.onnx; say w"
     ):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
     job = job_of(tmp_path, path="hub", options={"file": "onnx/model.onnx"})
     assert scored(job)["y"] == own(model, x=NUMBERS)[0]
     job = job_of(tmp_path, path="hub", options={"file": "model.onnx"})
     with pytest.raises(JobError, match=r"^model\.options\.file: .*hub holds no model\.onnx: onnx/model\.onnx, other"):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
     job = job_of(tmp_path, path="hub/other.onnx", options={"file": "other.onnx"})
     with pytest.raises(JobError, match=r"^model\.options\.file: model\.path is no folder but the file .*other\.onnx$"):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
     for name in ("../model.onnx", "/model.onnx", 3):
         with pytest.raises(JobError, match=r"^model\.options\.file: write the name of a file in the folder of"):
             check_keys(job_of(tmp_path, path="hub", options={"file": name}))
@@ -406,7 +414,7 @@ def test_weights_that_are_too_large_to_be_copied_are_read_where_they_are(
     job = job_of(tmp_path, path="models", outputs={"y": "float32[5000]"})
     (taken,) = fix(LakeStorage(), job).models
     assert len(taken.linked) == {0: 2, 5_000: 1, 10_000_000: 0}[copied]
-    path, _ = place_model(LakeStorage(), taken, tmp_path / "cache", str(job.model.path))
+    path, _ = place_model(LakeStorage(), taken, tmp_path / "cache", str(job.models[0].path))
     assert scored(job, path=path)["y"] == own(model, x=NUMBERS)[0]
 
 
@@ -430,7 +438,7 @@ def with_resources(job: Job, **resources: Any) -> Job:
 
 def test_it_computes_on_the_cores_of_the_job(tmp_path: Path) -> None:
     job = with_resources(saved(tmp_path, matmul()), cpus=2)
-    session: Any = adapter_of(job).load(job, job.model.path)
+    session: Any = adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
     options = session._session.get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
     assert session.device == "cpu"
@@ -441,16 +449,16 @@ def test_gpus_are_refused_where_onnxruntime_has_no_cuda(tmp_path: Path) -> None:
         pytest.skip("this onnxruntime has CUDA")
     job = with_resources(saved(tmp_path, matmul()), gpus=1)
     with pytest.raises(JobError, match=r"^resources\.gpus: onnxruntime .* has no CUDAExecutionProvider; install onnxr"):
-        adapter_of(job).load(job, job.model.path)
-    assert "has no CUDA" in adapter_of(job).devices()
+        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+    assert "has no CUDA" in adapter_of(model_job(job)).devices()
 
 
 def test_errors_of_a_lost_device_are_known_by_type(tmp_path: Path) -> None:
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     job = saved(tmp_path, matmul())
-    adapter_of(job).load(job, job.model.path)
-    assert adapter_of(job).device_errors() == (state.DeviceReset,)
+    adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+    assert adapter_of(model_job(job)).device_errors() == (state.DeviceReset,)
 
 
 def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
@@ -467,13 +475,13 @@ def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pyte
     job = saved(tmp_path, matmul())
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs onnxruntime; install it: pip install 'nightjar-batch\[onnx\]'$"):
-        adapter_of(job).load(job, job.model.path)
-    assert adapter_of(job).devices() == ""
+        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+    assert adapter_of(model_job(job)).devices() == ""
 
 
 def test_the_version_that_scores_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(tmp_path)
-    assert adapter_of(job).fingerprint(job) == {"onnxruntime": version("onnxruntime")}
+    assert adapter_of(model_job(job)).fingerprint(model_job(job)) == {"onnxruntime": version("onnxruntime")}
 
 
 def test_a_night_is_published(lake: Lake) -> None:

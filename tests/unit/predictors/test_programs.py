@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import Scorer, load_scorer
@@ -41,7 +42,7 @@ def test_a_linear_model_agrees_with_numpy_at_any_batch_size(torch_job: MakeJob, 
     state = torch.export.load(path).state_dict
     values = np.random.default_rng(1).random((rows, 3)).astype("f4")
     table = pa.table({name: values[:, i] for i, name in enumerate("abc")})
-    scorer = load_scorer(torch_job(outputs={"score": "float32[2]"}), path)
+    scorer = load_scorer(model_job(torch_job(outputs={"score": "float32[2]"})), path)
     weight, bias = (state[f"layer.{name}"].detach().numpy() for name in ("weight", "bias"))
     expected = values @ weight.T + bias
     got = np.array(scorer(table)["score"].to_pylist()).reshape(rows, 2)
@@ -155,20 +156,20 @@ def test_a_program_of_another_number_of_inputs_is_an_error(torch_job: MakeJob, t
 def test_a_fixed_batch_size_is_found_when_loading(torch_job: MakeJob, tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", lambda x: x[:, 0], torch.ones(4, 2), dynamic=False)
     with pytest.raises(JobError, match=r"model\.path: the program takes only batches of 4"):
-        load_scorer(torch_job(), path)
+        load_scorer(model_job(torch_job()), path)
 
 
 def test_threads_follow_the_job_and_the_device_tells_the_truth(torch_job: MakeJob, tmp_path: Path) -> None:
     """A logical GPU, as tests use, gives a model on the CPU that says so."""
     path = export(tmp_path / "m.pt2", lambda x: x[:, 0], torch.ones(4, 2))
-    scorer: Scorer = load_scorer(torch_job(job={"resources": {"cpus": 2, "gpus": 1}}), path)
+    scorer: Scorer = load_scorer(model_job(torch_job(job={"resources": {"cpus": 2, "gpus": 1}})), path)
     assert torch.get_num_threads() == 2
     assert scorer.device == ("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def test_results_of_earlier_batches_are_not_overwritten_by_later_ones(torch_job: MakeJob, tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", lambda x: x[:, 0], torch.ones(4, 2))
-    scorer = load_scorer(torch_job(), path)
+    scorer = load_scorer(model_job(torch_job()), path)
     first = scorer(TABLE)["score"]
     scorer(TABLE.set_column(0, "a", pa.array([7.0, 8.0, 9.0], F32)))
     assert first.to_pylist() == [1.0, 2.0, 3.0]
@@ -183,7 +184,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def look(job: Job, path: Path) -> None:
-    adapter_of(job).inspect(job, str(path))
+    adapter_of(model_job(job)).inspect(model_job(job), str(path))
 
 
 def test_a_program_that_cannot_be_loaded_is_named_as_the_job_names_it(
@@ -194,7 +195,7 @@ def test_a_program_that_cannot_be_loaded_is_named_as_the_job_names_it(
         for name in archive.namelist():
             copy.writestr(name, b"{}" if name.endswith("/model.json") else archive.read(name))
     with pytest.raises(JobError, match=r"^model\.path: torch cannot load \S+/models/m\.pt2: ") as refused:
-        load_scorer(torch_job(path="models/m.pt2"), str(tmp_path / "copy.pt2"))
+        load_scorer(model_job(torch_job(path="models/m.pt2")), str(tmp_path / "copy.pt2"))
     assert "copy.pt2" not in str(refused.value)
 
 
@@ -229,7 +230,8 @@ def test_inspecting_does_not_import_torch(program: Path) -> None:
         "import sys; from nightjar.inference.predictors.adapter import adapter_of; from nightjar.inference.job.model "
         "import Job; job = Job.model_validate({'name': 't', 'input': {'uri': 'a'}, 'output': {'uri': 'b'}, 'model': "
         f"{{'uses': 'torch', 'path': {str(program)!r}, 'trusted': True, 'outputs': {{'y': 'float32'}}}}}});"
-        f" adapter_of(job).inspect(job, {str(program)!r});"
+        "from nightjar.inference.job.modeljob import model_jobs; its = model_jobs(job)[0];"
+        f" adapter_of(its).inspect(its, {str(program)!r});"
         " assert not {'torch', 'pandas', 'ray', 'boto3'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -239,4 +241,4 @@ def test_an_option_the_torch_adapter_does_not_know_is_named(torch_job: MakeJob, 
     with pytest.raises(
         JobError, match=r"model\.options\.half: the torch adapter knows only the options model, .*batch_format"
     ):
-        load_scorer(torch_job(options={"half": True}), str(program))
+        load_scorer(model_job(torch_job(options={"half": True})), str(program))

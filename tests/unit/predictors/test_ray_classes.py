@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained, score_table
@@ -77,7 +78,7 @@ class Predictor:
 
 def test_a_request_that_fails_costs_its_row_and_no_other_is_asked_again(make_job: MakeJob) -> None:
     job = make_job(SOME_FAIL)
-    done = drained(score_table(TABLE, load_scorer(job, None), BatchSize(3), job.model.output_types()))
+    done = drained(score_table(TABLE, load_scorer(model_job(job), None), BatchSize(3), job.models[0].output_types()))
     assert done.outputs["score"].to_pylist() == [2.0, 6.0]
     (failure,) = done.failures
     assert (failure.row, failure.error, failure.message) == (1, "ConnectionError", "the line is cut")
@@ -99,7 +100,7 @@ def test_what_async_code_started_goes_on_between_two_batches(make_job: MakeJob) 
         "   asyncio.get_running_loop().call_later(0.05, self.go.set)\n"
         "  return {'score': batch['a']}"
     )
-    scorer = load_scorer(make_job(code), None)
+    scorer = load_scorer(model_job(make_job(code)), None)
     scorer(TABLE)
     import mine  # type: ignore[import-not-found]
 
@@ -110,7 +111,9 @@ def test_what_async_code_started_goes_on_between_two_batches(make_job: MakeJob) 
 
 @pytest.mark.parametrize("body", ["raise Odd('row 7')", "raise Odd('row 7')\n yield 1"], ids=["coroutine", "generator"])
 def test_what_async_code_raises_passes_through_unchanged(make_job: MakeJob, body: str) -> None:
-    scorer = load_scorer(make_job(f"class Odd(Exception): pass\nasync def f(batch):\n {body}", uses="mine:f"), None)
+    scorer = load_scorer(
+        model_job(make_job(f"class Odd(Exception): pass\nasync def f(batch):\n {body}", uses="mine:f")), None
+    )
     with pytest.raises(Exception, match="row 7") as caught:
         scorer(TABLE)
     assert type(caught.value).__name__ == "Odd"

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.replay import replay_row
@@ -62,7 +63,7 @@ def saved(folder: Path, model: Any, preprocess: str | None = None, **section: An
 
 
 def scored(job: Job, table: pa.Table = TABLE) -> dict[str, list[Any]]:
-    return {name: values.to_pylist() for name, values in load_scorer(job, job.model.path)(table).items()}
+    return {name: values.to_pylist() for name, values in load_scorer(model_job(job), job.models[0].path)(table).items()}
 
 
 def options(**options: Any) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def test_a_classifier_must_be_told_what_is_meant(tmp_path: Path) -> None:
         match=r"^model\.options\.method: .* classifier \(LogisticRegression\); say whether predict .* or predict_proba "
         "or decision_function is meant$",
     ):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_of_two_classes_one_output_is_the_probability_of_the_second(tmp_path: Path) -> None:
@@ -104,14 +105,14 @@ def test_outputs_with_the_names_of_classes_are_these_in_any_order(tmp_path: Path
         assert scored(job) == {name: proba[name] for name in names}
     job = saved(tmp_path, model, outputs=dict.fromkeys(["a", "b", "low"], "float64"), **options(method="predict_proba"))
     with pytest.raises(JobError, match=r"^model\.outputs: 'low' is a class of the model, and 'a' is none; name each"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_outputs_that_do_not_fit_the_classes_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
     model = LogisticRegression().fit(NUMBERS, THREE)
     job = saved(tmp_path, model, **options(method="predict_proba"))
     with pytest.raises(JobError, match=r"^model\.outputs: 1 for 3 classes \(high, low, mid\); declare one for each"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_classes_and_decisions_are_outputs_too(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_regressor_of_several_targets_has_an_output_for_each(tmp_path: Path) -
 def test_a_method_that_the_model_has_not_is_said_with_those_it_has(tmp_path: Path) -> None:
     job = saved(tmp_path, RidgeClassifier().fit(NUMBERS, TWO), **options(method="predict_proba"))
     with pytest.raises(JobError, match=r"RidgeClassifier has no predict_proba; it has predict, decision_function$"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_a_missing_text_is_none_to_a_model_that_has_learnt_none(tmp_path: Path, 
 def test_objects_that_are_missing_have_one_form_whatever_is_beside_them(tmp_path: Path, values: list[Any]) -> None:
     """Of a model that does not say what it has learnt: the form that pandas gives to a missing text."""
     job = saved(tmp_path, LinearRegression().fit(pd.DataFrame({"v": [0.0, 1.0]}), [0, 1]))
-    predictor = adapter_of(job).load(job, job.model.path)
+    predictor = adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
     column = np.array(values, dtype=object)
     *_, together = predictor.prepare({"v": column})["v"]
     (alone,) = predictor.prepare({"v": column[-1:]})["v"]
@@ -277,11 +278,11 @@ TREE = "sklearn.tree._tree.Tree"
 def test_a_type_that_skops_does_not_trust_is_refused_by_name_until_the_job_names_it(tmp_path: Path) -> None:
     forest = RandomForestClassifier(3, random_state=0).fit(NUMBERS, TWO)
     job = saved(tmp_path, forest, **options(method="predict_proba"))
-    copy = shutil.copy(str(job.model.path), tmp_path / "copy.skops")  # as each process that scores has one
+    copy = shutil.copy(str(job.models[0].path), tmp_path / "copy.skops")  # as each process that scores has one
     with pytest.raises(JobError) as caught:
-        load_scorer(job, copy)
+        load_scorer(model_job(job), copy)
     said = str(caught.value)
-    assert said.startswith(f"model.path: {job.model.path} holds {TREE}, which skops does not trust")
+    assert said.startswith(f"model.path: {job.models[0].path} holds {TREE}, which skops does not trust")
     assert said.endswith(f"write model.options.trusted: [{TREE}]")
     assert "\n" not in said
     job = saved(tmp_path, forest, **options(method="predict_proba", trusted=[TREE]))
@@ -293,7 +294,7 @@ def test_an_archive_that_is_not_by_skops_is_refused_without_skops(tmp_path: Path
     with zipfile.ZipFile(tmp_path / "model.skops", "w") as archive:
         archive.writestr("schema.json", '{"fields": []}')
     with pytest.raises(JobError, match=r"^model\.path: .* is not a readable skops file: .* not of skops; write"):
-        adapter_of(job).inspect(job, str(job.model.path))
+        adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
 
 
 @pytest.mark.parametrize("how", ["pickle", "joblib", "compressed"])
@@ -311,7 +312,7 @@ def test_a_pickle_is_loaded_only_if_the_job_trusts_it(tmp_path: Path, how: str) 
     ):
         scored(saved(tmp_path, LinearRegression(), **section))
     job = saved(tmp_path, LinearRegression(), trusted=True, **section)
-    adapter_of(job).inspect(job, str(path))
+    adapter_of(model_job(job)).inspect(model_job(job), str(path))
     np.testing.assert_array_equal(scored(job)["score"], np.asarray(model.predict_proba(NUMBERS))[:, 1])
 
 
@@ -333,7 +334,7 @@ def test_a_type_of_no_installed_package_is_refused(tmp_path: Path) -> None:
     """Its code would be no part of what the results are kept under."""
     job = saved(tmp_path, LinearRegression(), **options(trusted=["mine.Scaler"]))
     with pytest.raises(JobError, match=r"^model\.options\.trusted: there is no installed package 'mine'"):
-        adapter_of(job).fingerprint(job)
+        adapter_of(model_job(job)).fingerprint(model_job(job))
 
 
 def test_the_version_that_scores_counts_and_is_named_when_it_changes(
@@ -353,7 +354,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     job = saved(tmp_path, LinearRegression().fit(NUMBERS, TWO))
     monkeypatch.setitem(sys.modules, "skops", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs scikit-learn and skops; install them: pip install 'nightjar-batch\[skl"):
-        load_scorer(job, job.model.path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def _version(name: str) -> str:

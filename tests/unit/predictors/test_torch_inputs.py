@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -67,7 +68,7 @@ def doubles() -> torch.Tensor:
 
 
 def scored(path: str, table: dict[str, Any], features: list[str] | None = None) -> list[Any]:
-    return list(load_scorer(job(features), path)(pa.table(table))["score"].to_pylist())
+    return list(load_scorer(model_job(job(features)), path)(pa.table(table))["score"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_one_stacked_input_takes_the_features_in_the_jobs_order(tmp_path: Path) 
 
 def score(table: pa.Table, path: str, output: str = "int64") -> ScoredRows:
     loaded = job(output=output)
-    steps = score_table(table, load_scorer(loaded, path), BatchSize(64), loaded.model.output_types())
+    steps = score_table(table, load_scorer(model_job(loaded), path), BatchSize(64), loaded.model.output_types())
     while True:
         try:
             next(steps)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.finding import find
 from nightjar.inference.predictors import input_columns, load_scorer
@@ -41,7 +42,7 @@ def test_a_ray_data_class_works_unchanged_and_its_other_columns_are_dropped(make
 def test_a_class_is_built_once_for_all_batches(make_job: MakeJob, tmp_path: Path) -> None:
     note = f"__import__('pathlib').Path({str(tmp_path)!r}, 'built-' + str(id(self))).touch(); self.model ="
     code = RAY_DOCS.replace("self.model =", note)
-    scorer = load_scorer(make_job(code), None)
+    scorer = load_scorer(model_job(make_job(code)), None)
     scorer(TABLE)
     scorer(TABLE)
     assert len(list(tmp_path.glob("built-*"))) == 1
@@ -76,7 +77,7 @@ def test_batch_format_decides_what_the_code_sees_and_is_not_an_option_of_it(
 def test_an_unknown_batch_format_names_the_key_and_the_nearest(make_job: MakeJob) -> None:
     job = make_job(RAY_DOCS, options={"batch_format": "numpi"})
     with pytest.raises(JobError, match=r"model\.options\.batch_format: 'numpi'.*did you mean 'numpy'"):
-        load_scorer(job, None)
+        load_scorer(model_job(job), None)
 
 
 def test_a_generators_yields_are_joined_in_order(make_job: MakeJob) -> None:
@@ -109,18 +110,19 @@ def test_a_generator_that_yields_too_little_is_an_invalid_output(make_job: MakeJ
 )
 def test_what_cannot_be_called_with_a_batch_is_refused(make_job: MakeJob, code: str, message: str) -> None:
     with pytest.raises(JobError, match=rf"model\.uses: {message}"):
-        load_scorer(make_job(code), None)
+        load_scorer(model_job(make_job(code)), None)
 
 
 def test_what_the_users_code_raises_passes_through_unchanged(make_job: MakeJob) -> None:
     code = "class Odd(Exception): pass\ndef f(batch):\n raise Odd('row 7')"
-    scorer = load_scorer(make_job(code, uses="mine:f"), None)
+    scorer = load_scorer(model_job(make_job(code, uses="mine:f")), None)
     with pytest.raises(Exception, match="row 7") as caught:
         scorer(TABLE)
     assert type(caught.value).__name__ == "Odd"
     with pytest.raises(ZeroDivisionError):
         load_scorer(
-            make_job("class C:\n def __init__(self):\n  1/0\n def __call__(self, b): pass", uses="mine:C"), None
+            model_job(make_job("class C:\n def __init__(self):\n  1/0\n def __call__(self, b): pass", uses="mine:C")),
+            None,
         )
 
 
@@ -133,26 +135,26 @@ def test_the_model_path_goes_to_a_constructor_that_takes_it(make_job: MakeJob) -
 
 def test_a_constructor_without_path_makes_model_path_an_error(make_job: MakeJob) -> None:
     with pytest.raises(JobError, match=r"model\.path: mine:Predictor takes no keyword `path`; add it to __init__"):
-        load_scorer(make_job(RAY_DOCS, path="m"), "/m")
+        load_scorer(model_job(make_job(RAY_DOCS, path="m")), "/m")
 
 
 def test_an_unknown_option_is_named_before_anything_is_called(make_job: MakeJob) -> None:
     with pytest.raises(JobError, match=r"model\.options: mine:Predictor .*'fcator'.*it takes \(factor=2\)"):
-        load_scorer(make_job(RAY_DOCS, options={"fcator": 3}), None)
+        load_scorer(model_job(make_job(RAY_DOCS, options={"fcator": 3})), None)
 
 
 def test_a_missing_module_names_key_module_and_folder(make_job: MakeJob, tmp_path: Path) -> None:
     with pytest.raises(JobError, match=rf"model\.uses: there is no module 'nothere' in {tmp_path}"):
-        load_scorer(make_job(uses="nothere:P"), None)
+        load_scorer(model_job(make_job(uses="nothere:P")), None)
     with pytest.raises(JobError, match=r"preprocess: there is no module 'gone'"):
-        load_scorer(make_job(RAY_DOCS, job={"preprocess": "gone:f"}), None)
+        load_scorer(model_job(make_job(RAY_DOCS, job={"preprocess": "gone:f"})), None)
 
 
 def test_a_missing_name_names_the_file_and_the_nearest(make_job: MakeJob) -> None:
     with pytest.raises(
         JobError, match=r"model\.uses: module 'mine' \(.*mine\.py\) has no 'Pridictor'; did you mean 'Pred"
     ):
-        load_scorer(make_job(RAY_DOCS, uses="mine:Pridictor"), None)
+        load_scorer(model_job(make_job(RAY_DOCS, uses="mine:Pridictor")), None)
 
 
 @pytest.mark.parametrize(("code", "cause"), [("1/0", ZeroDivisionError), ("import nothere_at_all", ImportError)])
@@ -160,7 +162,7 @@ def test_a_module_that_raises_while_imported_keeps_its_traceback(
     make_job: MakeJob, code: str, cause: type[Exception]
 ) -> None:
     with pytest.raises(JobError, match=r"model\.uses: importing module 'mine'") as caught:
-        load_scorer(make_job(code), None)
+        load_scorer(model_job(make_job(code)), None)
     assert isinstance(caught.value.__cause__, cause)
     assert caught.value.__cause__.__traceback__ is not None
 
@@ -187,9 +189,9 @@ def test_nor_do_those_of_a_package_without_init(make_job: MakeJob, tmp_path: Pat
 
 def test_device_tells_where_the_users_model_says_it_is(make_job: MakeJob) -> None:
     code = "import torch\nclass Predictor:\n def __init__(self): self.{0}\n def __call__(self, b): return b"
-    assert load_scorer(make_job(code.format("m = torch.nn.Linear(1, 1)")), None).device == "cpu"
+    assert load_scorer(model_job(make_job(code.format("m = torch.nn.Linear(1, 1)"))), None).device == "cpu"
     job = make_job(code.replace("Predictor", "Other").format("device = torch.device('cuda:3')"), uses="mine:Other")
-    assert load_scorer(job, None).device == "cuda:3"
+    assert load_scorer(model_job(job), None).device == "cuda:3"
 
 
 SCHEMA = pa.schema([("id", pa.string()), ("a", F32), ("b", pa.int64()), ("late", pa.bool_())])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
@@ -64,7 +65,7 @@ def test_without_vllm_its_installation_is_said() -> None:
         with pytest.raises(
             JobError, match=r"the vllm adapter needs vllm; install it: pip install 'nightjar-batch\[vllm\]'"
         ):
-            load_scorer(job(), "m")
+            load_scorer(model_job(job()), "m")
     else:
         pytest.skip("vLLM is installed here")
 

@@ -46,8 +46,8 @@ def test_the_model_that_holds_the_output_is_named_among_several(lake: Lake) -> N
 def test_a_model_in_a_bucket_may_not_hold_the_output(lake: Lake) -> None:
     request = lake.ready().request()
     output = request.job.output.model_copy(update={"uri": "s3://b/m/out"})
-    model = request.job.model.model_copy(update={"path": "s3://b/m"})
-    job = request.job.model_copy(update={"model": model, "output": output})
+    model = request.job.models[0].model_copy(update={"path": "s3://b/m"})
+    job = request.job.model_copy(update={"models": (model,), "output": output})
     with pytest.raises(JobError, match=r"^model\.path: s3://b/m holds output\.uri s3://b/m/out: each new file"):
         check_without_input(replace(request, job=job))
 

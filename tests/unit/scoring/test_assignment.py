@@ -74,7 +74,7 @@ def test_a_process_scores_with_the_runs_files_and_notes_which_others_are_used(la
     for name in ("weights.txt", "more.json"):
         (lake.folder / name).write_text("1000")
     scorer = open_scorers(spec).loaded[0]
-    witness.note_names([each.model.options for each in spec.job.each])
+    witness.note_names([each.options for each in spec.job.models])
     noticed = {(each.kind, each.name) for each in witness.seen()}
     assert scorer(pa.table({"x": [1.0]}))["score"].to_pylist() == [13.0]
     assert Path.cwd() != lake.folder
@@ -322,8 +322,8 @@ def test_models_that_pack_rows_themselves_get_thousands_of_them_and_those_of_ima
 ) -> None:
     """However long the texts are; a number of rows is taken as it is."""
     spec = lake.ready(resources={"actors": 1, "gpus": gpus}).worker_spec()
-    model = spec.job.model.model_copy(update={"uses": uses, "batch_size": size})
-    assert batch_size(replace(spec, job=spec.job.model_copy(update={"model": model}))).most == rows
+    model = spec.job.models[0].model_copy(update={"uses": uses, "batch_size": size})
+    assert batch_size(replace(spec, job=spec.job.model_copy(update={"models": (model,)}))).most == rows
 
 
 def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:

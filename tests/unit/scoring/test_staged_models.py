@@ -13,6 +13,7 @@ from nightjar.inference.errors import JobError, ProcessSpoilt
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Preprocess
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
@@ -184,8 +185,8 @@ def test_what_ends_the_stage_is_told_with_the_model_and_the_rows_it_worked_on(
 def test_a_staged_model_has_what_the_stage_has(tmp_path: Path) -> None:
     """Wherever it is called. The others have what the actors have."""
     found = job(tmp_path, TREE | STAGED, NET, preprocess={"cpus": 2}, resources={"gpus": 1, "cpus": 3})
-    assert [(each.resources.gpus, each.resources.cpus) for each in found.each] == [(0, 2), (1, 3)]
-    assert [each.preprocess is not None for each in found.each] == [False, True]
+    assert [(each.resources.gpus, each.resources.cpus) for each in model_jobs(found)] == [(0, 2), (1, 3)]
+    assert [each.preprocess is not None for each in model_jobs(found)] == [False, True]
     assert found.stage == Preprocess(cpus=2)
 
 

@@ -183,12 +183,12 @@ def test_a_run_scores_with_the_commit_of_its_begin_and_the_next_with_the_one_of_
     lake.write_model(MODEL)
     lake.ready(model__uses="model:Model", model__path=f"hf://{NAME}")
     request = lake.request(engine="local")
-    assert request.job.model.path == f"hf://{NAME}@{hub.branches[NAME, 'main']}"
+    assert request.job.models[0].path == f"hf://{NAME}@{hub.branches[NAME, 'main']}"
     lake.run(engine="local")
     first = lake.published()
     assert (first["score"] == first["id"] * 2).all()
     keys: Any = scoring_keys(request.job)
-    assert keys["model"]["path"] == request.job.model.path
+    assert keys["model"]["path"] == request.job.models[0].path
     push(hub, lake.folder / "elsewhere", 5)
     lake.run(engine="local")
     second = lake.published()

@@ -20,6 +20,7 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import frameworks
@@ -309,7 +310,7 @@ def test_a_predictor_of_an_installed_package_is_watched_too(
             "model": {"uses": "theirs:Predictor", "outputs": {"y": "float32"}},
         }
     )
-    load_scorer(job, None)
+    load_scorer(model_job(job), None)
     assert Seen("file", f"{root}/out/vocab.json") in notes.all()
 
 
