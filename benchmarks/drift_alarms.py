@@ -26,6 +26,7 @@ from report import table
 
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, LastNight, evaluate, gates_of
 
 FLIGHTS = Path(__file__).resolve().parent.parent / "examples" / "flights"
@@ -83,7 +84,7 @@ class Nights:
     def failed(self, before: Profile, now: Profile) -> dict[str, str]:
         """The checks that a night fails, with what each found."""
         last = LastNight("last", rows(before), rows(before))
-        evidence = Evidence(Found(2, rows(now), last=last), rows_in=rows(now), profile=now)
+        evidence = Evidence(Found(2, rows(now), last=last), rows_in=rows(now), metrics=Metrics(profile=now))
         evidence = replace(evidence, baselines={"last": Baseline("last night", before)})
         results = evaluate(self.gates.values(), evidence)
         return {name: each.observed for name, each in zip(self.gates, results, strict=True) if not each.passed}

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from nightjar.inference.engine.auditing import AUDIT_BLOCKS, AUDIT_SHARDS
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.audit import Audited
 
 ROWS = 100_000
@@ -85,9 +86,9 @@ def main() -> None:
     print(f"a block of {AUDIT_SHARDS} shards: {each:.2f} s of CPU; {number:,} blocks: {each * number:,.0f} s")
     before, began, whole = peak(), time.process_time(), Audited()
     for at in range(number):
-        whole.merge(Audited(profile=Profile.from_bytes(blocks[at % len(blocks)])))
-    assert whole.profile is not None
-    night, took = whole.profile.to_bytes(), time.process_time() - began
+        whole.merge(Audited(metrics=Metrics(profile=Profile.from_bytes(blocks[at % len(blocks)]))))
+    assert whole.metrics.profile is not None
+    night, took = whole.metrics.profile.to_bytes(), time.process_time() - began
     print(f"the blocks in the run's process: {took:,.1f} s of CPU, {peak() - before:,.0f} MB more memory at most")
     print(f"the profile of the night: {len(night) / 1000:,.0f} KB; the process had {peak():,.0f} MB at most")
 

@@ -382,7 +382,7 @@ def test_the_feature_is_one_column_of_text(folder: Path) -> None:
     with pytest.raises(
         JobError, match=r"^model\.features: the embed adapter takes one column of text; say which of a, n$"
     ):
-        adapter.check_columns(text_job(folder), schema)
+        adapter.check_columns(model_job(text_job(folder)), schema)
     with pytest.raises(JobError, match=r"^model\.features: 'n' is int64, and the embed adapter takes text only$"):
-        adapter.check_columns(text_job(folder, features=["n"]), schema)
-    adapter.check_columns(text_job(folder, features=["a"]), schema)
+        adapter.check_columns(model_job(text_job(folder, features=["n"])), schema)
+    adapter.check_columns(model_job(text_job(folder, features=["a"])), schema)

@@ -121,7 +121,7 @@ def test_a_folder_that_is_no_whole_model_is_found_before_the_library_is_imported
     job = text_job(tmp_path)
     for look in (adapter_of(model_job(job)).inspect, adapter_of(model_job(job)).load):
         with pytest.raises(JobError, match=rf"^model\.path: \S*/model.*{sentence}"):
-            look(job, str(job.models[0].path))
+            look(model_job(job), str(job.models[0].path))
 
 
 LOADED: dict[str, tuple[Damage, str]] = {
@@ -354,7 +354,7 @@ def test_every_task_says_what_a_folder_lacks(whole: Path, tmp_path: Path, uses: 
     job = task_job(tmp_path, uses)
     for look in (adapter_of(model_job(job)).inspect, adapter_of(model_job(job)).load):
         with pytest.raises(JobError, match=rf"^model\.path: \S*/model.*{sentence.replace('embed', uses)}"):
-            look(job, str(job.models[0].path))
+            look(model_job(job), str(job.models[0].path))
 
 
 @each_task

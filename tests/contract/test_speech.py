@@ -145,7 +145,7 @@ def test_whisper_is_told_language_and_task(whisper: Path, options: dict[str, str
     job = job_of(whisper, options=options)
     assert load_scorer(model_job(job), job.models[0].path)(table_of(sounds))["text"].to_pylist() == wanted
     untold = job_of(whisper)
-    assert load_scorer(model_job(untold), untold.model.path)(table_of(sounds))["text"].to_pylist() != wanted
+    assert load_scorer(model_job(untold), untold.models[0].path)(table_of(sounds))["text"].to_pylist() != wanted
 
 
 def test_what_whisper_does_not_know_is_refused_before_a_row_is_scored(whisper: Path, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_file_of_the_other_kind_is_told_apart(load: Callable[..., Loaded], mak
         job = make_job(uses="torch", path=file, options=options)
         for look in (adapter_of(model_job(job)).inspect, load_scorer):
             with pytest.raises(JobError, match=rf"^model\.path: .*{file} .*{sentence}"):
-                look(job, str(tmp_path / file))
+                look(model_job(job), str(tmp_path / file))
 
 
 @has_safetensors

@@ -139,9 +139,9 @@ def test_a_gpu_gives_what_the_cpu_gives(make_job: MakeJob, tmp_path: Path, name:
     model = {"uses": case.uses, "path": case.path, "outputs": case.outputs, "options": case.options, "trusted": True}
     on_cpu, on_gpu = (make_job(job={"resources": {"gpus": gpus}}, **model) for gpus in (0, 1))
     check_keys(on_gpu)
-    wanted = load_scorer(model_job(on_cpu), on_cpu.model.path)(table)
+    wanted = load_scorer(model_job(on_cpu), on_cpu.models[0].path)(table)
     assert held() == before
-    scorer: Scorer = load_scorer(model_job(on_gpu), on_gpu.model.path)
+    scorer: Scorer = load_scorer(model_job(on_gpu), on_gpu.models[0].path)
     assert (scorer.device, held() > before) == ("cuda:0", True)
     found = scorer(table)
     for output in case.outputs:

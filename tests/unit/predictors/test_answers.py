@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.errors import AnswerInvalid, JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import arrow_type
@@ -31,7 +32,7 @@ def reader(outputs: dict[str, str], **model: Any) -> Reader:
         **model,
     }
     job = Job.model_validate({"name": "ask", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": keys})
-    return Reader(job)
+    return Reader(model_job(job))
 
 
 def test_an_answer_is_its_text_and_what_it_took() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from endpoints import Asked, Endpoint, Half, Hang, Reply, endpoint, fault, said, upper, vector
 from lazily import lazily
+from modeljobs import model_job
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
@@ -59,7 +60,7 @@ def job(
 def asking(behave: Any = upper, **keys: Any) -> Iterator[tuple[Endpoint, product.Endpoint]]:
     """A server, and a predictor that asks it."""
     with endpoint(behave) as server:
-        yield server, product.Endpoint(job(server.url, **keys))
+        yield server, product.Endpoint(model_job(job(server.url, **keys)))
 
 
 def begun(model: product.Endpoint, *texts: str | None) -> Future[Answered]:
@@ -165,7 +166,7 @@ def test_an_endpoint_that_is_gone_costs_the_shard_and_not_its_rows() -> None:
             ask(model, *(str(row) for row in range(40)))
         assert model.waiting == 0
         assert len(server.asked) <= 3 * 40
-    gone = product.Endpoint(job("http://127.0.0.1:9/v1"))
+    gone = product.Endpoint(model_job(job("http://127.0.0.1:9/v1")))
     with pytest.raises(EndpointFailed, match="answers no request: 3 tries failed, the last with APIConnectionError"):
         ask(gone, "a")
 
@@ -344,7 +345,7 @@ def test_the_key_comes_from_the_environment_and_is_in_no_message(monkeypatch: py
 def test_a_key_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTHER_KEY", raising=False)
     with pytest.raises(JobError, match=r"model.key_env: the variable OTHER_KEY is not set where the model is asked"):
-        product.Endpoint(job("http://127.0.0.1:9/v1", key_env="OTHER_KEY"))
+        product.Endpoint(model_job(job("http://127.0.0.1:9/v1", key_env="OTHER_KEY")))
 
 
 def test_an_answer_without_a_text_costs_the_row() -> None:

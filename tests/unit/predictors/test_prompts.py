@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.language.prompts import Prompt, prompt_of
@@ -19,7 +20,7 @@ def job(**model: Any) -> Job:
 
 
 def prompt(**model: Any) -> Prompt:
-    return prompt_of(job(**model))
+    return prompt_of(model_job(job(**model)))
 
 
 def test_columns_are_filled_in_by_their_names() -> None:

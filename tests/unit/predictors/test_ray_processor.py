@@ -14,6 +14,7 @@ from ray.data.llm import (
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import modules_of
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors.adapter import missing
 from nightjar.inference.predictors.language.raydatallm import followed
@@ -119,7 +120,7 @@ def job(folder: Path, **keys: Any) -> Job:
 def test_the_users_objects_are_checked_before_a_row_is_asked(tmp_path: Path) -> None:
     asked = job(tmp_path, preprocess="summarise:preprocess", postprocess="summarise:Postprocess")
     check_keys(asked)
-    assert set(asked.modules().values()) == {"summarise"}
+    assert set(modules_of(asked).values()) == {"summarise"}
     check_usable(asked, imported(asked))
 
 

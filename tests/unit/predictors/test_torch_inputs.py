@@ -119,7 +119,7 @@ def test_one_stacked_input_takes_the_features_in_the_jobs_order(tmp_path: Path) 
 
 def score(table: pa.Table, path: str, output: str = "int64") -> ScoredRows:
     loaded = job(output=output)
-    steps = score_table(table, load_scorer(model_job(loaded), path), BatchSize(64), loaded.model.output_types())
+    steps = score_table(table, load_scorer(model_job(loaded), path), BatchSize(64), loaded.models[0].output_types())
     while True:
         try:
             next(steps)

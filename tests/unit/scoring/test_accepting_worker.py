@@ -13,6 +13,7 @@ import pytest
 from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.sources.reading import read_piece
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.predictors import Preprocessor, StreamingScorer
@@ -294,7 +295,8 @@ class Answering:
 
 def test_rows_that_are_answered_are_progress_while_their_batch_takes_longer_than_a_step(lake: Lake) -> None:
     job = lake.ready(retry__stall_s=1, model__batch_size=1000).request().job
-    call = Actor(lake, StreamingScorer(job, Preprocessor(job), Answering(), True)).call(0)
+    (only,) = model_jobs(job)
+    call = Actor(lake, StreamingScorer(only, Preprocessor(only), Answering(), True)).call(0)
     assert call.ended()[-1] == "Receipt"
     assert call.raised is None
 
