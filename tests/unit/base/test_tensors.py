@@ -184,7 +184,7 @@ from nightjar.inference.storage.lake import LakeStorage
 
 storage, folder = LakeStorage(), Path(sys.argv[1])
 for entry, found in described(storage, load_job(folder / "job.yaml"), storage.list(str(folder / "data"))):
-    print(Path(entry.uri).name, getattr(found, "why", "described"))
+    print(Path(entry.uri).name, found if isinstance(found, Exception) else "described")
 """
 
 

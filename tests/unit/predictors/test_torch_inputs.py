@@ -194,7 +194,7 @@ def test_list_views_become_arrays_as_lists_do(type_: pa.DataType) -> None:
 def test_what_preprocess_masks_is_no_number(tmp_path: Path) -> None:
     """As a null: NaN where the numbers have it, else the row's fault."""
     program = load_program(
-        job(), export(tmp_path / "m.pt2", programs.Sum(), (torch.ones((4, 1), dtype=torch.float64),))
+        model_job(job()), export(tmp_path / "m.pt2", programs.Sum(), (torch.ones((4, 1), dtype=torch.float64),))
     )
     prepared = program.prepare({"x": np.ma.masked_array([1.0, 2.0], [False, True])})
     given = program.predict(prepared)["score"]

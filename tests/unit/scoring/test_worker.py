@@ -842,7 +842,7 @@ def test_code_that_changed_since_the_run_began_is_loaded_as_it_was(lake: Lake) -
 @pytest.mark.parametrize(
     ("line", "missing"),
     [
-        ("importlib.import_module('helpers.' + 'hidden')", "helpers/"),
+        ("importlib.import_module('parts.' + 'hidden')", "parts/"),
         ("importlib.import_module('pri' + 'vate')", "private/"),
         ("Path(__file__).with_name('vocab' + '.json').read_text()", "vocab.json"),
         ("Path(__file__).parent.joinpath('data', 'words.json').read_text()", "data/words.json"),
@@ -854,7 +854,7 @@ def test_a_file_that_the_search_for_code_misses_is_explained(lake: Lake, line: s
     with pytest.raises(JobError, match=r"No (module named|such file)") as plain:
         open_scorers(lake.ready().worker_spec())
     assert "model.code" not in str(plain.value)
-    for name in ("helpers/__init__.py", "helpers/hidden.py", "private/x.py", "vocab.json", "data/words.json"):
+    for name in ("parts/__init__.py", "parts/hidden.py", "private/x.py", "vocab.json", "data/words.json"):
         (lake.folder / name).parent.mkdir(exist_ok=True)
         (lake.folder / name).write_text("{}")
     with pytest.raises(JobError, match=rf"\. {missing} lies beside the job and is not part of what scores; add it to"):
