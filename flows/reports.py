@@ -17,7 +17,7 @@ from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.output.visibility import Change
-from nightjar.inference.records import Usage
+from nightjar.inference.records import Counts, Usage
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.validation.evaluations import LateEvaluation
 
@@ -186,10 +186,8 @@ class UsageFigures(Usage):
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """A finished run. rows_in = rows_out + rows_quarantined. rows_partial: of `rows_out`, those that only some of
-    several models could score; they are in the quarantine, too. rows_left_out: read besides; they do not match
-    `input.where`.
+class RunResult(Counts):
+    """A finished run.
 
     state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
@@ -203,16 +201,10 @@ class RunResult:
     revision: int
     state: str
     publication: int
-    rows_in: int
-    rows_out: int
-    rows_quarantined: int
-    rows_partial: int
-    rows_left_out: int
     shards: int
     reused_shards: int
     failed_attempts: int
     retries: int
-    batches_cut: int
     deaths: int
     device: str
     again: tuple[str, ...]

@@ -31,11 +31,11 @@ class FinishedRun:
         done = f"published as #{number}" if number else "validated, not published"
         if self.scored.finished:
             done = f"nothing to score: published before, as #{number}"
-        lost = f", {progress.rows_quarantined:,} quarantined" if progress.rows_quarantined else ""
-        lost += f", {progress.rows_partial:,} partly scored" if progress.rows_partial else ""
+        lost = f", {progress.counts.rows_quarantined:,} quarantined" if progress.counts.rows_quarantined else ""
+        lost += f", {progress.counts.rows_partial:,} partly scored" if progress.counts.rows_partial else ""
         lost += f", {counted(progress.shards, 'shard')}"
         marks = marked(**overruled(self.verdict.gates)) if number else ""
-        return f"{done}: {progress.rows_out:,} of {progress.rows:,} rows{lost}{marks}"
+        return f"{done}: {progress.counts.rows_out:,} of {progress.rows:,} rows{lost}{marks}"
 
 
 @dataclass(frozen=True)

@@ -272,49 +272,69 @@ NOTHING_SPENT = Spent()
 """Of a worker that asks for the rows of several shards at once, and so for none alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """An attempt's output is durable. rows_in = rows_out + rows_quarantined.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """The counters of shards that are done. rows_in = rows_out + rows_quarantined.
 
-    rows_quarantined: rows that are only in the quarantine. rows_left_out: the number of rows that were read besides,
-    and do not match `input.where`. seconds: wall time of the attempt. retries: retried requests to the storage.
-    batch_rows, batch_bytes: the size of micro-batches if lack of memory forced it below the job's, else 0.
-    batch_tokens: the same of calls of a model that packs its texts into calls. cuts: micro-batches that raised and were
-    scored in parts. rows_partial: rows that are in both, because some of several models could not score them; they
-    count as `rows_out`. ceilings: for several models the same as `batch_rows` of each, of which that is the smallest.
-    resident_mb, proportional_mb: memory of the worker's process, as `scoring.memory.in_use` has it; 0 if it was
-    measured a short while ago, or cannot be. usage: of language models. spent: the seconds of its worker.
+    rows_quarantined: rows that are only in the quarantine. rows_partial: of `rows_out`, those that are in the
+    quarantine as well, because some of several models could not score them. rows_left_out: the number of rows that were
+    read besides, and do not match `input.where`. batches_cut: micro-batches that raised and were scored in parts.
+    """
+
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_quarantined: int = 0
+    rows_partial: int = 0
+    rows_left_out: int = 0
+    batches_cut: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(**{name: count + getattr(other, name) for name, count in self.by_name.items()})
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(**{name: count - getattr(other, name) for name, count in self.by_name.items()})
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The counters by name, without what else a record with counters has."""
+        return {name: getattr(self, name) for name in Counts.__dataclass_fields__}
+
+    @property
+    def rows_in_quarantine(self) -> int:
+        """The rows in the quarantine, each once, whether they are written as well or not."""
+        return self.rows_quarantined + self.rows_partial
+
+
+NO_COUNTS = Counts()
+"""Nothing is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(Counts):
+    """An attempt's output is durable.
+
+    seconds: wall time of the attempt. retries: retried requests to the storage. backoffs: to what lack of memory forced
+    batches below the job's size. ceilings: for several models the rows of that for each. resident_mb, proportional_mb:
+    memory of the worker's process, as `scoring.memory.in_use` has it; 0 if it was measured a short while ago, or cannot
+    be. usage: of language models. spent: the seconds of its worker.
     """
 
     shard: str
     attempt: Int32
     epoch: Int32
     worker: str
-    rows_in: int
-    rows_out: int
-    rows_quarantined: int
     data: Part | None
     quarantine: Part | None
     seconds: Float32
     started_at: float
     retries: Int32 = 0
-    batch_rows: Int32 = 0
     adopted_from: str = ""
-    cuts: Int32 = 0
-    rows_left_out: int = field(default=0, metadata=SELDOM)
-    rows_partial: int = field(default=0, metadata=SELDOM)
+    backoffs: Backoffs = field(default=NO_BACKOFFS, metadata=SELDOM)
     ceilings: tuple[Int32, ...] = field(default=(), metadata=SELDOM)
     resident_mb: Int32 = field(default=0, metadata=SELDOM)
     proportional_mb: Int32 = field(default=0, metadata=SELDOM)
-    batch_bytes: int = field(default=0, metadata=SELDOM)
-    batch_tokens: int = field(default=0, metadata=SELDOM)
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
     spent: Spent = field(default=NOTHING_SPENT, metadata=SELDOM)
-
-    @property
-    def backoffs(self) -> Backoffs:
-        """To what lack of memory forced batches."""
-        return Backoffs(self.batch_rows, self.batch_bytes, self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)

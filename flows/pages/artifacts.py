@@ -250,8 +250,9 @@ class ProgressArtifact(Listener):
 def so_far(run: str, progress: Progress) -> str:
     """The line below the bar, which says how far the run is."""
     return (
-        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, {progress.rows_out:,} rows scored, "
-        f"{progress.rows_quarantined:,} quarantined, {partly(progress)}"
+        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, "
+        f"{progress.counts.rows_out:,} rows scored, "
+        f"{progress.counts.rows_quarantined:,} quarantined, {partly(progress)}"
         f"{counted(progress.failed_attempts, 'failed attempt')}"
         + ("; loading the model" if progress.step == "load" else "")
     )

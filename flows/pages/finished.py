@@ -55,16 +55,11 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         revision=scored.revision,
         state="published" if run.publication.number else "validated",
         publication=run.publication.number,
-        rows_in=progress.rows,
-        rows_out=progress.rows_out,
-        rows_quarantined=progress.rows_quarantined,
-        rows_partial=progress.rows_partial,
-        rows_left_out=progress.rows_left_out,
+        **progress.counts.by_name,
         shards=progress.shards,
         reused_shards=progress.reused_shards,
         failed_attempts=progress.failed_attempts,
         retries=progress.retries,
-        batches_cut=progress.cuts,
         deaths=progress.deaths,
         device=scored.device,
         again=scored.again,
@@ -124,7 +119,7 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
     """What is said of a finished run besides its rows and paths, as (word, text): in the terminal and on the page."""
     request, scored, progress = run.request, run.scored, run.scored.progress
     where, prices = request.job.input.where, prices_of(request.job)
-    found = [("where", left_out(progress.rows_left_out, where))] if where else []
+    found = [("where", left_out(progress.counts.rows_left_out, where))] if where else []
     if progress.rows_per_s:
         found.append(("speed", f"{speed(progress)}, on {scored.device}"))
     if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
@@ -161,12 +156,12 @@ def as_text(launched: Launched, total_s: float) -> str:
     folder = revs.revision_uri(request.run_uri, run.scored.revision)
     away = [f"Prefect's page may be wrong, its API was away at the end ({launched.unreported})"]
     rows = (
-        f"{progress.rows:,} in = {progress.rows_out:,} out + {progress.rows_quarantined:,} quarantined, "
+        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
         f"{partly(progress)}over {counted(progress.shards, 'shard')}"
         + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
     )
     facts = [("rows", rows), *_figures(run)]
-    if progress.rows_in_quarantine:
+    if progress.counts.rows_in_quarantine:
         facts.append(("quarantine", f"{folder}/quarantine"))
         facts += [("", f"the first: {said}") for said, _ in lost_rows(request, 1)]
     facts += [
@@ -211,7 +206,7 @@ def _next_steps(launched: Launched) -> list[str]:
     run = launched.run
     commands = Commands.here(run.request, launched.ray)
     steps = []
-    if run.scored.progress.rows_in_quarantine:
+    if run.scored.progress.counts.rows_in_quarantine:
         steps.append(f"Quarantine:   {commands.show}")
     if run.publication.number:
         steps.append(f"Read it:      {commands.command('files', *run.request.named)}")
@@ -238,9 +233,9 @@ def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
     where = f"{request.run_uri}/r{run.scored.revision}"
     facts = [
         ("rows in", f"{progress.rows:,}"),
-        ("rows out", f"{progress.rows_out:,}"),
-        ("quarantined", f"{progress.rows_quarantined:,}"),
-        *([("partly scored", f"{progress.rows_partial:,}")] if progress.rows_partial else []),
+        ("rows out", f"{progress.counts.rows_out:,}"),
+        ("quarantined", f"{progress.counts.rows_quarantined:,}"),
+        *([("partly scored", f"{progress.counts.rows_partial:,}")] if progress.counts.rows_partial else []),
         ("shards", f"{progress.shards:,} ({progress.reused_shards:,} taken over)"),
         ("failed attempts", f"{progress.failed_attempts:,}"),
         *([("took", duration(run.account.wall_s))] if run.account and not run.scored.finished else []),
@@ -249,7 +244,7 @@ def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
     ]
     paths = {
         "output": f"{where}/data",
-        **({"quarantine": f"{where}/quarantine"} if progress.rows_in_quarantine else {}),
+        **({"quarantine": f"{where}/quarantine"} if progress.counts.rows_in_quarantine else {}),
         "every shard": f"{request.output}/{verdict.shards}",
         "manifest": f"{request.output}/{verdict.manifest}",
     }
@@ -264,6 +259,6 @@ def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
         "",
         f"The exact files: {code(Commands(request).command('files', *request.named))}",
-        *(rows_without_result(request) if progress.rows_in_quarantine else []),
+        *(rows_without_result(request) if progress.counts.rows_in_quarantine else []),
     ]
     return state, "\n".join(lines)

@@ -66,7 +66,7 @@ def rows_known(rows: int, uncounted: int) -> str:
 
 def partly(progress: Progress) -> str:
     """The rows that only some of several models could score, for the middle of a line; '' if there are none."""
-    return f"{progress.rows_partial:,} partly scored, " if progress.rows_partial else ""
+    return f"{progress.counts.rows_partial:,} partly scored, " if progress.counts.rows_partial else ""
 
 
 def memory(progress: Progress) -> str:
@@ -144,12 +144,12 @@ def details(progress: Progress, running: bool) -> list[str]:
         parts.append(counted(progress.failed_attempts, "failed attempt"))
     if progress.retries:
         parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
-    if progress.cuts > FEW_CUTS:
-        parts.append(f"{progress.cuts:,} batches cut")
-    if progress.rows_quarantined:
-        parts.append(f"{progress.rows_quarantined:,} quarantined")
-    if progress.rows_partial:
-        parts.append(f"{progress.rows_partial:,} partly scored")
+    if progress.counts.batches_cut > FEW_CUTS:
+        parts.append(f"{progress.counts.batches_cut:,} batches cut")
+    if progress.counts.rows_quarantined:
+        parts.append(f"{progress.counts.rows_quarantined:,} quarantined")
+    if progress.counts.rows_partial:
+        parts.append(f"{progress.counts.rows_partial:,} partly scored")
     if running and progress.last_end and progress.done_shards < progress.shards:
         parts += _ahead(progress.remaining_s(), time.time() - progress.last_end)
     return parts

@@ -53,16 +53,16 @@ def published(finished: FinishedRun) -> None:
 
 def _published(finished: FinishedRun) -> None:
     publication, request = finished.publication, finished.request
-    progress = finished.scored.progress
+    progress, counts = finished.scored.progress, finished.scored.progress.counts
     _emit(
         PUBLISHED,
         request,
         publication=publication.number,
         revision=publication.revision,
-        rows_in=progress.rows,
-        rows_out=progress.rows_out,
-        rows_quarantined=progress.rows_quarantined,
-        rows_partial=progress.rows_partial,
+        rows_in=counts.rows_in,
+        rows_out=counts.rows_out,
+        rows_quarantined=counts.rows_quarantined,
+        rows_partial=counts.rows_partial,
         shards=progress.shards,
         data=f"{revision_uri(request.run_uri, publication.revision)}/data",
         manifest=f"{request.output}/{publication.manifest}",

@@ -264,7 +264,7 @@ class _Collector:
             metrics = late.instead_of(metrics)
         date = state.planned.date if state.planned else request.date
         whole = state.progress.done_shards == state.progress.shards
-        rows, lost = state.progress.rows, state.progress.rows_quarantined
+        rows, lost = state.progress.rows, state.progress.counts.rows_quarantined
         account = account or self._try(self._account)
         return Report(
             job=request.job.name,
@@ -308,7 +308,7 @@ class _Collector:
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress
         mend = self._try(lambda: mending(self.newest, lost(self.storage, self.newest))) or []
-        said = worded(about.again, about.notes(progress.cuts, progress.backoffs))
+        said = worded(about.again, about.notes(progress.counts.batches_cut, progress.backoffs))
         return (*said, *(("mend", each) for each in mend))
 
     def _try(self, read: Callable[[], T]) -> T | None:
@@ -326,7 +326,7 @@ class _Collector:
         if kept is None:
             return ()
         profile = profile_in(self.storage, self.newest.uri, kept)
-        return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.rows_out)
+        return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.counts.rows_out)
 
 
 def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str, Manifest] | None:

@@ -21,6 +21,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import deleted, late_files, night_of
 from nightjar.inference.output.parts import DATA, INDEX
+from nightjar.inference.records import Counts
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.run.waiting import waits
@@ -134,7 +135,7 @@ class RunState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFigures:
+class RunFigures(Counts):
     """One run of a job, in a list of them. A run that never began has revision 0 and no shards.
 
     revision: the newest one, whose rows and shards these are. shown: the revision readers see, 0 for none of this run.
@@ -155,9 +156,6 @@ class RunFigures:
     shards: int = 0
     done_shards: int = 0
     rows: int = 0
-    rows_out: int = 0
-    rows_quarantined: int = 0
-    rows_partial: int = 0
     failed: int = 0
     metric: Metric | None
     approved: int = 0
@@ -264,9 +262,7 @@ def run_line(run: RunState) -> RunLine:
         shards=progress.shards,
         done_shards=progress.done_shards,
         rows=progress.rows,
-        rows_out=progress.rows_out,
-        rows_quarantined=progress.rows_quarantined,
-        rows_partial=progress.rows_partial,
+        **progress.counts.by_name,
         failed=progress.failed_attempts,
         metric=_metric(storage, output, newest, manifest, shown),
         flow_run=scored[-1].flow_run if scored else "",

@@ -137,7 +137,7 @@ class State:
         self.question, self.decision = question, None
 
 
-_FORMAT = 2
+_FORMAT = 3
 """The only format that is read. Increase this number with a change of the records, not for a new kind of record."""
 
 

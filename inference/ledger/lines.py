@@ -13,7 +13,7 @@ from typing import Any, get_args
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import Ended, FailedGate, utc
 from nightjar.inference.ledger.holders import Holder
-from nightjar.inference.records import Failed, Noticed, Receipt
+from nightjar.inference.records import NO_COUNTS, Counts, Failed, Noticed, Receipt
 from nightjar.inference.witness.seen import Seen
 
 
@@ -40,12 +40,11 @@ class Doing:
 class Planned:
     """A plan is valid from here on. file: its name. fingerprint: of what scores its shards.
 
-    shards, rows: of the plan. uncounted: the number of shards whose rows are not known. done_shards, rows_out,
-    rows_quarantined, rows_partial, cuts: of the shards that are committed already. rows_left_out: of the same, as in
-    `Receipt`. identity: the file that says what scores the shards. adopts: the revision from which results are taken
-    over, else 0. again: why shards with a result are scored again. snapshot: of the table that is the input; empty if
-    it is none. described: the share of the rows whose columns are described, the same for all shards of a run. limit:
-    `--limit`; 0 without.
+    shards, rows: of the plan. uncounted: the number of shards whose rows are not known. done_shards, counts: of the
+    shards that are committed already. identity: the file that says what scores the shards. adopts: the revision from
+    which results are taken over, else 0. again: why shards with a result are scored again. snapshot: of the table that
+    is the input; empty if it is none. described: the share of the rows whose columns are described, the same for all
+    shards of a run. limit: `--limit`; 0 without.
     """
 
     file: str
@@ -54,12 +53,8 @@ class Planned:
     shards: int = 0
     rows: int = 0
     done_shards: int = 0
-    rows_out: int = 0
-    rows_quarantined: int = 0
-    rows_partial: int = field(default=0, metadata=SELDOM)
-    cuts: int = 0
+    counts: Counts = field(default=NO_COUNTS, metadata=SELDOM)
     uncounted: int = field(default=0, metadata=SELDOM)
-    rows_left_out: int = field(default=0, metadata=SELDOM)
     identity: str = ""
     adopts: int = 0
     again: tuple[str, ...] = ()
@@ -81,15 +76,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Failed):
-    """A receipt is revoked, because the audit found its parts damaged. rows_out, rows_quarantined, cuts, rows_left_out,
-    rows_partial: the receipt's.
-    """
+    """A receipt is revoked, because the audit found its parts damaged. counts: the receipt's."""
 
-    rows_out: int = 0
-    rows_quarantined: int = 0
-    cuts: int = 0
-    rows_left_out: int = field(default=0, metadata=SELDOM)
-    rows_partial: int = field(default=0, metadata=SELDOM)
+    counts: Counts = NO_COUNTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.records import (
     NO_BACKOFFS,
+    NO_COUNTS,
     NO_USAGE,
     NOTHING_SPENT,
     Backoffs,
+    Counts,
     Failed,
     Receipt,
     Spent,
@@ -57,19 +59,13 @@ def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(least(of_model) for of_model in zip_longest(*ceilings, fillvalue=0))
 
 
-COUNTS = ("rows_out", "rows_quarantined", "rows_partial", "rows_left_out", "cuts")
-"""The counters that receipts, revocations and plans have in common, and that the progress adds up."""
-
-
 @dataclass
 class Progress:
     """Totals of a run. Rows of shards whose file could not be read are not in `rows`.
 
     uncounted: the number of planned shards whose rows are not known before they are read; `rows` has what was read of
-    them. rows_left_out: rows that were read and did not match `input.where`; none of them is in `rows`. cuts: batches
-    that raised and were scored in parts, in all shards that are done, by whichever command. rows_partial: of
-    `rows_out`, those that only some of several models could score. backoffs: the smallest batches to which lack
-    of memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
+    them. counts: of all shards that are done, by whichever command. backoffs: the smallest batches to which lack of
+    memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
     name the newest resident and proportional set size, in MB. step: the present step: plan, load, score, validate or
     publish. writer: the nonce of its writer. usage: what language models took, in this run, by whichever command;
     usage_before: that of earlier commands alone. spent, failed_s: seconds of the workers of this score step: in
@@ -81,12 +77,10 @@ class Progress:
     shards: int = 0
     rows: int = 0
     done_shards: int = 0
-    rows_out: int = 0
-    rows_quarantined: int = 0
+    counts: Counts = NO_COUNTS
     reused_shards: int = 0
     reused_rows: int = 0
     retries: int = 0
-    cuts: int = 0
     backoffs: Backoffs = NO_BACKOFFS
     failed_attempts: int = 0
     deaths: int = 0
@@ -95,8 +89,6 @@ class Progress:
     step: str = ""
     writer: str = ""
     uncounted: int = 0
-    rows_left_out: int = 0
-    rows_partial: int = 0
     ceilings: tuple[int, ...] = ()
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     usage: Usage = NO_USAGE
@@ -115,7 +107,8 @@ class Progress:
             case Receipt():
                 self._receipt(line)
             case Revoked():
-                self._add(line, -1)
+                self.done_shards -= 1
+                self.counts -= line.counts
                 self.failed_attempts += 1
             case Failed():
                 self.failed_attempts += 1
@@ -142,7 +135,7 @@ class Progress:
             again = bool(writer.flow_run) and writer.flow_run == self.flow_run
             self.earlier_rows, self.earlier_s = (self.scored_rows, self.steady_s) if again else (0, 0.0)
             self.reused_shards = min(self.reused_shards, self.done_shards) if again else self.done_shards
-            self.reused_rows = self.rows_out + self.rows_quarantined
+            self.reused_rows = self.counts.rows_in
             self.flow_run = writer.flow_run
             self.first_start = self.last_end = 0.0
             self.memory = {}
@@ -152,16 +145,15 @@ class Progress:
     def _plan(self, line: Planned) -> None:
         """The plan says how much there is and is done. Failures under an earlier plan count, too."""
         self.shards, self.rows, self.uncounted = line.shards, line.rows, line.uncounted
-        self.done_shards = line.done_shards
-        for name in COUNTS:
-            setattr(self, name, getattr(line, name))
+        self.done_shards, self.counts = line.done_shards, line.counts
         self._count()
-        self.reused_shards, self.reused_rows = self.done_shards, self.rows_out + self.rows_quarantined
+        self.reused_shards, self.reused_rows = self.done_shards, self.counts.rows_in
         self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
         self.memory, self.spent, self.failed_s = {}, NOTHING_SPENT, 0.0
 
     def _receipt(self, line: Receipt) -> None:
-        self._add(line, 1)
+        self.done_shards += 1
+        self.counts += line
         self.backoffs = self.backoffs.least(line.backoffs)
         self.ceilings = lowest([self.ceilings, line.ceilings])
         self._count()
@@ -180,20 +172,9 @@ class Progress:
         if line.resident_mb:
             self.memory = {**self.memory, line.worker: (line.resident_mb, line.proportional_mb)}
 
-    def _add(self, line: Receipt | Revoked, sign: int) -> None:
-        """Add the counts of one shard, or take them back."""
-        self.done_shards += sign
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + sign * getattr(line, name))
-
     def _count(self) -> None:
         if self.uncounted:
-            self.rows = max(self.rows, self.rows_out + self.rows_quarantined)
-
-    @property
-    def rows_in_quarantine(self) -> int:
-        """The rows in the quarantine, each once, whether they are written as well or not."""
-        return self.rows_quarantined + self.rows_partial
+            self.rows = max(self.rows, self.counts.rows_in)
 
     @property
     def counted(self) -> bool:
@@ -203,7 +184,7 @@ class Progress:
     @property
     def scored_rows(self) -> int:
         """Rows that this command scored, each once, without reused ones."""
-        return max(0, self.earlier_rows + self.rows_out + self.rows_quarantined - self.reused_rows)
+        return max(0, self.earlier_rows + self.counts.rows_in - self.reused_rows)
 
     @property
     def steady_s(self) -> float:
@@ -237,7 +218,7 @@ class Progress:
         """
         if not self.rows_per_s:
             return None
-        left = (self.rows - self.rows_out - self.rows_quarantined) / self.rows_per_s
+        left = (self.rows - self.counts.rows_in) / self.rows_per_s
         if not self.counted:
             scored = max(1, self.done_shards - self.reused_shards)
             left = (self.shards - self.done_shards) * self.steady_s / scored

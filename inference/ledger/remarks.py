@@ -77,9 +77,7 @@ class Remarks:
         return [news for each in seen if (news := kept.add(each)) is not None]
 
     def notes(self, batches_cut: int, backoffs: Backoffs = NO_BACKOFFS) -> tuple[str, ...]:
-        """The sentences to show, without `again`, which is shown before them. batches_cut: as `cuts` in
-        `Progress`. backoffs: as there.
-        """
+        """The sentences to show, without `again`, which is shown before them. batches_cut: as in `Counts`."""
         loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
             *_of_table(self.snapshots),

@@ -17,7 +17,7 @@ from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.ledger import Ledger, State
-from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
+from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Part, Receipt, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
@@ -25,11 +25,9 @@ _MEMORY = ("resident_mb", "proportional_mb")
 """What receipts say of their worker, and not of their shard."""
 
 _RECEIPT = pa.schema([each for each in record_schema(Receipt) if each.name not in _MEMORY])
-OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *list(_RECEIPT)[1:]])
+_OF_RECEIPT = [name for name in _RECEIPT.names if name != "shard"]
+OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *map(_RECEIPT.field, _OF_RECEIPT)])
 """One line per shard of the plan; `status` is committed or missing."""
-
-_DEFAULTS = {"rows_left_out": 0, "rows_partial": 0, "ceilings": [], "batch_bytes": 0, "batch_tokens": 0}
-"""The values of numbers that a receipt's JSON leaves out."""
 
 FILES = pa.list_(pa.struct(list(NO_PARTS.schema)))
 """The files of a divided part: name (relative to its revision), rows, size, checksum."""
@@ -40,7 +38,7 @@ def outcomes(plan: Plan, ledger: Ledger, state: State) -> pa.Table:
     receipts = _table(ledger.receipts(state), set(plan.ids()))
     at = pc.index_in(plan.table["shard"], value_set=receipts["shard"].combine_chunks())
     status = pc.if_else(pc.is_valid(at), "committed", "missing")
-    joined = receipts.take(at).select(_RECEIPT.names[1:])
+    joined = receipts.take(at).select(_OF_RECEIPT)
     return pa.Table.from_arrays([*plan.table.columns, status, *joined.columns], schema=OUTCOMES)
 
 
@@ -48,7 +46,7 @@ def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
     batches, lines = [], []
     for receipt in receipts:
         if receipt.shard in wanted:
-            lines.append({**_DEFAULTS, **encode(receipt)})
+            lines.append({"ceilings": [], **encode(receipt)})
         if len(lines) == 8192:
             batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
             lines = []
@@ -64,6 +62,11 @@ def usage_of(line: Mapping[str, Any]) -> Usage:
 def usage(table: pa.Table) -> Usage:
     """What language models took for all shards."""
     return NO_USAGE.plus(*(of_json(Usage, each) for each in table["usage"].to_pylist() if each))
+
+
+def backoffs(table: pa.Table) -> Backoffs:
+    """The smallest batches to which lack of memory forced a shard."""
+    return NO_BACKOFFS.least(*(of_json(Backoffs, each) for each in table["backoffs"].to_pylist() if each))
 
 
 def missing(table: pa.Table) -> int:

@@ -439,9 +439,9 @@ class Campaign:
 
     def _check_budget(self) -> None:
         # Without a row count the budget is not known; then the gate decides when all rows have been read.
-        if self.spec.budget is not None and self.progress.rows_in_quarantine > self.spec.budget:
+        if self.spec.budget is not None and self.progress.counts.rows_in_quarantine > self.spec.budget:
             raise QuarantineFull(
-                f"{self.progress.rows_in_quarantine} rows are quarantined, more than the {self.spec.budget} of "
+                f"{self.progress.counts.rows_in_quarantine} rows are quarantined, more than the {self.spec.budget} of "
                 f"{self.progress.rows} that retry.max_quarantined = {self.spec.job.retry.max_quarantined:g} allows; "
                 f"look at {self.spec.revision}/quarantine, mend the rows or the model, or raise the limit"
             )

@@ -127,7 +127,7 @@ def judge(
         if (result := _failure(rule.gate, together, each)) is not None
     ]
     if failed:
-        size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.rows_in, 'row')}"
+        size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.counts.rows_in, 'row')}"
         said = "; ".join(map(gates.told, failed))
         refusal = GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
         keep_refused(writer, uri, refusal, whole.metrics.results(), whole)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NoSuchShard, TakenBack
 from nightjar.inference.identity.identity import Identity, differences, read_identity, summed
@@ -17,12 +16,12 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.ledger.progress import COUNTS
 from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output, naming_output
+from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.lake import probe_conditional_writes
@@ -302,17 +301,15 @@ def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Plann
 
     With `input.where` no shard's rows are known before they are read: nobody knows which of them match.
     """
-    wanted, done, counts = set(made.ids()) & writer.state.committed, 0, Counter[str]()
+    wanted, done, counts = set(made.ids()) & writer.state.committed, 0, NO_COUNTS
     for receipt in writer.ledger.receipts(writer.state) if wanted else ():
         if receipt.shard in wanted:
-            done += 1
-            counts.update({name: getattr(receipt, name) for name in COUNTS})
-    totals: dict[str, Any] = {name: counts[name] for name in COUNTS}
+            done, counts = done + 1, counts + receipt
     return replace(
         line,
         shards=len(made),
         rows=0 if job.input.where else made.rows,
         done_shards=done,
         uncounted=len(made) if job.input.where else made.uncounted,
-        **totals,
+        counts=counts,
     )

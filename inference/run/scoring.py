@@ -18,6 +18,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
 from nightjar.inference.run.lease import leased
@@ -65,7 +66,7 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
         return ()
     totals = manifest.totals
-    return totals.ceilings or (totals.batch_rows,) * models if manifest.fingerprint == fingerprint else ()
+    return totals.ceilings or (totals.backoffs.rows,) * models if manifest.fingerprint == fingerprint else ()
 
 
 def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:
@@ -122,7 +123,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             progress=progress,
             device=loaded.device,
             startup_s=started,
-            warnings=writer.state.about.notes(progress.cuts, progress.backoffs),
+            warnings=writer.state.about.notes(progress.counts.batches_cut, progress.backoffs),
             again=writer.state.about.again,
             workers=campaign.crew.most,
         )
@@ -233,19 +234,15 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
         shards=totals.shards,
         rows=totals.rows_in,
         done_shards=totals.shards,
-        rows_out=totals.rows_out,
-        rows_quarantined=totals.rows_quarantined,
-        rows_partial=totals.rows_partial,
-        cuts=totals.batches_cut,
+        counts=NO_COUNTS + totals,
         backoffs=totals.backoffs,
         ceilings=totals.ceilings,
         usage=totals.usage,
         usage_before=totals.usage,
         reused_shards=totals.shards,
         reused_rows=totals.rows_in,
-        rows_left_out=totals.rows_left_out,
     )
-    notes = manifest.remarks().notes(progress.cuts, progress.backoffs)
+    notes = manifest.remarks().notes(progress.counts.batches_cut, progress.backoffs)
     # What readers see is published, also where the storage did not let the ledger say so.
     published = newest.state.published or newest.state.intent
     return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, published.number, warnings=notes)

@@ -18,15 +18,16 @@ from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
-from nightjar.inference.ledger.progress import COUNTS
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.output import hive, outcomes
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.parts import output_schema
+from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict, with_time
@@ -78,7 +79,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             rescored = _rescore(engine, request, discovery, uri, table, writer)
         watch.turn_to("gates")
         amount = found(
-            request.storage, request.job, request.date, discovery, None if request.limit else audited.rows_in
+            request.storage, request.job, request.date, discovery, None if request.limit else audited.counts.rows_in
         )
         own = _accumulated(engine, request, discovery, uri, table, writer)
         shown = replace(audited.metrics.results(), accumulators=own)
@@ -154,10 +155,7 @@ def _night(request: RunRequest, audited: Audited, shown: Figures) -> NightEviden
         run_id=request.run_id,
         date=request.date,
         shards=audited.shards,
-        rows_in=audited.rows_in,
-        rows_out=audited.rows_out,
-        rows_quarantined=audited.rows_quarantined,
-        rows_partial=audited.rows_partial,
+        **audited.counts.by_name,
         metrics=shown,
         last=night_before(request.storage, request.job, request.date),
     )
@@ -211,9 +209,8 @@ def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
 
 
 def _revocation(line: dict[str, Any], why: str) -> Revoked:
-    counts: dict[str, Any] = {name: line[name] or 0 for name in COUNTS}
     uri = line["pieces"][0]["uri"]
-    return Revoked(line["shard"], line["attempt"], "PartDamaged", why, uri=uri, **counts)
+    return Revoked(line["shard"], line["attempt"], "PartDamaged", why, uri=uri, counts=of_json(Counts, line))
 
 
 def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:
@@ -226,9 +223,10 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
         )
         wrong = check_plan_covers(outcomes.lines(made.table), files)
         findings, problems = findings + wrong, problems + len(wrong)
-    if audited.rows_in != audited.rows_out + audited.rows_quarantined:
+    counts = audited.counts
+    if counts.rows_in != counts.rows_out + counts.rows_quarantined:
         problems += 1
-        findings.append(f"{audited.rows_in} rows in, {audited.rows_out} out, {audited.rows_quarantined} quarantined")
+        findings.append(f"{counts.rows_in} rows in, {counts.rows_out} out, {counts.rows_quarantined} quarantined")
     if audited.shards != len(made) and not problems:
         problems, findings = 1, [f"{audited.shards} of {len(made)} shards were audited"]
     if problems:
@@ -268,9 +266,7 @@ def collected(
     return gates.Evidence(
         found,
         shards=table.num_rows,
-        rows_in=audited.rows_in,
-        rows_quarantined=audited.rows_quarantined,
-        rows_partial=audited.rows_partial,
+        **audited.counts.by_name,
         metrics=audited.metrics,
         offenders=with_replays(request.job_path, request.words, table, audited.offenders),
         usage=outcomes.usage(table),

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
+from nightjar.inference.jsonform import of_json
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import BESIDE, Metrics
 from nightjar.inference.output import exports, hive
@@ -35,7 +36,7 @@ from nightjar.inference.output.parts import (
     read_metrics,
     read_part,
 )
-from nightjar.inference.records import UNKNOWN
+from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.unique import KeyNotes, Spill
 from nightjar.inference.validation.violating_rows import Finder, Offenders
@@ -133,36 +134,27 @@ _LINEAGE = pa.schema([(LINEAGE[0], pa.dictionary(pa.int32(), pa.string())), (LIN
 
 @dataclass
 class Audited:
-    """What the audit of a block of shards found. Counts are of shards, rows and bytes.
+    """What the audit of a block of shards found. size: of the data parts, in bytes.
 
-    rows_partial: of `rows_out`, those that are in the quarantine as well. damaged: shard → what is wrong with its
-    parts. metrics: merged in shard order. offenders: as in `offenders.Finder`. files: with
-    `output.partition_by` the files of the data part of each shard that was audited, in order, as `outcomes.FILES`.
-    spills: the hashes of keys, for checks on keys.
+    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: as in `offenders.Finder`.
+    files: with `output.partition_by` the files of the data part of each shard that was audited, in order, as
+    `outcomes.FILES`. spills: the hashes of keys, for checks on keys.
     """
 
     shards: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
-    rows_quarantined: int = 0
+    counts: Counts = NO_COUNTS
     size: int = 0
     problems: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
     offenders: Offenders = field(default_factory=dict)
-    rows_left_out: int = 0
-    rows_partial: int = 0
     files: list[pa.Array] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
         self.shards += other.shards
-        self.rows_in += other.rows_in
-        self.rows_left_out += other.rows_left_out
-        self.rows_out += other.rows_out
-        self.rows_quarantined += other.rows_quarantined
-        self.rows_partial += other.rows_partial
+        self.counts += other.counts
         self.size += other.size
         self.files += other.files
         self.spills += other.spills
@@ -221,11 +213,7 @@ def _audit_shard(
         _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])
     prove_nulls(job, found, part)
     audited.shards += 1
-    audited.rows_in += rows_in
-    audited.rows_left_out += line["rows_left_out"]
-    audited.rows_out += line["rows_out"]
-    audited.rows_quarantined += lost.num_rows
-    audited.rows_partial += found.rows_partial
+    audited.counts += of_json(Counts, line)
     audited.size += line["data"]["size"]
     metrics = read_metrics(part.footer, beside)
     audited.metrics.merge(metrics)

@@ -154,10 +154,7 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
         run_id=run,
         date=day,
         shards=totals.shards,
-        rows_in=totals.rows_in,
-        rows_out=totals.rows_out,
-        rows_quarantined=totals.rows_quarantined,
-        rows_partial=totals.rows_partial,
+        **totals.by_name,
         metrics=by_latest(storage, revision, manifest.metrics),
     )
 

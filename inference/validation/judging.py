@@ -5,27 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.records import Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NightEvidence:
+class NightEvidence(Counts):
     """One night: scored and audited, and about to be published; or published before.
 
-    date: the logical date, as ISO 8601. rows_in: rows of the input that were scored, or tried: `rows_out` that will be
-    published, and `rows_quarantined` that will not. rows_partial: of `rows_out`, those that only some of several models
-    could score. metrics: the figures of the columns that other checks name, of outputs, of the labels against the
-    scores, and the profile of the columns that the job profiles, as `--json` prints them. last: the published night
-    before this one, if there is one; its own `last` is None.
+    date: the logical date, as ISO 8601. rows_in: rows of the input that were scored, or tried: `rows_out` that will
+    be published, and `rows_quarantined` that will not. metrics: the figures of the columns that other checks name,
+    of outputs, of the labels against the scores, and the profile of the columns that the job profiles, as `--json`
+    prints them. last: the published night before this one, if there is one; its own `last` is None.
     """
 
     job: str
     run_id: str
     date: str
     shards: int
-    rows_in: int
-    rows_out: int
-    rows_quarantined: int
-    rows_partial: int = 0
     metrics: Figures
     last: NightEvidence | None = None
 

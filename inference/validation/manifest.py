@@ -32,7 +32,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.records import NO_USAGE, Backoffs, Usage, least
+from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Counts, Usage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
@@ -53,33 +53,18 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Of all shards. bytes: of the data parts. batches_cut: that failed and were scored in parts. batch_rows,
-    batch_bytes, batch_tokens: as in `Backoffs`. rows_left_out: the number of rows that were read and did not match
-    `input.where`. files_left_out: the number of files that could not match, by what their paths or the table say, and
-    were not read. rows_partial: of `rows_out`, those that only some of several models could score; they are in the
-    quarantine, too. ceilings: as in `Progress`. usage: of language models.
+class Totals(Counts):
+    """Of all shards. bytes: of the data parts. files_left_out: the number of files that could not match `input.where`,
+    by what their paths or the table say, and were not read. backoffs, ceilings: as in `Progress`. usage: of language
+    models.
     """
 
     shards: int
-    rows_in: int
-    rows_out: int
-    rows_quarantined: int
     bytes: int
-    batches_cut: int = 0
-    batch_rows: int = 0
-    rows_left_out: int = 0
     files_left_out: int = 0
-    rows_partial: int = field(default=0, metadata=SELDOM)
+    backoffs: Backoffs = field(default=NO_BACKOFFS, metadata=SELDOM)
     ceilings: tuple[int, ...] = field(default=(), metadata=SELDOM)
-    batch_bytes: int = field(default=0, metadata=SELDOM)
-    batch_tokens: int = field(default=0, metadata=SELDOM)
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
-
-    @property
-    def backoffs(self) -> Backoffs:
-        """To what lack of memory forced batches."""
-        return Backoffs(self.batch_rows, self.batch_bytes, self.batch_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,18 +265,11 @@ def write_manifest(
 def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
     return Totals(
         shards=len(table),
-        rows_in=audited.rows_in,
-        rows_out=audited.rows_out,
-        rows_quarantined=audited.rows_quarantined,
         bytes=audited.size,
-        batches_cut=outcomes.total(table, "cuts"),
-        batch_rows=least(table["batch_rows"].to_pylist()),
-        rows_left_out=audited.rows_left_out,
         files_left_out=files_left_out,
-        rows_partial=audited.rows_partial,
+        backoffs=outcomes.backoffs(table),
         ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
-        batch_bytes=least(table["batch_bytes"].to_pylist()),
-        batch_tokens=least(table["batch_tokens"].to_pylist()),
+        **audited.counts.by_name,
         usage=outcomes.usage(table),
     )
 

@@ -188,7 +188,7 @@ def gated(fleet: Fleet) -> Gated:
     job = Gated(fleet, lake, output, permits)
     job.permit(SHARDS)
     ran = lake.run(storage=world.storage, date=QUIET, engine=LOCAL)
-    assert ran.scored.progress.rows_out == SHARDS * 1000 - 1
+    assert ran.scored.progress.counts.rows_out == SHARDS * 1000 - 1
     job.quiet = rows_of(world.storage, output, QUIET)
     world.tonight(lake, NIGHT)
     return job

@@ -24,7 +24,7 @@ def test_every_row_is_published_once_and_by_both_engines_alike(lake: Lake) -> No
     """
     lake.ready(checks=[{"column": "score", "min": 0}], resources={"actors": 2})
     ran = lake.run(run_id="there")
-    assert (ran.publication.number, ran.scored.progress.rows_out) == (1, 8000)
+    assert (ran.publication.number, ran.scored.progress.counts.rows_out) == (1, 8000)
     rows = lake.published("there")
     assert rows["id"].tolist() == list(range(8000))
     assert rows["name"].tolist() == [f"row {i}" for i in range(8000)]
@@ -119,7 +119,7 @@ def test_a_lake_of_odd_files_is_published_by_both_engines_alike(
     broken.unlink()
     # Each goes on from the other's ledger.
     there, here = lake.run(run_id="there", engine=LOCAL), lake.run(run_id="here", engine=RAY)
-    assert (there.publication.number, there.scored.progress.rows_out) == (1, 9499)
+    assert (there.publication.number, there.scored.progress.counts.rows_out) == (1, 9499)
     assert here.verdict.metrics == there.verdict.metrics
     said = [[text for text in ran.scored.warnings if text.startswith("model.py ")] for ran in (there, here)]
     assert [text.split()[2] for text in said[0] if " reads " in text] == ["NJ_THRESHOLD", f"{outside}/rare.json,"]

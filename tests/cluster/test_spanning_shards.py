@@ -60,7 +60,7 @@ def test_a_slow_row_holds_up_no_other_shard_of_its_block_nor_of_the_next(lake: L
     with endpoint(behave) as server:
         ran = asking(lake, server.url, rows).run()
         assert server.most <= 4
-    assert ran.scored.progress.rows_quarantined == 0
+    assert ran.scored.progress.counts.rows_quarantined == 0
     assert lake.published()["answer"].tolist() == [f"TEXT {row}" for row in range(rows)]
 
 
@@ -74,7 +74,7 @@ def test_a_process_that_dies_costs_no_row_and_shards_that_are_committed_are_not_
     assert (lake.folder / "died").exists()
     assert lake.published()["answer"].tolist() == [f"TEXT {row}" for row in range(rows)]
     progress = ran.scored.progress
-    assert (progress.rows_out, progress.rows_quarantined) == (rows, 0)
+    assert (progress.counts.rows_out, progress.counts.rows_quarantined) == (rows, 0)
     records = lake.records()
     died = {record["shard"] for record in records if record["t"] == "failed" and record["died"]}
     receipts = [record for record in records if record["t"] == "receipt"]

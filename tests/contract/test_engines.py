@@ -233,7 +233,7 @@ class TestAfterScoring:
         assert set(ticks) <= {None}
         assert audited == expected
         assert audited is not None
-        assert (audited.shards, audited.rows_in, audited.rows_out, audited.problems) == (8, 8000, 8000, 0)
+        assert (audited.shards, audited.counts.rows_in, audited.counts.rows_out, audited.problems) == (8, 8000, 8000, 0)
         assert audited.metrics == expected.metrics
         assert audited.metrics.columns["score"], "there is something to merge"
 

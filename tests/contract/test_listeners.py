@@ -28,7 +28,7 @@ EVENTS: list[Event] = [
     Crumb("a", "part.parquet", 0, 1),
     Noticed("file", "rare.json", "model.py", "here:1"),
     Failed("a", 1, "ProcessDied", "killed", died=True),
-    Receipt("a", 2, 1, "here:1", 10, 10, 0, None, None, 0.1, 1.0),
+    Receipt("a", 2, 1, "here:1", None, None, 0.1, 1.0, rows_in=10, rows_out=10),
 ]
 
 
@@ -102,7 +102,7 @@ def test_a_run_ends_the_same_whoever_listens(lake: Lake, make: Callable[[RunRequ
     unheard = run_steps(lake.request(engine="local", run_id="unheard"))
     columns = ["id", "name", "score", "_row"]
     assert lake.published("unheard")[columns].equals(heard[columns])
-    assert unheard.scored.progress.rows_out == scored.progress.rows_out
+    assert unheard.scored.progress.counts.rows_out == scored.progress.counts.rows_out
 
 
 def test_a_listener_hears_every_event_and_how_far_the_run_is(lake: Lake) -> None:

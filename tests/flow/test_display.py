@@ -19,7 +19,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Doing, Opened, Planned
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Receipt
+from nightjar.inference.records import Counts, Receipt
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
@@ -102,7 +102,14 @@ def test_a_first_look_that_fails_is_not_the_last(lake: Lake) -> None:
 
 def test_the_time_left_is_an_estimate_only_while_it_can_be_one() -> None:
     """While running and before it is used up; a stopped run, or one that stands still, promises nothing."""
-    half = Progress(shards=4, rows=4000, done_shards=2, rows_out=2000, first_start=100.0, last_end=120.0)
+    half = Progress(
+        shards=4,
+        rows=4000,
+        done_shards=2,
+        counts=Counts(rows_in=2000, rows_out=2000),
+        first_start=100.0,
+        last_end=120.0,
+    )
     assert half.remaining_s(now=120.0) == pytest.approx(20.0)
     assert half.remaining_s(now=125.0) == pytest.approx(15.0)
     assert describe(half) == "2/4 shards, 100 rows/s"
@@ -128,12 +135,18 @@ def writing(request: RunRequest, number: int, step: str = "score") -> LedgerWrit
 
 def planned(shards: int, done: int) -> Planned:
     return Planned(
-        file="p", fingerprint="f", date=DATE, shards=shards, rows=shards * 10, done_shards=done, rows_out=done * 10
+        file="p",
+        fingerprint="f",
+        date=DATE,
+        shards=shards,
+        rows=shards * 10,
+        done_shards=done,
+        counts=Counts(rows_in=done * 10, rows_out=done * 10),
     )
 
 
 def receipt(shard: str, started_at: float, epoch: int = 1) -> Receipt:
-    return Receipt(shard, 1, epoch, "w", 10, 10, 0, None, None, seconds=5.0, started_at=started_at)
+    return Receipt(shard, 1, epoch, "w", None, None, seconds=5.0, started_at=started_at, rows_in=10, rows_out=10)
 
 
 @pytest.mark.parametrize("revision", [1, 2])

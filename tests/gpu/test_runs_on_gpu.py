@@ -163,7 +163,7 @@ def test_a_batch_too_large_for_the_gpu_is_halved_and_no_row_is_lost(lake: Lake) 
     lake.ready(model__uses="model:Model", model__batch_size=1000, resources={"actors": 1, "gpus": 1})
     ran = lake.run()
     doubled(lake)
-    assert ran.scored.progress.rows_quarantined == 0
+    assert ran.scored.progress.counts.rows_quarantined == 0
     said = "memory did not suffice for micro-batches of more than"
     assert any(said in text for text in ran.scored.warnings), ran.scored.warnings
 
@@ -183,7 +183,7 @@ def test_an_actor_killed_with_the_gpu_full_is_replaced_by_one_that_fills_it_agai
     lake.write_model(KILLED_ONCE)
     ran = lake.ready(model__uses="model:Model", resources={"actors": 1, "gpus": 1}).run()
     doubled(lake)
-    assert ran.scored.progress.rows_quarantined == 0
+    assert ran.scored.progress.counts.rows_quarantined == 0
     assert [record["cause"] for record in lake.records() if record["t"] == "failed"] == ["ProcessDied"]
     gpu_is_free()
 

@@ -28,7 +28,7 @@ from nightjar.inference.ledger.ledger import Ledger, Segment, State
 from nightjar.inference.ledger.lines import Line, Published, Revoked, Split
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Snapshot
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.storage.faults import (
     Fault,
     FaultyStorage,
@@ -148,7 +148,7 @@ def _now(whole: str, parts: tuple[str, ...], state: State) -> tuple[str, ...]:
 
 def receipt(shard: str, attempt: int, worker: str) -> Receipt:
     """An attempt that was brought home, as its worker reports it."""
-    return Receipt(shard, attempt, 1, worker, 10, 10, 0, None, None, 0.1, 0.0)
+    return Receipt(shard, attempt, 1, worker, None, None, 0.1, 0.0, rows_in=10, rows_out=10)
 
 
 class Driver(threading.Thread):
@@ -276,7 +276,7 @@ def _split(shard: str) -> list[Line]:
 
 
 def _revoked(shard: str) -> Revoked:
-    return Revoked(shard, 1, "PartDamaged", "no", rows_out=10)
+    return Revoked(shard, 1, "PartDamaged", "no", counts=Counts(rows_out=10))
 
 
 class _Asking(FaultyStorage):

@@ -32,7 +32,7 @@ def drive(output: str, name: str, seen_dying: bool) -> None:
                 return
             while missing := [shard for shard in SHARDS if shard not in writer.state.committed]:
                 time.sleep(SCORES_S)
-                writer.append([Receipt(missing[0], 1, 1, name, 10, 10, 0, None, None, 0.1, 0.0)])
+                writer.append([Receipt(missing[0], 1, 1, name, None, None, 0.1, 0.0, rows_in=10, rows_out=10)])
             publish.publish(writer, output, RUN, Published(1, f"runs/{RUN}/r1/manifest.json", name, RUN))
         finally:
             writer.stop(release=True)

@@ -136,7 +136,7 @@ def _closed(schema: Any) -> Any:
 
 def planned_line(file: str = "", fingerprint: str = "", date: str = NIGHT, shards: int = 0) -> Planned:
     """A ledger's line of a plan, of which nothing is done."""
-    return Planned(file=file, fingerprint=fingerprint, date=date, shards=shards, cuts=0)
+    return Planned(file=file, fingerprint=fingerprint, date=date, shards=shards)
 
 
 def permit(permits: Path, shards: int) -> None:

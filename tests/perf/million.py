@@ -139,7 +139,9 @@ def _commit(append: object, plan: Plan, epoch: int) -> int:
         part = Part(f"data/{shard.id}-{epoch:06d}-0123abcd.parquet", 10, 2345, "0123456789abcdef" * 2)
         if index % FAILED_EVERY == 0:
             records.append(Failed(shard.id, 1, "Transient", "the storage did not answer " * 20))
-        receipt = Receipt(shard.id, 1, epoch, f"host-{index % 64}:{os.getpid()}", 10, 10, 0, part, None, 0.5, 1.7e9)
+        receipt = Receipt(
+            shard.id, 1, epoch, f"host-{index % 64}:{os.getpid()}", part, None, 0.5, 1.7e9, rows_in=10, rows_out=10
+        )
         records.append(receipt)
         largest = max(largest, len(json.dumps(encode(receipt))))
         if len(records) >= BATCH:

@@ -47,12 +47,12 @@ def calls(lake: Lake) -> list[int]:
 
 def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> None:
     ran = growing.run(date="2026-11-18")
-    assert ran.scored.progress.rows_out == 10_000
+    assert ran.scored.progress.counts.rows_out == 10_000
     assert [size for size in calls(growing) if size > 1000] == [3500, 1750]
     assert any("micro-batches of more than 875 rows" in said for said in ran.scored.warnings)
     ran = growing.run(date="2026-11-19")
     assert max(calls(growing)) == 875
-    assert ran.scored.progress.rows_out == 10_000
+    assert ran.scored.progress.counts.rows_out == 10_000
     # Memory did suffice this night. The sentence stays when the night is looked at again.
     earlier = (
         "on an earlier night memory did not suffice for micro-batches of more than 875 rows, so that this one began"
@@ -61,7 +61,7 @@ def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> N
         assert [said.startswith(earlier) for said in again.scored.warnings if "memory" in said] == [True]
     now = newest(growing.request().storage, growing.request().output)
     manifests = [read_manifest(growing.request().storage, growing.request().output, now.runs[run]) for run in now.runs]
-    assert [manifest.totals.batch_rows for manifest in manifests] == [875, 875]
+    assert [manifest.totals.backoffs.rows for manifest in manifests] == [875, 875]
 
 
 def test_a_damaged_manifest_of_the_last_night_costs_no_night(growing: Lake) -> None:
@@ -113,7 +113,7 @@ def test_of_several_models_each_begins_the_next_night_with_its_own_size(growing:
     growing.write_model(SMALL_MEMORY + 'def plain(batch):\n    return {"score": batch["x"]}\n')
     growing.write_job(model=None, models=[models[1], {**models[1], "name": "three"}], input__shard_rows=6000)
     for date in ("2026-11-16", "2026-11-17"):
-        assert growing.run(date=date).scored.progress.rows_out == 10_000
+        assert growing.run(date=date).scored.progress.counts.rows_out == 10_000
     growing.write_job(model=None, models=models, input__shard_rows=6000, resources={"actors": 1})
     growing.run(date="2026-11-18")
     assert max(calls(growing)) > 1000

@@ -133,7 +133,7 @@ def test_a_row_that_ends_the_process_in_one_of_two_models_keeps_the_output_of_th
     assert [row["id"] for row in lost["input"]] == [2100]
     assert (lost["model"].tolist(), lost["error"].tolist()) == (["half"], ["ProcessDied"])
     assert lost["replay"][0].endswith("--model half")
-    assert (ran.scored.progress.rows_quarantined, ran.scored.progress.rows_partial) == (0, 1)
+    assert (ran.scored.progress.counts.rows_quarantined, ran.scored.progress.counts.rows_partial) == (0, 1)
     found = [(record["rows"], record.get("model")) for record in failures(lake) if record["rows"]]
     assert found == [(256, "half"), (1, "half")]
 
@@ -188,7 +188,7 @@ def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:
 
     again = lake.run()
     assert (again.scored.progress.scored_rows, again.publication.number) == (100, 1)
-    assert again.scored.progress.rows_quarantined == 0
+    assert again.scored.progress.counts.rows_quarantined == 0
 
 
 def _dies(_: str) -> None:
@@ -223,7 +223,7 @@ def test_a_deadlock_in_a_library_costs_a_process_and_no_row(lake: Lake) -> None:
     lake.write_model(HANGS_ONCE)
     ran = lake.ready(retry__stall_s=2).run()
     assert lake.published()["id"].tolist() == list(range(8000))
-    assert ran.scored.progress.rows_quarantined == 0
+    assert ran.scored.progress.counts.rows_quarantined == 0
     assert {f["cause"] for f in failures(lake)} == {"ProcessDied"}
 
 

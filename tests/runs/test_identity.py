@@ -466,7 +466,7 @@ def test_a_limited_run_is_scored_and_never_published(lake: Lake) -> None:
     """It has an id of its own, so that tonight's run is not disturbed; asked for by name it is still not published."""
     lake.ready()
     ran = lake.run(limit=2500)
-    assert (ran.scored.progress.shards, ran.scored.progress.rows_out, ran.publication.number) == (3, 3000, 0)
+    assert (ran.scored.progress.shards, ran.scored.progress.counts.rows_out, ran.publication.number) == (3, 3000, 0)
     assert lake.revision(1, "2026-11-19-limit-2500").exists()
     assert not lake.revision(1).exists()
     named = lake.run(limit=1000, run_id="trial")

@@ -86,7 +86,7 @@ def test_files_that_are_odd_but_whole_are_published(lake: Lake) -> None:
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, data / name)
     ran = lake.run()
-    assert (ran.scored.progress.failed_attempts, ran.scored.progress.rows_quarantined) == (0, 0)
+    assert (ran.scored.progress.failed_attempts, ran.scored.progress.counts.rows_quarantined) == (0, 0)
     found = lake.published()
     wanted = [(name, i) for name, table in names.items() for i in table["id"].to_pylist()]
     wanted += [(f"part-{i // 1000}.parquet", i) for i in range(PARTS * 1000)]
@@ -367,7 +367,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Tabl
     lake.write_model(REFUSING)
     lake.write_job(carry=["id", *exact(0)], input__shard_rows=1000, retry__max_quarantined=0.1)
     ran = lake.run()
-    assert (ran.scored.progress.shards, ran.scored.progress.rows_quarantined) == (1, 8)
+    assert (ran.scored.progress.shards, ran.scored.progress.counts.rows_quarantined) == (1, 8)
     (data,) = (lake.revision() / "data").iterdir()
     (quarantine,) = (lake.revision() / "quarantine").iterdir()
     return pa.concat_tables(map(pq.read_table, paths)), pq.read_table(data), pq.read_table(quarantine)
@@ -492,7 +492,7 @@ def test_the_budget_of_bad_rows_is_exact(lake: Lake, bad: int, spread: bool) -> 
         assert lake.snapshot().runs == {}
         return
     ran = lake.run()
-    assert (ran.scored.progress.rows_out, ran.scored.progress.rows_quarantined) == (5994, 6)
+    assert (ran.scored.progress.counts.rows_out, ran.scored.progress.counts.rows_quarantined) == (5994, 6)
     assert set(range(6000)) - set(lake.published()["id"]) == rows
     assert [gate.passed for gate in ran.verdict.gates] == [True, True]
 

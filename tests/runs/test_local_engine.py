@@ -249,7 +249,7 @@ def test_a_bad_row_costs_that_row(lake: Lake) -> None:
         "    return {'score': batch['x'] * 2}\n"
     )
     ran = lake.ready().run()
-    assert ran.scored.progress.rows_quarantined == 1
+    assert ran.scored.progress.counts.rows_quarantined == 1
     assert lake.quarantined()["_row"].tolist() == [1234]
     assert len(lake.published()) == 7999
 

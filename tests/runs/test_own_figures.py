@@ -95,7 +95,7 @@ def test_an_accumulator_that_fails_costs_its_figures_alone_until_it_is_mended(la
     ]
     write(lake, TAIL)
     ran = lake.run()
-    assert (ran.scored.progress.reused_shards, ran.scored.progress.rows_quarantined) == (8, 0)
+    assert (ran.scored.progress.reused_shards, ran.scored.progress.counts.rows_quarantined) == (8, 0)
     assert of(ran).values["rows"] == 8000
 
 

@@ -49,13 +49,13 @@ def test_rows_that_raise_are_quarantined_and_only_those(lake: Lake) -> None:
     lake.write_model(RAISES.format(bad=set(bad)))
     ran = lake.ready().run()
 
-    assert (ran.scored.progress.rows_out, ran.scored.progress.rows_quarantined) == (8294, 6)
+    assert (ran.scored.progress.counts.rows_out, ran.scored.progress.counts.rows_quarantined) == (8294, 6)
     assert lake.published()["id"].tolist() == [i for i in range(8300) if i not in bad]
     lost = lake.quarantined()
     names = ["part-00", "part-00", "part-00", "part-00", "part-03", "small-1"]
     assert lost["_file"].tolist() == [str(lake.folder / "data" / f"{name}.parquet") for name in names]
     assert lost["_row"].tolist() == [0, 1500, 1501, 1999, 300, 50]
-    assert ran.scored.progress.cuts == 5, "two of the rows shared a micro-batch"
+    assert ran.scored.progress.counts.batches_cut == 5, "two of the rows shared a micro-batch"
     assert any(note.startswith("5 batches failed and were scored in parts") for note in ran.scored.warnings)
     assert [row["id"] for row in lost["input"]] == bad
     assert [row["name"] for row in lost["input"]] == [f"row {i}" for i in bad]
@@ -141,10 +141,10 @@ def test_out_of_memory_halves_the_batch_and_is_said(lake: Lake) -> None:
     """256 rows do not fit, nor 128; 64 do, once and for all. No row is lost."""
     lake.write_model(SMALL_MEMORY)
     ran = lake.ready().run()
-    assert ran.scored.progress.rows_out == 8000
+    assert ran.scored.progress.counts.rows_out == 8000
     np.testing.assert_array_equal(lake.published()["score"], np.arange(8000, dtype=np.float32) * 2)
     receipts = [record for record in lake.records() if record["t"] == "receipt"]
-    assert [receipt["batch_rows"] for receipt in receipts] == [64] * 8
+    assert [receipt["backoffs"]["rows"] for receipt in receipts] == [64] * 8
     assert [said for said in ran.scored.warnings if "micro-batches of more than 64 rows" in said]
 
 

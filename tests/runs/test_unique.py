@@ -115,7 +115,7 @@ def test_rows_in_quarantine_are_not_published_and_do_not_count(lake: Lake) -> No
     table = pa.table({"id": pa.array([7]), "x": pa.array([-1.0], pa.float32()), "name": ["row 7"]})
     pq.write_table(table, lake.folder / "data" / "part-1.parquet")
     ran = lake.run()
-    assert ran.scored.progress.rows_quarantined == 1
+    assert ran.scored.progress.counts.rows_quarantined == 1
     assert ran.verdict.gates[-1].passed
 
 

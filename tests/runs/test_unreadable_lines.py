@@ -45,7 +45,7 @@ def test_lines_that_cannot_be_read_are_quarantined_and_only_those(lake: Lake, ki
         spoil(path, 1999, lambda line: line + b"\xff"),
     ]
     ran = lake.run(engine=LOCAL)
-    assert (ran.scored.progress.rows_out, ran.scored.progress.rows_quarantined) == (7998, 2)
+    assert (ran.scored.progress.counts.rows_out, ran.scored.progress.counts.rows_quarantined) == (7998, 2)
     frame = lake.published()
     assert frame["id"].tolist() == [row for row in range(8000) if row - 2000 not in bad]
     assert (frame["_row"] == frame["id"] % 2000).all()

@@ -70,7 +70,7 @@ def test_only_rows_that_match_are_scored_and_each_keeps_its_number(lake: Lake) -
     totals = json.loads((lake.out / ran.publication.manifest).read_text())["totals"]
     assert (totals["rows_in"], totals["rows_left_out"]) == (len(rows), 8000 - len(rows))
     assert (totals["rows_out"], totals["rows_quarantined"]) == (len(scored), 2)
-    assert (ran.scored.progress.rows, ran.scored.progress.rows_left_out) == (len(rows), 8000 - len(rows))
+    assert (ran.scored.progress.rows, ran.scored.progress.counts.rows_left_out) == (len(rows), 8000 - len(rows))
     gate = next(gate for gate in ran.verdict.gates if gate.name == "rescore")
     assert gate.observed == f"0 of {len(scored):,} rows of 5 shards differ"
 
@@ -167,7 +167,7 @@ def test_what_cannot_match_is_not_read(lake: Lake) -> None:
     assert "of these rows only those with country = 'de' AND id BETWEEN 110000 AND 119990; 2 other files cannot" in text
     ran = lake.run(engine=LOCAL)
     assert lake.published()["id"].tolist() == list(range(110_000, 119_991))
-    assert (ran.scored.progress.rows, ran.scored.progress.rows_left_out) == (9991, 190_009)
+    assert (ran.scored.progress.rows, ran.scored.progress.counts.rows_left_out) == (9991, 190_009)
     storage = Measuring()
     for piece in (piece for shard in ran_plan.shards() for piece in shard.pieces):
         read_piece(storage, request.job, piece, discovery.schema)

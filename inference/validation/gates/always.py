@@ -46,7 +46,7 @@ class Quarantine(Gate):
     share: float
 
     def judge(self, evidence: Evidence) -> GateResult:
-        lost, allowed = evidence.rows_quarantined + evidence.rows_partial, budget_rows(self.share, evidence.rows_in)
+        lost, allowed = evidence.rows_in_quarantine, budget_rows(self.share, evidence.rows_in)
         observed, limit = f"{lost:,} of {evidence.rows_in:,} rows", f"{allowed:,} rows ({self.share:g} of the run)"
         if lost <= allowed:
             sentence = f"{counted(lost, 'row')} in quarantine; {allowed:,} are allowed."

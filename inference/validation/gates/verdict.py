@@ -18,7 +18,7 @@ from nightjar.inference.metrics.columns import Number
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.records import NO_USAGE, Usage
+from nightjar.inference.records import NO_USAGE, Counts, Usage
 from nightjar.inference.validation.judging import Answer
 
 if TYPE_CHECKING:
@@ -99,23 +99,20 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Counts):
     """What gates judge. Before anything is scored, only `found` is known.
 
-    sampled: of a sample of the night's shards, how many these are; None of the whole night. rows_partial: rows in the
-    quarantine that are written as well. metrics: of all rows. offenders: key of a gate that names rows → the first rows
-    that it refuses. usage: of language models, for all shards. baselines: other nights, as the job's checks name them.
-    accumulators: figures of the user's own, by the accumulator's name. called: key of a check → what the function
-    answered that it calls. repeated: key of a check on keys → the rows that share one.
+    sampled: of a sample of the night's shards, how many these are; None of the whole night. metrics: of all rows.
+    offenders: key of a gate that names rows → the first rows that it refuses. usage: of language models, for all
+    shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's own, by the
+    accumulator's name. called: key of a check → what the function answered that it calls. repeated: key of a check on
+    keys → the rows that share one.
     """
 
     found: Found
     sampled: int | None = None
     shards: int = 0
     missing: int = 0
-    rows_in: int = 0
-    rows_quarantined: int = 0
-    rows_partial: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None

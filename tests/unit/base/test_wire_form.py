@@ -34,7 +34,7 @@ from nightjar.inference.ledger.lines import (
 from nightjar.inference.metrics.figures import ColumnFigures
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
 from nightjar.inference.output.revisions import RevisionFile
-from nightjar.inference.records import Failed, Noticed, Part, Receipt
+from nightjar.inference.records import Counts, Failed, Noticed, Part, Receipt
 from nightjar.inference.run import steps
 from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
@@ -60,25 +60,23 @@ SCORED = pa.schema(
     [
         *PLANNED,
         ("status", pa.string()),
-        ("attempt", pa.int32()),
-        ("epoch", pa.int32()),
-        ("worker", pa.string()),
         ("rows_in", pa.int64()),
         ("rows_out", pa.int64()),
         ("rows_quarantined", pa.int64()),
+        ("rows_partial", pa.int64()),
+        ("rows_left_out", pa.int64()),
+        ("batches_cut", pa.int64()),
+        ("attempt", pa.int32()),
+        ("epoch", pa.int32()),
+        ("worker", pa.string()),
         ("data", PART),
         ("quarantine", PART),
         ("seconds", pa.float32()),
         ("started_at", pa.float64()),
         ("retries", pa.int32()),
-        ("batch_rows", pa.int32()),
         ("adopted_from", pa.string()),
-        ("cuts", pa.int32()),
-        ("rows_left_out", pa.int64()),
-        ("rows_partial", pa.int64()),
+        record_schema(Receipt).field("backoffs"),
         ("ceilings", pa.list_(pa.int32())),
-        ("batch_bytes", pa.int64()),
-        ("batch_tokens", pa.int64()),
         record_schema(Receipt).field("usage"),
         record_schema(Receipt).field("spent"),
     ]
@@ -107,8 +105,9 @@ def test_what_has_no_arrow_type_is_refused() -> None:
 
 WRITER = Holder("score", "f1", "night-7", 12, 1.5, "n1", "2026-11-20T11:35:58+00:00", 0.5)
 ENTRY = Published(1, "runs/d/r1/manifest-000001.json", "abc", "d")
+COUNTS = Counts(rows_in=10, rows_out=9, rows_quarantined=1)
 PLAN = Planned(
-    file="plan-000001.parquet", fingerprint="6c", date="d", shards=3, rows=30, cuts=2, identity="identity-000001.json"
+    file="plan-000001.parquet", fingerprint="6c", date="d", shards=3, rows=30, identity="identity-000001.json"
 )
 LINES = {
     '{"t":"opened","writer":{"task":"score","flow_run":"f1","host":"night-7","pid":12,"process_started":1.5,'
@@ -116,17 +115,19 @@ LINES = {
     '{"t":"closed"}': Closed(),
     '{"t":"doing","step":"load"}': Doing("load"),
     '{"t":"planned","file":"plan-000001.parquet","fingerprint":"6c","date":"d","shards":3,"rows":30,"done_shards":1,'
-    '"rows_out":9,"rows_quarantined":1,"cuts":2,"identity":"identity-000001.json","adopts":0,"again":["x changed"]}': (
-        replace(PLAN, done_shards=1, rows_out=9, rows_quarantined=1, again=("x changed",))
+    '"counts":{"rows_in":10,"rows_out":9,"rows_quarantined":1,"rows_partial":0,"rows_left_out":0,"batches_cut":2},'
+    '"identity":"identity-000001.json","adopts":0,"again":["x changed"]}': (
+        replace(PLAN, done_shards=1, counts=replace(COUNTS, batches_cut=2), again=("x changed",))
     ),
-    '{"t":"planned","file":"p","fingerprint":"6c","date":"d","shards":3,"rows":0,"done_shards":0,"rows_out":0,'
-    '"rows_quarantined":0,"cuts":0,"uncounted":3,"identity":"i","adopts":2,"again":[]}': (
-        replace(PLAN, file="p", rows=0, cuts=0, uncounted=3, identity="i", adopts=2)
+    '{"t":"planned","file":"p","fingerprint":"6c","date":"d","shards":3,"rows":0,"done_shards":0,'
+    '"uncounted":3,"identity":"i","adopts":2,"again":[]}': (
+        replace(PLAN, file="p", rows=0, uncounted=3, identity="i", adopts=2)
     ),
     '{"t":"split","shard":"s","why":"b.parquet: broken","into":3}': Split("s", "b.parquet: broken", 3),
     '{"t":"revoked","shard":"s","attempt":2,"cause":"PartDamaged","message":"gone","terminal":false,"died":false,'
-    '"uri":"a.parquet","row":-1,"rows":0,"worker":"","rows_out":9,"rows_quarantined":1,"cuts":0}': (
-        Revoked("s", 2, "PartDamaged", "gone", uri="a.parquet", rows_out=9, rows_quarantined=1)
+    '"uri":"a.parquet","row":-1,"rows":0,"worker":"",'
+    '"counts":{"rows_in":10,"rows_out":9,"rows_quarantined":1,"rows_partial":0,"rows_left_out":0,"batches_cut":0}}': (
+        Revoked("s", 2, "PartDamaged", "gone", uri="a.parquet", counts=COUNTS)
     ),
     '{"t":"packages","loaded":{"mylib":"1.0"}}': Packages({"mylib": "1.0"}),
     '{"t":"packages","loaded":{},"adopted_from":"r1"}': Packages({}, "r1"),
@@ -143,10 +144,10 @@ LINES = {
     ),
     '{"t":"seen","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
     '{"t":"seen","kind":"file","name":"/a","by":"","more":true}': Seen("file", "/a", more=True),
-    '{"t":"receipt","shard":"s","attempt":1,"epoch":2,"worker":"w-1","rows_in":10,"rows_out":10,"rows_quarantined":0,'
-    '"data":{"name":"data/s.parquet","rows":10,"size":99,"checksum":"abc"},"quarantine":null,"seconds":0.5,'
-    '"started_at":1.5,"retries":0,"batch_rows":0,"adopted_from":"","cuts":0}': (
-        Receipt("s", 1, 2, "w-1", 10, 10, 0, Part("data/s.parquet", 10, 99, "abc"), None, 0.5, 1.5)
+    '{"t":"receipt","rows_in":10,"rows_out":10,"rows_quarantined":0,"rows_partial":0,"rows_left_out":0,"batches_cut":0,'
+    '"shard":"s","attempt":1,"epoch":2,"worker":"w-1","data":{"name":"data/s.parquet","rows":10,"size":99,"checksum":"abc"},"quarantine":null,"seconds":0.5,'
+    '"started_at":1.5,"retries":0,"adopted_from":""}': (
+        Receipt("s", 1, 2, "w-1", Part("data/s.parquet", 10, 99, "abc"), None, 0.5, 1.5, rows_in=10, rows_out=10)
     ),
     '{"t":"ended","outcome":"failed","step":"validate","at":"2026-11-20","error":"GateFailed","message":"no","gates":'
     '[{"name":"rows.min","sentence":"Too few.","row":"","replay":""}],"publish":true}': (
@@ -163,12 +164,12 @@ def test_each_kind_of_line_has_one_form(line: str, record: Line) -> None:
 
 KEYS = {
     "opened": "writer",
-    "planned": "file fingerprint date shards rows done_shards rows_out rows_quarantined cuts identity adopts again",
+    "planned": "file fingerprint date shards rows done_shards identity adopts again",
     "doing": "step",
     "packages": "loaded",
-    "receipt": "shard attempt epoch worker rows_in rows_out rows_quarantined data quarantine seconds started_at "
-    "retries batch_rows adopted_from cuts spent",
-    "revoked": "shard attempt cause message terminal died uri row rows worker rows_out rows_quarantined cuts",
+    "receipt": "rows_in rows_out rows_quarantined rows_partial rows_left_out batches_cut shard attempt epoch worker "
+    "data quarantine seconds started_at retries adopted_from spent",
+    "revoked": "shard attempt cause message terminal died uri row rows worker counts",
     "failed": "shard attempt cause message terminal died uri row rows worker",
     "intent": "number published",
     "publishedas": "number",
@@ -231,7 +232,7 @@ def test_a_manifest_of_the_first_version_is_read() -> None:
     """What it does not say has its default."""
     read = manifest_of(json.dumps(FIRST_MANIFEST).encode())
     assert (read.totals, read.shards) == (
-        Totals(3, 2300, 2299, 1, 5862),
+        Totals(3, 5862, rows_in=2300, rows_out=2299, rows_quarantined=1),
         RevisionFile("shards-000003.parquet", "abc", 9),
     )
     assert read.gates == (GateResult("complete", True, "3 of 3 shards", "all", "All."),)

@@ -287,7 +287,7 @@ def test_a_bad_row_is_quarantined_under_its_place_and_can_be_replayed(odd: Lake)
     odd.write_job(input__shard_rows=None, retry__max_quarantined=0.001)
     odd.to_json_lines(part_02="gzip")
     ran = odd.run(engine=LOCAL)
-    assert ran.scored.progress.rows_quarantined == 3
+    assert ran.scored.progress.counts.rows_quarantined == 3
     lost = odd.quarantined()
     names = [Path(each).name for each in lost["_file"]]
     assert list(zip(names, lost["_row"], strict=True)) == [

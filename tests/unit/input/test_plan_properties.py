@@ -138,7 +138,7 @@ class Run:
         """A shard is scored."""
         if missing := self._missing():
             shard = missing[which % len(missing)].id
-            self._append(Receipt(shard, 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0))
+            self._append(Receipt(shard, 1, 1, "w", None, None, 0.1, 0.0, rows_in=10, rows_out=10))
             self.committed.add(shard)
 
     def _missing(self) -> list[Shard]:

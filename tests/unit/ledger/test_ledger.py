@@ -43,7 +43,7 @@ from nightjar.inference.ledger.lines import (
     Revoked,
     Split,
 )
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
@@ -74,7 +74,7 @@ def seized(revision: str, storage: Storage | None = None) -> LedgerWriter:
 
 
 def receipt(shard: str, worker: str = "w") -> Receipt:
-    return Receipt(shard, 1, 1, worker, 10, 10, 0, None, None, 0.1, 0.0)
+    return Receipt(shard, 1, 1, worker, None, None, 0.1, 0.0, rows_in=10, rows_out=10)
 
 
 def receipts(revision: str) -> dict[str, str]:
@@ -89,7 +89,7 @@ def test_a_revoked_receipt_counts_no_more_and_the_next_one_does(revision: str) -
     """The audit found its parts damaged: the shard is open again, for every reader alike, and it is on record."""
     writer = opened(revision)
     writer.append([receipt("a", "first"), receipt("b", "first")])
-    writer.append([Revoked("a", 1, "PartDamaged", "checksum", rows_out=10)])
+    writer.append([Revoked("a", 1, "PartDamaged", "checksum", counts=Counts(rows_out=10))])
     assert writer.state.committed == {"b"}
     assert receipts(revision) == {"b": "first"}
     writer.append([receipt("a", "second"), receipt("a", "late")])

@@ -10,7 +10,7 @@ import pytest
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.ledger.progress import Progress, TokenRates, lowest
-from nightjar.inference.records import Backoffs, Failed, Receipt, Usage
+from nightjar.inference.records import NO_COUNTS, Backoffs, Counts, Failed, Receipt, Usage
 
 PLANNED = Planned(
     file="plan-000001.parquet",
@@ -19,11 +19,11 @@ PLANNED = Planned(
     shards=8,
     rows=8000,
     done_shards=2,
-    rows_out=1990,
-    rows_quarantined=10,
-    cuts=3,
+    counts=Counts(rows_in=2000, rows_out=1990, rows_quarantined=10, batches_cut=3),
 )
-SCORED = Receipt("s1", 1, 1, "w", 1000, 995, 5, None, None, 4.0, 100.0, retries=2, cuts=7)
+SCORED = Receipt(
+    "s1", 1, 1, "w", None, None, 4.0, 100.0, retries=2, batches_cut=7, rows_in=1000, rows_out=995, rows_quarantined=5
+)
 
 
 def opened(task: str, nonce: str = "n1", flow_run: str = "") -> Opened:
@@ -52,9 +52,7 @@ def test_a_plan_says_what_there_is_and_what_is_done_of_it() -> None:
         "shards": 8,
         "rows": 8000,
         "done_shards": 2,
-        "rows_out": 1990,
-        "rows_quarantined": 10,
-        "cuts": 3,
+        "counts": PLANNED.counts.by_name,
         "reused_shards": 2,
         "reused_rows": 2000,
         "failed_attempts": 1,
@@ -63,25 +61,32 @@ def test_a_plan_says_what_there_is_and_what_is_done_of_it() -> None:
         "writer": "n1",
         "flow_run": "n1",
     }
-    assert folded(replace(PLANNED, cuts=0), start=before).cuts == 0
+    assert folded(replace(PLANNED, counts=NO_COUNTS), start=before).counts == NO_COUNTS
 
 
-SOME = replace(SCORED, rows_left_out=30, rows_partial=3, batch_rows=50, ceilings=(0, 50))
+SOME = replace(SCORED, rows_left_out=30, rows_partial=3, backoffs=Backoffs(50), ceilings=(0, 50))
 """As `SCORED`, of a job with a condition and two models, for one of which memory did not suffice."""
 
 
 def test_rows_that_were_left_out_and_those_of_some_models_are_counted_like_others() -> None:
     """A new plan says how many there are; what memory has shown is kept."""
-    before = folded(opened("score"), replace(PLANNED, rows_left_out=60, rows_partial=5))
-    assert (before.rows_left_out, before.rows_partial, before.ceilings) == (60, 5, ())
+    before = folded(opened("score"), replace(PLANNED, counts=replace(PLANNED.counts, rows_left_out=60, rows_partial=5)))
+    assert (before.counts.rows_left_out, before.counts.rows_partial, before.ceilings) == (60, 5, ())
     after = folded(SOME, replace(SOME, ceilings=(40, 70)), start=before)
-    assert (after.rows_left_out, after.rows_partial, after.rows_in_quarantine) == (120, 11, 31)
+    found = after.counts
+    assert (found.rows_left_out, found.rows_partial, found.rows_in_quarantine) == (120, 11, 31)
     assert (after.backoffs, after.ceilings) == (Backoffs(rows=50), (40, 50))
-    revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=995, rows_quarantined=5, rows_left_out=30, rows_partial=3)
+    revoked = Revoked(
+        "s1",
+        1,
+        "PartDamaged",
+        "no",
+        counts=Counts(rows_in=1000, rows_out=995, rows_quarantined=5, rows_left_out=30, rows_partial=3),
+    )
     less = folded(revoked, start=after)
-    assert (less.rows_left_out, less.rows_partial) == (90, 8)
-    planned = folded(replace(PLANNED, rows_left_out=7, rows_partial=1), start=after)
-    assert (planned.rows_left_out, planned.rows_partial) == (7, 1)
+    assert (less.counts.rows_left_out, less.counts.rows_partial) == (90, 8)
+    planned = folded(replace(PLANNED, counts=Counts(rows_left_out=7, rows_partial=1)), start=after)
+    assert (planned.counts.rows_left_out, planned.counts.rows_partial) == (7, 1)
     assert (planned.backoffs, planned.ceilings) == (Backoffs(rows=50), (40, 50))
 
 
@@ -112,16 +117,20 @@ def test_a_receipt_adds_what_was_scored_and_when() -> None:
     first = folded(SCORED, start=before)
     assert changed(before, first) == {
         "done_shards": 3,
-        "rows_out": 2985,
-        "rows_quarantined": 15,
-        "cuts": 10,
+        "counts": {
+            **before.counts.by_name,
+            "rows_in": 3000,
+            "rows_out": 2985,
+            "rows_quarantined": 15,
+            "batches_cut": 10,
+        },
         "step": "score",
         "retries": 2,
         "first_start": 100.0,
         "last_end": 104.0,
     }
     earlier = folded(replace(SCORED, started_at=90.0, seconds=1.0), start=first)
-    assert (earlier.first_start, earlier.last_end, earlier.retries, earlier.cuts) == (90.0, 104.0, 4, 17)
+    assert (earlier.first_start, earlier.last_end, earlier.retries, earlier.counts.batches_cut) == (90.0, 104.0, 4, 17)
     later = folded(replace(SCORED, started_at=101.0, seconds=9.0), start=first)
     assert (later.first_start, later.last_end) == (100.0, 110.0)
 
@@ -131,9 +140,13 @@ def test_a_receipt_that_is_taken_over_is_no_work_of_this_run() -> None:
     after = folded(replace(SCORED, adopted_from="r1"), start=before)
     assert changed(before, after) == {
         "done_shards": 3,
-        "rows_out": 2985,
-        "rows_quarantined": 15,
-        "cuts": 10,
+        "counts": {
+            **before.counts.by_name,
+            "rows_in": 3000,
+            "rows_out": 2985,
+            "rows_quarantined": 15,
+            "batches_cut": 10,
+        },
         "reused_shards": 3,
         "reused_rows": 3000,
     }
@@ -169,8 +182,11 @@ def test_failures_deaths_splits_and_revocations_are_counted() -> None:
     dead = Failed("s1", 1, "Died", "gone", died=True)
     assert changed(before, folded(dead, dead, start=before)) == {"failed_attempts": 2, "deaths": 2}
     assert changed(before, folded(Split("s1", "no", 3), start=before)) == {"shards": 10}
-    revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=900, rows_quarantined=4, cuts=2)
-    taken_back = {"done_shards": 1, "rows_out": 1090, "rows_quarantined": 6, "cuts": 1, "failed_attempts": 1}
+    revoked = Revoked(
+        "s1", 1, "PartDamaged", "no", counts=Counts(rows_in=904, rows_out=900, rows_quarantined=4, batches_cut=2)
+    )
+    left = Counts(rows_in=1096, rows_out=1090, rows_quarantined=6, batches_cut=1)
+    taken_back = {"done_shards": 1, "counts": left.by_name, "failed_attempts": 1}
     assert changed(before, folded(revoked, start=before)) == taken_back
     assert folded(revoked, start=replace(before, done_shards=7)).done_shards == 6
 
@@ -185,7 +201,7 @@ def test_the_seconds_of_failed_attempts_are_added_up_in_each_score_step() -> Non
 
 
 def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> None:
-    before = folded(opened("score"), replace(PLANNED, done_shards=0, rows_out=0, rows_quarantined=0))
+    before = folded(opened("score"), replace(PLANNED, done_shards=0, counts=NO_COUNTS))
     scored = folded(SCORED, start=before)
     assert changed(scored, folded(opened("validate", "n2"), start=scored)) == {"step": "validate", "writer": "n2"}
     assert changed(scored, folded(opened("score", "n2"), start=scored)) == {
@@ -205,7 +221,7 @@ def test_a_score_step_that_its_flow_run_repeats_goes_on_with_what_the_first_one_
     used = replace(SCORED, usage=Usage(requests=9))
     first = folded(opened("score"), PLANNED, used, replace(used, started_at=200.0))
     assert (first.reused_shards, first.scored_rows, first.steady_s) == (2, 2000, 104.0)
-    revoked = Revoked("s1", 1, "PartDamaged", "no", rows_out=995, rows_quarantined=5)
+    revoked = Revoked("s1", 1, "PartDamaged", "no", counts=Counts(rows_in=1000, rows_out=995, rows_quarantined=5))
     again = folded(opened("validate", "n2"), revoked, opened("score", "n3", "n1"), start=first)
     assert (again.reused_shards, again.scored_rows, again.steady_s, again.usage_before) == (2, 1000, 104.0, Usage())
     done = folded(replace(used, started_at=300.0), start=again)
@@ -219,7 +235,7 @@ def test_a_score_step_that_its_flow_run_repeats_goes_on_with_what_the_first_one_
 
 def test_a_part_of_an_earlier_command_that_is_taken_back_is_not_already_done() -> None:
     first = folded(opened("score"), PLANNED)
-    revoked = Revoked("s0", 1, "PartDamaged", "no", rows_out=995, rows_quarantined=5)
+    revoked = Revoked("s0", 1, "PartDamaged", "no", counts=Counts(rows_in=1000, rows_out=995, rows_quarantined=5))
     again = folded(revoked, opened("score", "n3", "n1"), SCORED, start=first)
     assert (again.reused_shards, again.done_shards, again.scored_rows) == (1, 2, 1000)
     nameless = replace(first, flow_run="")
@@ -233,8 +249,7 @@ def test_speed_is_of_the_rows_scored_now_from_the_first_start_to_the_last_end() 
         shards=8,
         rows=8000,
         done_shards=4,
-        rows_out=3990,
-        rows_quarantined=10,
+        counts=Counts(rows_in=4000, rows_out=3990, rows_quarantined=10),
         reused_shards=1,
         reused_rows=1000,
         first_start=100.0,
@@ -255,8 +270,7 @@ def test_where_rows_are_not_counted_shards_tell_how_long_it_will_take() -> None:
         shards=8,
         rows=1300,
         done_shards=4,
-        rows_out=1290,
-        rows_quarantined=10,
+        counts=Counts(rows_in=1300, rows_out=1290, rows_quarantined=10),
         reused_shards=1,
         reused_rows=1000,
         first_start=100.0,

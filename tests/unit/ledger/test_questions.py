@@ -79,7 +79,7 @@ def test_an_answer_counts_only_for_the_question_that_it_is_about() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        Receipt("a", 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0),
+        Receipt("a", 1, 1, "w", None, None, 0.1, 0.0, rows_in=10, rows_out=10),
         Revoked("a", 1, "PartDamaged", "gone"),
         Planned(file="p2", fingerprint="f2", date="2026-11-19"),
     ],

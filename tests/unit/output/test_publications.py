@@ -318,8 +318,20 @@ def test_the_sweep_deletes_what_no_receipt_names_and_nothing_newer_or_foreign(ou
         LakeStorage().write(join(uri, name), b"rows")
         return Part(name, 10, 4, "sum")
 
-    first = Receipt(shard.id, 1, 1, "w", 10, 9, 1, part("data", 1, "a" * 8), part("quarantine", 1, "b" * 8), 0, 0)
-    second = Receipt(shard.id, 2, 2, "w", 10, 10, 0, part("data", 2, "c" * 8), None, 0, 0)
+    first = Receipt(
+        shard.id,
+        1,
+        1,
+        "w",
+        part("data", 1, "a" * 8),
+        part("quarantine", 1, "b" * 8),
+        0,
+        0,
+        rows_in=10,
+        rows_out=9,
+        rows_quarantined=1,
+    )
+    second = Receipt(shard.id, 2, 2, "w", part("data", 2, "c" * 8), None, 0, 0, rows_in=10, rows_out=10)
     stray = [part("data", 1, "d" * 8), part("quarantine", 2, "e" * 8)]
     newer = part("data", 3, "f" * 8)
     Path(uri, "data", "notes.txt").write_text("mine")

@@ -69,7 +69,7 @@ def test_the_parts_add_up_to_the_time_that_has_passed(turns: list[tuple[str, int
 
 
 def receipt(worker: str) -> Receipt:
-    return Receipt("s", 1, 1, worker, 1, 1, 0, None, None, 1.0, 0.0)
+    return Receipt("s", 1, 1, worker, None, None, 1.0, 0.0, rows_in=1, rows_out=1)
 
 
 def test_a_worker_that_follows_another_is_not_counted_beside_it() -> None:

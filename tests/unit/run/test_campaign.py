@@ -37,7 +37,7 @@ def failures(of: Plan, *said: Failed) -> Failures:
 
 
 def receipt(shard: str) -> Receipt:
-    return Receipt(shard, 1, 1, "w", 1, 1, 0, None, None, 0.0, 0.0)
+    return Receipt(shard, 1, 1, "w", None, None, 0.0, 0.0, rows_in=1, rows_out=1)
 
 
 # ---- what a pass left dead ----------------------------------------------------------------------------------

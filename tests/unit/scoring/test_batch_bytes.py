@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.output.outcomes import read
-from nightjar.inference.records import Receipt, RowFailure
+from nightjar.inference.records import Backoffs, Receipt, RowFailure
 from nightjar.inference.run import steps
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.scoring.assignment import Assignment, batch_size
@@ -291,7 +291,7 @@ def calls(lake: Lake) -> list[int]:
 
 def test_a_night_keeps_to_it_and_publishes_the_same_rows(lake: Lake) -> None:
     ran = night(lake, 800).run()
-    assert ran.scored.progress.rows_out == 600
+    assert ran.scored.progress.counts.rows_out == 600
     sizes = calls(lake)
     assert [size for size in sizes if size > 800] == [900, 900], "the two rows that are larger by themselves"
     assert len([size for size in sizes if size > 700]) > 10
@@ -309,13 +309,13 @@ def lengths() -> list[int]:
 def test_what_memory_forces_is_shown_and_the_next_night_begins_with_the_jobs_size(lake: Lake) -> None:
     night(lake, 6000, fits=3000)
     ran = lake.run(date="2026-11-18")
-    assert ran.scored.progress.rows_out == 600
+    assert ran.scored.progress.counts.rows_out == 600
     assert any("micro-batches of more than 3,000 bytes" in note for note in ran.scored.warnings)
     assert max(calls(lake)) > 5800
     request = lake.request(date="2026-11-18")
     published = lake.snapshot().runs["2026-11-18"]
     totals = read_manifest(request.storage, request.output, published).totals
-    assert (totals.batch_bytes, totals.batch_rows, totals.batch_tokens) == (3000, 0, 0)
+    assert totals.backoffs == Backoffs(bytes=3000)
     receipts = [line for line in lake.records(run_id="2026-11-18") if line["t"] == "receipt"]
     assert {line["batch_bytes"] for line in receipts} == {totals.batch_bytes}
     (shards,) = lake.revision(run_id="2026-11-18").glob("shards-*.parquet")

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from nightjar.flows.pages.wording import describe
 from nightjar.inference.errors import BatchesBroken, LengthInvalid
-from nightjar.inference.ledger.lines import Planned, Revoked, decode, encode
+from nightjar.inference.ledger.lines import Planned, Revoked
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import (
@@ -290,21 +290,11 @@ def test_receipts_count_the_batches_that_were_cut(lake: Lake) -> None:
         "    return {'score': batch['x']}\n"
     )
     receipts = [event for event in events(lake) if isinstance(event, Receipt)]
-    assert [(each.rows_quarantined, each.cuts) for each in receipts[:3]] == [(3, 2), (1, 1), (0, 0)]
+    assert [(each.rows_quarantined, each.batches_cut) for each in receipts[:3]] == [(3, 2), (1, 1), (0, 0)]
     progress = Progress(shards=8)
     for receipt in receipts:
         progress.fold(receipt)
-    assert progress.cuts == 3
-
-
-def test_a_receipt_of_before_has_no_cuts() -> None:
-    record = encode(Receipt("s", 1, 1, "w", 10, 10, 0, None, None, 0.1, 0.0))
-    del record["cuts"]
-    progress = Progress()
-    line = decode(record)
-    assert line is not None
-    progress.fold(line)
-    assert (progress.done_shards, progress.cuts) == (1, 0)
+    assert progress.counts.batches_cut == 3
 
 
 def test_rows_that_nobody_counted_are_added_as_they_are_read() -> None:
@@ -312,12 +302,14 @@ def test_rows_that_nobody_counted_are_added_as_they_are_read() -> None:
     progress = Progress()
     plan = Planned(file="p", fingerprint="f", date="d", shards=2, rows=10)
     progress.fold(replace(plan, uncounted=1))
-    receipts = [Receipt(name, 1, 1, "w", 10, 9, 1, None, None, 1.0, 0.0) for name in "ab"]
+    receipts = [
+        Receipt(name, 1, 1, "w", None, None, 1.0, 0.0, rows_in=10, rows_out=9, rows_quarantined=1) for name in "ab"
+    ]
     progress.fold(receipts[0])
     assert (progress.rows, progress.counted, progress.remaining_s(now=1.0)) == (10, False, 1.0)
     progress.fold(receipts[1])
     assert (progress.rows, progress.counted) == (20, True)
-    progress.fold(Revoked("b", 1, "PartDamaged", "no", rows_out=9, rows_quarantined=1))
+    progress.fold(Revoked("b", 1, "PartDamaged", "no", counts=Counts(rows_in=10, rows_out=9, rows_quarantined=1)))
     assert not progress.counted
     progress.fold(receipts[1])
     assert (progress.rows, progress.counted) == (20, True)
@@ -328,4 +320,4 @@ def test_rows_that_nobody_counted_are_added_as_they_are_read() -> None:
 @pytest.mark.parametrize(("cuts", "said"), [(0, False), (FEW_CUTS, False), (FEW_CUTS + 1, True)])
 def test_a_person_is_told_when_more_than_a_few_batches_were_cut(cuts: int, said: bool) -> None:
     assert bool(cut_batches(cuts)) == said
-    assert ("batches cut" in describe(Progress(shards=2, cuts=cuts))) == said
+    assert ("batches cut" in describe(Progress(shards=2, counts=Counts(batches_cut=cuts)))) == said

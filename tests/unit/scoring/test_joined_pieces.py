@@ -112,7 +112,7 @@ def test_files_of_a_few_rows_are_scored_together(lake: Lake) -> None:
     lake.write_model(NOTES)
     lake.write_job(input__shard_rows=1000, resources={"actors": 1})
     ran = lake.run(engine=LOCAL)
-    assert ran.scored.progress.rows_out == 1000
+    assert ran.scored.progress.counts.rows_out == 1000
     published = lake.published()
     assert published["id"].tolist() == list(range(1000))
     assert published["score"].tolist() == [2.0 * x for x in range(1000)]

@@ -91,7 +91,7 @@ def test_the_outputs_of_all_models_are_columns_of_one_part(lake: Lake) -> None:
     assert rows["named_word"].tolist() == [f"row {i}" for i in range(8000)]
     assert [pair.tolist() for pair in rows["named_pair"]] == [[i, -i] for i in range(8000)]
     assert len(list((lake.revision() / "data").iterdir())) == 8
-    assert (ran.scored.progress.rows_out, ran.scored.progress.rows_partial) == (8000, 0)
+    assert (ran.scored.progress.counts.rows_out, ran.scored.progress.counts.rows_partial) == (8000, 0)
     assert not (lake.revision() / "quarantine").exists()
 
 
@@ -112,7 +112,7 @@ def test_a_row_that_one_model_cannot_score_keeps_the_outputs_of_the_other(lake: 
         (4000, "named", "KeyError"),
     ]
     progress = ran.scored.progress
-    assert (progress.rows_out, progress.rows_quarantined, progress.rows_partial) == (7999, 1, 2)
+    assert (progress.counts.rows_out, progress.counts.rows_quarantined, progress.counts.rows_partial) == (7999, 1, 2)
     found = totals(lake)
     assert (found["rows_in"], found["rows_out"], found["rows_quarantined"]) == (8000, 7999, 1)
     assert found["rows_partial"] == 2
@@ -149,7 +149,7 @@ def test_where_all_must_score_a_row_it_is_lost_whole(lake: Lake) -> None:
     assert sorted(set(range(8000)) - set(lake.published()["id"])) == [3, 1500]
     assert lake.quarantined()["model"].tolist() == ["double", "named", "named"]
     progress = ran.scored.progress
-    assert (progress.rows_out, progress.rows_quarantined, progress.rows_partial) == (7998, 2, 0)
+    assert (progress.counts.rows_out, progress.counts.rows_quarantined, progress.counts.rows_partial) == (7998, 2, 0)
 
 
 def test_a_row_that_cannot_be_read_is_lost_to_all_models(lake: Lake) -> None:
@@ -164,7 +164,7 @@ def test_a_row_that_cannot_be_read_is_lost_to_all_models(lake: Lake) -> None:
     assert lost["model"].isna().tolist() == [True, False]
     assert lost["model"][1] == "named"
     assert "--model" not in lost["replay"][0]
-    assert (ran.scored.progress.rows_quarantined, ran.scored.progress.rows_partial) == (1, 1)
+    assert (ran.scored.progress.counts.rows_quarantined, ran.scored.progress.counts.rows_partial) == (1, 1)
 
 
 def test_the_budget_counts_a_row_once(lake: Lake) -> None:

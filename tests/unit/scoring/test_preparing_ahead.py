@@ -180,7 +180,7 @@ def test_a_preprocess_is_called_by_one_thread_at_a_time(lake: Lake) -> None:
         resources={"actors": 1, "cpus": 2},
         retry={"max_quarantined": 0.5},
     )
-    assert lake.run(engine=LOCAL).scored.progress.rows_quarantined == 1
+    assert lake.run(engine=LOCAL).scored.progress.counts.rows_quarantined == 1
     found = lake.published()
     assert (found.a_score == found.id * 2).all()
     assert (found.b_score == found.id * 2).all()
@@ -223,4 +223,4 @@ def test_a_worker_with_two_cores_prepares_ahead(lake: Lake, cpus: int, patience:
     lake.write_model(OVERLAPS.format(patience=patience))
     lake.write_job(preprocess="model:prep", resources={"actors": 1, "cpus": cpus})
     ran = lake.run(engine=LOCAL)
-    assert (ran.scored.progress.rows_out, ran.scored.progress.cuts) == (1000, cuts)
+    assert (ran.scored.progress.counts.rows_out, ran.scored.progress.counts.batches_cut) == (1000, cuts)

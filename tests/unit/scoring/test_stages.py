@@ -84,7 +84,7 @@ def outcome(lake: Lake, events: list[Event]) -> tuple[list[Any], list[Any], list
     receipts = [event for event in events if isinstance(event, Receipt)]
     rows = [row for each in receipts if each.data for row in _rows(lake, each.data.name)]
     bad = [row for each in receipts if each.quarantine for row in _rows(lake, each.quarantine.name)]
-    counts = [(each.shard, each.rows_in, each.rows_out, each.rows_quarantined, each.cuts) for each in receipts]
+    counts = [(each.shard, each.rows_in, each.rows_out, each.rows_quarantined, each.batches_cut) for each in receipts]
     beside = [exports.name_of(each.data.name, "profile") for each in receipts if each.data]
     files = (lake.revision() / name for name in beside)
     return rows, bad, [*counts, *(file.read_bytes() for file in files if file.exists())]
@@ -317,7 +317,7 @@ def _collected(worker: PreparingWorker, lake: Lake, into: list[Event]) -> list[E
 
 PREPARING, PREPARED = Preparing("s", 1, "cpu:1"), Prepared("s", 1, "cpu:1")
 STARTED = Started("s", 1, "gpu:2")
-RECEIPT = Receipt("s", 1, 1, "gpu:2", 1, 1, 0, None, None, 1.0, 1.0)
+RECEIPT = Receipt("s", 1, 1, "gpu:2", None, None, 1.0, 1.0, rows_in=1, rows_out=1)
 FAILED = Failed("s", 1, "ValueError", "no", worker="gpu:2")
 
 

@@ -33,6 +33,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports
 from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.records import (
+    Backoffs,
     Crumb,
     Event,
     Failed,
@@ -353,8 +354,7 @@ def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
         seconds=receipt.seconds,
         started_at=receipt.started_at,
         retries=0,
-        batch_rows=0,
-        cuts=2,
+        batches_cut=2,
         resident_mb=receipt.resident_mb,
         proportional_mb=receipt.proportional_mb,
         spent=receipt.spent,
@@ -608,7 +608,7 @@ def test_memory_is_learnt_once_and_said_from_then_on(lake: Lake) -> None:
 
     events = worker(lake, Doubling(short_of_memory)).process(assignments(lake))
     receipts = [event for event in events if isinstance(event, Receipt)]
-    assert [receipt.batch_rows for receipt in receipts] == [0, 0, 64, 64, 64, 64, 64, 64]
+    assert [receipt.backoffs.rows for receipt in receipts] == [0, 0, 64, 64, 64, 64, 64, 64]
     assert {receipt.ceilings for receipt in receipts} == {()}, "of one model this says the same"
 
 
@@ -617,7 +617,7 @@ def test_what_memory_made_of_the_calls_of_a_model_is_in_the_receipts(lake: Lake)
     lake.ready()
     scorer = Packing()
     receipts = [event for event in worker(lake, scorer).process(assignments(lake)) if isinstance(event, Receipt)]
-    assert {(receipt.batch_tokens, receipt.batch_rows, receipt.batch_bytes) for receipt in receipts} == {(700, 0, 0)}
+    assert {receipt.backoffs for receipt in receipts} == {Backoffs(tokens=700)}
     progress = Progress()
     for receipt in receipts:
         progress.fold(receipt)

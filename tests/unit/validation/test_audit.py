@@ -21,7 +21,7 @@ from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output.outcomes import FILES
-from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
+from nightjar.inference.records import UNKNOWN, Counts, Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
@@ -113,7 +113,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 
 def finding(audited: Audited) -> str:
     """What one damaged shard was found to have; it must be that shard's only finding and count for nothing."""
-    assert (audited.problems, audited.shards, audited.rows_in) == (1, 0, 0)
+    assert (audited.problems, audited.shards, audited.counts.rows_in) == (1, 0, 0)
     (found,) = audited.damaged.values()
     return found
 
@@ -121,7 +121,12 @@ def finding(audited: Audited) -> str:
 def test_whole_parts_prove_every_row(scored: Scored) -> None:
     audited = scored.audit(*scored.lines)
     assert audited.damaged == {}
-    assert (audited.shards, audited.rows_in, audited.rows_out, audited.rows_quarantined) == (3, 2200, 2199, 1)
+    assert (audited.shards, audited.counts.rows_in, audited.counts.rows_out, audited.counts.rows_quarantined) == (
+        3,
+        2200,
+        2199,
+        1,
+    )
 
 
 def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) -> None:
@@ -134,9 +139,7 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
     assert apart == together
     assert together == Audited(
         shards=2,
-        rows_in=1200,
-        rows_out=1200,
-        rows_quarantined=0,
+        counts=Counts(rows_in=1200, rows_out=1200),
         size=first["data"]["size"] + third["data"]["size"],
         problems=1,
         damaged={second["shard"]: "input rows: found 1001, the receipt says 1000"},
@@ -145,9 +148,11 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
     )
     first_files, last_files = pa.array(["a"]), pa.array(["b"])
     one, other = (Spill("checks[0].unique", name, name, 1, b"") for name in "ab")
-    summed = Audited(rows_left_out=1, rows_partial=2, files=[first_files], spills=[one])
-    summed.merge(Audited(rows_left_out=10, rows_partial=20, files=[last_files], spills=[other]))
-    assert summed == Audited(rows_left_out=11, rows_partial=22, files=[first_files, last_files], spills=[one, other])
+    summed = Audited(counts=Counts(rows_left_out=1, rows_partial=2), files=[first_files], spills=[one])
+    summed.merge(Audited(counts=Counts(rows_left_out=10, rows_partial=20), files=[last_files], spills=[other]))
+    assert summed == Audited(
+        counts=Counts(rows_left_out=11, rows_partial=22), files=[first_files, last_files], spills=[one, other]
+    )
     assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
     counted = together.metrics
     assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
@@ -159,7 +164,7 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
 def test_a_block_has_the_hashes_of_its_keys_unless_it_is_damaged_or_nobody_wants_them(tmp_path: Path) -> None:
     scored = Scored(tmp_path, checks=[{"unique": ["id"]}])
     whole = scored.audit(*scored.lines)
-    assert sum(np.frombuffer(spill.counts, np.int32).sum() for spill in whole.spills) == whole.rows_out
+    assert sum(np.frombuffer(spill.counts, np.int32).sum() for spill in whole.spills) == whole.counts.rows_out
     assert all(Path(scored.revision, spill.name).is_file() for spill in whole.spills)
     assert not audit_block(scored.storage, scored.revision, scored.job, scored.lines, keys=False).spills
     damaged = {**scored.lines[0], "data": {**scored.lines[0]["data"], "checksum": "0"}}
@@ -204,7 +209,7 @@ def test_what_is_kept_of_the_damage_is_bounded(scored: Scored) -> None:
 def test_a_damaged_shard_does_not_hide_the_others(scored: Scored) -> None:
     first, second, third = scored.lines
     audited = scored.audit(first, {**second, "rows_in": 1001}, third)
-    assert (audited.problems, audited.shards, audited.rows_in) == (1, 2, 1200)
+    assert (audited.problems, audited.shards, audited.counts.rows_in) == (1, 2, 1200)
     assert list(audited.damaged) == [second["shard"]]
 
 
@@ -401,7 +406,7 @@ def test_rows_that_the_condition_left_out_are_rows_that_were_planned(tmp_path: P
     first, _, third = scored.lines
     audited = scored.audit(*scored.lines)
     assert audited.damaged == {}
-    assert (audited.rows_in, audited.rows_out, audited.rows_left_out) == (2185, 2184, 15)
+    assert (audited.counts.rows_in, audited.counts.rows_out, audited.counts.rows_left_out) == (2185, 2184, 15)
     assert finding(scored.audit({**first, "rows_left_out": 11})) == "input rows: found 1001, the receipt says 1000"
     assert finding(scored.audit({**third, "rows_left_out": 0})) == "input rows: found 195, the receipt says 200"
 
@@ -482,7 +487,7 @@ def test_parts_without_lineage_columns_are_whole_by_their_counts(tmp_path: Path)
     assert plain.table(plain.lines[0]).column_names == ["id", "name", "score"]
     audited = plain.audit(*plain.lines, lineage=False)
     assert audited.damaged == {}
-    assert (audited.rows_in, audited.rows_out, audited.rows_quarantined) == (2200, 2199, 1)
+    assert (audited.counts.rows_in, audited.counts.rows_out, audited.counts.rows_quarantined) == (2200, 2199, 1)
 
 
 def lineage(rows: list[int], uri: str = "a") -> pa.Table:
@@ -539,7 +544,7 @@ def test_of_files_that_were_not_counted_rows_are_proved_from_the_first_on(scored
     line = uncounted(scored.lines[2])
     assert [piece["first_row"] for piece in line["pieces"]] == [0, 0]
     audited = scored.audit(line)
-    assert (audited.problems, audited.rows_in) == (0, 200)
+    assert (audited.problems, audited.counts.rows_in) == (0, 200)
     table = scored.table(line)
     for gap, found in ((0, 1), (40, 1), (100, 1), (99, 0), (199, 0)):
         less = scored.rewritten(line, pa.concat_tables([table.slice(0, gap), table.slice(gap + 1)]))

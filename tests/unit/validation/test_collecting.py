@@ -11,7 +11,7 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.records import NO_USAGE, Usage, replay_command
+from nightjar.inference.records import NO_USAGE, Counts, Usage, replay_command
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.validating import collected
 from nightjar.inference.validation.audit import Audited
@@ -30,7 +30,8 @@ def audited(request: RunRequest) -> tuple[Audited, Metrics, Profile]:
     assert metrics.profile is not None
     for each in (profile, metrics.profile):
         each.update(pa.table({"x": [1.0, 2.0]}))
-    found = Audited(2, 30, 28, 2, 99, metrics=metrics, rows_partial=1)
+    counts = Counts(rows_in=30, rows_out=28, rows_quarantined=2, rows_partial=1)
+    found = Audited(2, counts, 99, metrics=metrics)
     return found, metrics, profile
 
 
@@ -58,6 +59,7 @@ def test_the_evidence_is_what_the_audit_found(lake: Lake) -> None:
         found,
         shards=3,
         rows_in=30,
+        rows_out=28,
         rows_quarantined=2,
         rows_partial=1,
         metrics=metrics,

@@ -29,7 +29,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile
-from nightjar.inference.records import Backoffs, Failed, Usage
+from nightjar.inference.records import Backoffs, Counts, Failed, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult, Offender
@@ -96,14 +96,14 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
         "preflight": [],
         "again": [],
         "totals": {
-            "shards": 8,
             "rows_in": 8000,
             "rows_out": 7999,
             "rows_quarantined": 1,
-            "bytes": sum(part["size"] for part in shards["data"].to_pylist()),
-            "batches_cut": sum(shards["cuts"].to_pylist()),
-            "batch_rows": 0,
+            "rows_partial": 0,
             "rows_left_out": 0,
+            "batches_cut": sum(shards["batches_cut"].to_pylist()),
+            "shards": 8,
+            "bytes": sum(part["size"] for part in shards["data"].to_pylist()),
             "files_left_out": 0,
         },
         "shards": {
@@ -159,7 +159,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     assert "numpy" in manifest.libraries
     assert "no-such-library" not in manifest.libraries
     assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == ((), (), {})
-    assert manifest.totals == Totals(0, 0, 0, 0, 0)
+    assert manifest.totals == Totals(0, 0)
 
 
 def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: Lake) -> None:
@@ -168,12 +168,15 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     uri = str(lake.out / "runs/2026-11-19/r1")
     writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
     writer.append([Planned(file="p", fingerprint="f", date="2026-11-19", snapshot="7")])
-    found = [(100, (0, 30), 0, 9000), (0, (20, 0), 5000, 0), (50, (), 4000, 8000)]
-    sizes = ("batch_rows", "ceilings", "batch_bytes", "batch_tokens")
-    lines = [{"shard": str(index), **dict(zip(sizes, each, strict=True))} for index, each in enumerate(found)]
+    found = [(Backoffs(100, 0, 9000), (0, 30)), (Backoffs(0, 5000, 0), (20, 0)), (Backoffs(50, 4000, 8000), ())]
+    lines = [
+        {"shard": str(index), "backoffs": to_json(backoffs), "ceilings": ceilings}
+        for index, (backoffs, ceilings) in enumerate(found)
+    ]
     table = pa.Table.from_pylist(lines, schema=OUTCOMES)
     parts = [pa.array([[{"name": f"{index}.parquet"}]], FILES) for index in range(3)]
-    audited = Audited(rows_in=9, rows_out=8, rows_quarantined=1, size=77, rows_left_out=4, rows_partial=2, files=parts)
+    counts = Counts(rows_in=9, rows_out=8, rows_quarantined=1, rows_left_out=4, rows_partial=2)
+    audited = Audited(counts=counts, size=77, files=parts)
     figures = Metrics.for_job(job).results()
     night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), writer, uri)
     name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5, {"name": "string"})
@@ -181,17 +184,11 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     manifest = manifest_of((lake.out / name).read_bytes())
     assert manifest.totals == Totals(
         shards=3,
-        rows_in=9,
-        rows_out=8,
-        rows_quarantined=1,
         bytes=77,
-        batch_rows=50,
-        rows_left_out=4,
         files_left_out=5,
-        rows_partial=2,
         ceilings=(20, 30),
-        batch_bytes=4000,
-        batch_tokens=8000,
+        backoffs=Backoffs(50, 4000, 8000),
+        **counts.by_name,
     )
     assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == (("7",), ("csv",), {"name": "string"})
     assert manifest.remarks().notes(0) == ("the input is snapshot 7 of its table",)
@@ -210,27 +207,18 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
     failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
     writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",), 40), seen, *failed])
-    sizes = {"batch_rows": 40, "ceilings": [30], "batch_bytes": 2000, "batch_tokens": 900}
+    sizes = {"backoffs": to_json(Backoffs(40, 2000, 900)), "ceilings": [30]}
     took = [Usage(requests=3, output_tokens=70, answering_ms=5), Usage(requests=4, retries=1, longest_prompt=9), None]
     lines = [
-        {"shard": shard, "cuts": cuts, "usage": to_json(usage) if usage else None, **sizes}
-        for shard, cuts, usage in zip(("one", "two", "three"), (2, 0, 3), took, strict=True)
+        {"shard": shard, "usage": to_json(usage) if usage else None, **sizes}
+        for shard, usage in zip(("one", "two", "three"), took, strict=True)
     ]
     table = pa.Table.from_pylist(lines, schema=OUTCOMES)
     described = Profile.empty(["x"])
     described.update(pa.table({"x": [1.0, 2.0, None]}))
     parts = [pa.array([[{"name": f"{shard}.parquet"}] for shard in ("one", "two", "three")], FILES)]
-    audited = Audited(
-        shards=3,
-        rows_in=100,
-        rows_out=97,
-        rows_quarantined=3,
-        size=4321,
-        rows_left_out=11,
-        rows_partial=2,
-        files=parts,
-        metrics=Metrics(profile=described),
-    )
+    counts = Counts(rows_in=100, rows_out=97, rows_quarantined=3, rows_left_out=11, rows_partial=2, batches_cut=5)
+    audited = Audited(shards=3, counts=counts, size=4321, files=parts, metrics=Metrics(profile=described))
     offender = Offender("one", "f.parquet", 7, "-1.0", "nightjar replay")
     gates = (
         GateResult("complete", True, "3 of 3 shards", "all", "All."),
@@ -278,18 +266,11 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         libraries=manifest.libraries,
         totals=Totals(
             shards=3,
-            rows_in=100,
-            rows_out=97,
-            rows_quarantined=3,
             bytes=4321,
-            batches_cut=5,
-            batch_rows=40,
-            rows_left_out=11,
             files_left_out=6,
-            rows_partial=2,
             ceilings=(30,),
-            batch_bytes=2000,
-            batch_tokens=900,
+            backoffs=Backoffs(40, 2000, 900),
+            **counts.by_name,
             usage=Usage(requests=7, retries=1, output_tokens=70, longest_prompt=9, answering_ms=5),
         ),
         shards=RevisionFile(f"shards-{number}.parquet", checksum(shards), len(shards)),

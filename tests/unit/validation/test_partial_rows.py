@@ -86,8 +86,8 @@ TRUE: Rows = [(3, "double"), (5, "named"), (7, "double"), (7, "named")]
 def test_a_row_in_both_counts_as_data_and_on_its_own(night: Night) -> None:
     audited = night.audit(night.line, *night.others)
     assert audited.damaged == {}
-    assert (audited.rows_in, audited.rows_out, audited.rows_quarantined) == (8000, 7999, 1)
-    assert audited.rows_partial == 2
+    assert (audited.counts.rows_in, audited.counts.rows_out, audited.counts.rows_quarantined) == (8000, 7999, 1)
+    assert audited.counts.rows_partial == 2
     assert night.audit(night.with_quarantine(TRUE)).damaged == {}
 
 
@@ -140,7 +140,7 @@ def test_the_nulls_of_a_shard_are_looked_for_in_each_of_its_files(tmp_path: Path
     packed = Night(severals(Lake(tmp_path), double=[3, 2003], input__shard_rows=4000))
     assert [piece["rows"] for piece in packed.line["pieces"]] == [2000, 2000]
     audited = packed.audit(packed.line)
-    assert (audited.damaged, audited.rows_partial) == ({}, 2)
+    assert (audited.damaged, audited.counts.rows_partial) == ({}, 2)
 
 
 def test_a_row_that_is_partly_lost_must_be_in_the_data(night: Night) -> None:
