@@ -115,7 +115,7 @@ def test_another_condition_is_another_night_and_the_same_one_goes_on(lake: Lake)
     lake.ready(input__where=SOME)
     assert not lake.run(engine=LOCAL).scored.progress.reused_shards
     again = lake.run(engine=LOCAL).scored.progress
-    assert (again.reused_shards, again.rows_left_out) == (8, 8000 - len(wanted(lake)))
+    assert (again.reused_shards, again.counts.rows_left_out) == (8, 8000 - len(wanted(lake)))
     lake.write_job(input__where="x >= 1500")
     other = lake.run(engine=LOCAL)
     assert other.scored.progress.reused_shards == 0
