@@ -469,3 +469,14 @@ def signed_in(password: str) -> Iterator[None]:
 def nightjar() -> str:
     """The installed command."""
     return str(Path(sys.executable).parent / "nightjar")
+
+
+def keys(found: object) -> Iterator[str]:
+    """Every key, at any depth."""
+    if isinstance(found, dict):
+        yield from found
+        for value in found.values():
+            yield from keys(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from keys(value)

@@ -29,7 +29,7 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake, OneStep
+from support import Lake, OneStep, keys
 
 LEASE_S = 0.6
 BAD_ROW = 1400
@@ -249,17 +249,6 @@ def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
     found = json.loads(capsys.readouterr().out)
     assert found["incidents"][0]["replay"] == first.replay
     assert all(re.fullmatch("[a-z0-9_]+", key) for key in keys(found))
-
-
-def keys(found: object) -> Iterator[str]:
-    """Every key, at any depth."""
-    if isinstance(found, dict):
-        yield from found
-        for value in found.values():
-            yield from keys(value)
-    elif isinstance(found, list):
-        for value in found:
-            yield from keys(value)
 
 
 def test_a_plan_that_cannot_be_read_is_named(lake: Lake) -> None:

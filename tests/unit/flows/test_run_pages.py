@@ -11,31 +11,22 @@ from test_report import BAD_ROW, plan_in, scored, writing
 from nightjar.flows.pages import finished
 from nightjar.flows.pages.advice import Commands, typed
 from nightjar.flows.pages.artifacts import _COMMANDS, _bounded, _headed
-from nightjar.flows.pages.failure import after_failure, as_page, failure
+from nightjar.flows.pages.failure import after_failure, failure
 from nightjar.flows.pages.report.writing import write
 from nightjar.flows.pages.wording import left_out, money
 from nightjar.flows.results import FinishedRun
-from nightjar.inference.errors import GateFailed, Interrupted, JobError, NightjarError, QuarantineFull, ShardsFailed
+from nightjar.inference.errors import GateFailed, Interrupted, JobError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import MAX_LINES, RunReport
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Counts, Failed
 from nightjar.inference.run import failure_notes
-from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.run.steps import Scored
 from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
+from runpages import PUBLICATION, PUBLISHED, failed_page
 from support import NIGHT, Lake
-
-PUBLISHED = Verdict(1, 1, (), Figures({}), "manifest.json", "", "shards.parquet")
-PUBLICATION = Publication(1, 1, "manifest.json")
-
-
-def failed_page(request: RunRequest, error: NightjarError) -> str:
-    """What Prefect is given of a run that failed."""
-    return as_page(failure(Commands(request), error), request, error)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.job.finding import find
 from nightjar.inference.run import steps as run
-from readings import EXAMPLE, RECORD
+from ownsource import EXAMPLE, RECORD
 from support import Lake
 
 

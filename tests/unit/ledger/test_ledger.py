@@ -454,7 +454,7 @@ def test_what_a_ledger_comes_to_is_known_of_each_kind_of_line(revision: str) -> 
     "content",
     [
         b"",
-        b'{"format":2,"epoch":2,"writer":"d88306',
+        b'{"format":3,"epoch":2,"writer":"d88306',
         b'{"epoch":1,"writer":"n","append":"a"}',
         b"[]",
         b"<html>404</html>",
@@ -527,7 +527,7 @@ def test_a_segment_is_these_bytes(revision: str) -> None:
     ledger = Ledger(LakeStorage(), revision)
     ledger.write(Segment(1, 3, "nonce", "append", (line,)))
     header, record = Path(revision, "ledger", "00000001.jsonl").read_bytes().split(b"\n")
-    assert header == b'{"format":2,"epoch":3,"writer":"nonce","append":"append"}'
+    assert header == b'{"format":3,"epoch":3,"writer":"nonce","append":"append"}'
     assert record.startswith(
         '{"t":"failed","shard":"s","attempt":1,"cause":"OSError","message":"caf\u00e9 \\udcff"'.encode()
     )

@@ -11,7 +11,6 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
-from test_run_pages import PUBLICATION, PUBLISHED, failed_page
 
 from nightjar.flows.pages import finished, standing
 from nightjar.flows.pages.escaping import markdown
@@ -40,6 +39,7 @@ from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.witness import Collection, Seen
+from runpages import PUBLICATION, PUBLISHED, failed_page
 from support import Lake
 
 BAD = """

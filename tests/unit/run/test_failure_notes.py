@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 from prefect.exceptions import TerminationSignal
-from test_report import keys
-from test_visibility import finished
 
 from nightjar.flows.cli.main import app
 from nightjar.flows.pages import standing
@@ -54,7 +52,8 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult, Offender
-from support import Lake, planned_line
+from publishing import finished
+from support import Lake, keys, planned_line
 
 NIGHT = "2026-11-19"
 NULLS = "'score' is null in 3 rows, more than the 0 that checks[0].nulls = 0 allows."
@@ -446,14 +445,14 @@ def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner:
     assert [path for path in sorted(lake.folder.rglob("*")) if path not in before] == [lake.folder / "data" / "gone"]
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(1, "use another output.uri"), (3, "use a newer Nightjar")])
+@pytest.mark.parametrize(("number", "remedy"), [(1, "use another output.uri"), (4, "use a newer Nightjar")])
 def test_a_ledger_of_another_format_is_refused_by_every_command(job: Lake, number: int, remedy: str) -> None:
     """It is not read as far as it is understood: what it says may have another meaning."""
     fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     segment = job.revision() / "ledger" / "00000001.jsonl"
     text = segment.read_text()
-    assert '"format":2' in text
-    segment.write_text(text.replace('"format":2', f'"format":{number}'))
+    assert '"format":3' in text
+    segment.write_text(text.replace('"format":3', f'"format":{number}'))
     refused = f"{segment}: a ledger of format {number}, and this version reads only format 2: {remedy}"
     for command in (job.run, lambda: app(["status", "job.yaml", NIGHT], standalone_mode=False)):
         with pytest.raises(Damaged, match=f"^{re.escape(refused)}$"):

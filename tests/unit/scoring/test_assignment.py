@@ -22,7 +22,7 @@ from nightjar.inference.scoring.assignment import (
     open_stage,
     read_schema,
 )
-from readings import EXAMPLE, RECORD
+from ownsource import EXAMPLE, RECORD
 from support import Lake
 
 MODEL = """

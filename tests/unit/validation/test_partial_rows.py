@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from test_audit import Line, finding
-from test_models import severals
 
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import parts as sink
@@ -20,6 +19,7 @@ from nightjar.inference.output.hive import Division, divide
 from nightjar.inference.records import RowFailure, as_line
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored, rescore
+from severalmodels import severals
 from support import Lake
 
 Rows = list[tuple[int, str | None]]
