@@ -453,7 +453,7 @@ def test_a_ledger_of_another_format_is_refused_by_every_command(job: Lake, numbe
     text = segment.read_text()
     assert '"format":3' in text
     segment.write_text(text.replace('"format":3', f'"format":{number}'))
-    refused = f"{segment}: a ledger of format {number}, and this version reads only format 2: {remedy}"
+    refused = f"{segment}: a ledger of format {number}, and this version reads only format 3: {remedy}"
     for command in (job.run, lambda: app(["status", "job.yaml", NIGHT], standalone_mode=False)):
         with pytest.raises(Damaged, match=f"^{re.escape(refused)}$"):
             command()
