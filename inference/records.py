@@ -193,26 +193,40 @@ def least(sizes: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a language model was asked, and what it answered.
-
-    requests: with those that were repeated. retries: those alone. prompt_tokens, output_tokens: as the model counts
-    them. cached_tokens: of the prompts' those that the model had computed before. cut: answers that ended at the most
-    tokens that they may have. failed: rows without an answer, or without outputs in it. stopped: answers that the model
-    ended. ended_otherwise: answers with any other reason, or none. longest_prompt: in tokens. answering_ms: for all
-    answers together, from sending a request until its whole answer was there.
-    """
+    """What a language model was asked, and what it answered."""
 
     requests: int = 0
+    """Requests that were sent, repeated ones included."""
+
     retries: int = 0
+    """Requests that were repeated."""
+
     prompt_tokens: int = 0
+    """Tokens of the prompts, as the model counts them."""
+
     output_tokens: int = 0
+    """Tokens of the answers, as the model counts them."""
+
     cached_tokens: int = 0
+    """Tokens of the prompts that the model had computed before."""
+
     cut: int = 0
+    """Answers that ended at the largest number of tokens that an answer may have."""
+
     failed: int = 0
+    """Rows without an answer, or without outputs in the answer."""
+
     stopped: int = 0
+    """Answers that the model ended."""
+
     ended_otherwise: int = 0
+    """Answers that ended for another reason, or for none that the model gave."""
+
     longest_prompt: int = 0
+    """Tokens of the longest prompt."""
+
     answering_ms: int = 0
+    """Milliseconds from sending a request to the end of its answer, summed over all answers."""
 
     @property
     def prompts(self) -> int:
@@ -245,18 +259,22 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a worker's scoring thread spent its seconds on, since its result before this one.
-
-    read: waiting for rows that are read. prepare: making the model's input, or waiting for it. predict: in the model.
-    write: waiting for parts that are written. rest: everything else, such as putting the outputs together. Waiting for
-    a shard is not in it.
-    """
+    """Seconds of a worker's scoring thread since its last result. Waiting for a shard is not in it."""
 
     read: Float32 = 0.0
+    """Waiting for rows that are read."""
+
     prepare: Float32 = 0.0
+    """Making the model's input, or waiting for it."""
+
     predict: Float32 = 0.0
+    """In the model."""
+
     write: Float32 = 0.0
+    """Waiting for parts that are written."""
+
     rest: Float32 = 0.0
+    """Everything else, such as putting the outputs together."""
 
     @property
     def total(self) -> float:
@@ -274,19 +292,25 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The counters of shards that are done. rows_in = rows_out + rows_quarantined.
-
-    rows_quarantined: rows that are only in the quarantine. rows_partial: of `rows_out`, those that are in the
-    quarantine as well, because some of several models could not score them. rows_left_out: the number of rows that were
-    read besides, and do not match `input.where`. batches_cut: micro-batches that raised and were scored in parts.
-    """
+    """The counters of shards that are done. rows_in = rows_out + rows_quarantined."""
 
     rows_in: int = 0
+    """Rows that were read and match `input.where`."""
+
     rows_out: int = 0
+    """Rows in the output."""
+
     rows_quarantined: int = 0
+    """Rows that are in the quarantine alone."""
+
     rows_partial: int = 0
+    """Rows of `rows_out` that are in the quarantine, too: some of several models could not score them."""
+
     rows_left_out: int = 0
+    """Rows that were read and do not match `input.where`."""
+
     batches_cut: int = 0
+    """Micro-batches that raised and were scored in parts."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(**{name: count + getattr(other, name) for name, count in self.by_name.items()})
@@ -311,30 +335,55 @@ NO_COUNTS = Counts()
 
 @dataclass(frozen=True, slots=True)
 class Receipt(Counts):
-    """An attempt's output is durable.
-
-    seconds: wall time of the attempt. retries: retried requests to the storage. backoffs: to what lack of memory forced
-    batches below the job's size. ceilings: for several models the rows of that for each. resident_mb, proportional_mb:
-    memory of the worker's process, as `scoring.memory.in_use` has it; 0 if it was measured a short while ago, or cannot
-    be. usage: of language models. spent: the seconds of its worker.
-    """
+    """An attempt's output is durable."""
 
     shard: str
+    """The shard's id."""
+
     attempt: Int32
+    """The number of the attempt, from 1."""
+
     epoch: Int32
+    """The epoch of the writer for whom the worker scored."""
+
     worker: str
+    """`host:pid` of the worker's process."""
+
     data: Part | None
+    """The data part; None if no row was scored."""
+
     quarantine: Part | None
+    """The quarantine part; None if no row is in it."""
+
     seconds: Float32
+    """Wall time of the attempt."""
+
     started_at: float
+    """When the attempt began, in seconds since 1970."""
+
     retries: Int32 = 0
+    """Requests to the storage that were repeated."""
+
     adopted_from: str = ""
+    """The revision that the result was taken from; empty if it was scored."""
+
     backoffs: Backoffs = field(default=NO_BACKOFFS, metadata=SELDOM)
+    """The batch sizes to which lack of memory forced the worker, below the job's."""
+
     ceilings: tuple[Int32, ...] = field(default=(), metadata=SELDOM)
+    """For a job with several models the rows of `backoffs` for each of them."""
+
     resident_mb: Int32 = field(default=0, metadata=SELDOM)
+    """Resident memory of the worker's process; 0 if it was measured a short while ago, or cannot be."""
+
     proportional_mb: Int32 = field(default=0, metadata=SELDOM)
+    """The same, in which shared pages count in proportion."""
+
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
+    """What language models took."""
+
     spent: Spent = field(default=NOTHING_SPENT, metadata=SELDOM)
+    """The seconds of the worker's scoring thread."""
 
 
 @dataclass(frozen=True, slots=True)

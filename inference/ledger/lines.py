@@ -38,29 +38,49 @@ class Doing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan is valid from here on. file: its name. fingerprint: of what scores its shards.
-
-    shards, rows: of the plan. uncounted: the number of shards whose rows are not known. done_shards, counts: of the
-    shards that are committed already. identity: the file that says what scores the shards. adopts: the revision from
-    which results are taken over, else 0. again: why shards with a result are scored again. snapshot: of the table that
-    is the input; empty if it is none. described: the share of the rows whose columns are described, the same for all
-    shards of a run. limit: `--limit`; 0 without.
-    """
+    """A plan is valid from here on."""
 
     file: str
+    """The name of the plan's file."""
+
     fingerprint: str
+    """The fingerprint of what scores the shards."""
+
     date: str
+    """The logical date."""
+
     shards: int = 0
+    """Shards of the plan."""
+
     rows: int = 0
+    """Rows of the plan, as far as they are known."""
+
     done_shards: int = 0
+    """Shards that are committed already."""
+
     counts: Counts = field(default=NO_COUNTS, metadata=SELDOM)
+    """The counters of the shards that are committed already."""
+
     uncounted: int = field(default=0, metadata=SELDOM)
+    """Shards whose rows are not known before they are read."""
+
     identity: str = ""
+    """The name of the file that says what scores the shards."""
+
     adopts: int = 0
+    """The revision from which results are taken over; 0 for none."""
+
     again: tuple[str, ...] = ()
+    """Why shards with a result are scored again."""
+
     snapshot: str = field(default="", metadata=SELDOM)
+    """The snapshot of the table that is the input; empty for files."""
+
     described: float = field(default=1.0, metadata=SELDOM)
+    """The share of the rows whose columns are described, the same for all shards of a run."""
+
     limit: int = field(default=0, metadata=SELDOM)
+    """`--limit`; 0 without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,43 +61,79 @@ def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 @dataclass
 class Progress:
-    """Totals of a run. Rows of shards whose file could not be read are not in `rows`.
-
-    uncounted: the number of planned shards whose rows are not known before they are read; `rows` has what was read of
-    them. counts: of all shards that are done, by whichever command. backoffs: the smallest batches to which lack of
-    memory forced one of them. ceilings: the same in rows for each of several models. memory: of each worker by its
-    name the newest resident and proportional set size, in MB. step: the present step: plan, load, score, validate or
-    publish. writer: the nonce of its writer. usage: what language models took, in this run, by whichever command;
-    usage_before: that of earlier commands alone. spent, failed_s: seconds of the workers of this score step: in
-    attempts that succeeded and in attempts that failed. flow_run: of the last score step. earlier_rows, earlier_s: what
-    earlier score steps of the same flow run scored, and the seconds in which they did: a step is repeated if it failed,
-    or if the audit found parts damaged.
-    """
+    """Totals of a run, folded from the lines of its ledger."""
 
     shards: int = 0
+    """Shards of the plan."""
+
     rows: int = 0
+    """Rows of the plan, without those of files that could not be read."""
+
     done_shards: int = 0
+    """Shards that are committed."""
+
     counts: Counts = NO_COUNTS
+    """The counters of the committed shards, by whichever command."""
+
     reused_shards: int = 0
+    """Shards that were committed before this command."""
+
     reused_rows: int = 0
+    """Rows that were committed before this command."""
+
     retries: int = 0
+    """Requests to the storage that were repeated."""
+
     backoffs: Backoffs = NO_BACKOFFS
+    """The smallest batches to which lack of memory forced a worker."""
+
     failed_attempts: int = 0
+    """Attempts that failed, and receipts that the audit revoked."""
+
     deaths: int = 0
+    """Attempts whose process died."""
+
     first_start: float = 0.0
+    """When the first attempt of this command began, in seconds since 1970."""
+
     last_end: float = 0.0
+    """When the last attempt of this command ended, in seconds since 1970."""
+
     step: str = ""
+    """The present step: plan, load, score, validate or publish."""
+
     writer: str = ""
+    """The nonce of the step's writer."""
+
     uncounted: int = 0
+    """Planned shards whose rows are not known before they are read; `rows` has the rows read of them."""
+
     ceilings: tuple[int, ...] = ()
+    """For a job with several models the rows of `backoffs` for each of them."""
+
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By the worker's name the newest resident and proportional set size, in MB."""
+
     usage: Usage = NO_USAGE
+    """What language models took in this run, by whichever command."""
+
     usage_before: Usage = NO_USAGE
+    """What language models took in earlier commands."""
+
     spent: Spent = NOTHING_SPENT
+    """Seconds of this score step's workers, in attempts that succeeded."""
+
     failed_s: float = 0.0
+    """Seconds of this score step's workers, in attempts that failed."""
+
     flow_run: str = ""
+    """The flow run of the last score step."""
+
     earlier_rows: int = 0
+    """Rows that earlier score steps of the same flow run scored: a failed step is repeated."""
+
     earlier_s: float = 0.0
+    """The seconds in which they did."""
 
     def fold(self, line: Line) -> None:
         """Count one line of the ledger."""

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from dataclasses import fields, is_dataclass
-from inspect import cleandoc
+from inspect import cleandoc, getsource
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -65,6 +68,9 @@ class _Printed(GenerateJsonSchema):
         # What a record inherits is said by the records that it extends.
         said = [cleandoc(each.__doc__ or "") for each in schema["cls"].__mro__ if is_dataclass(each)]
         made["description"] = "\n\n".join(said)
+        for each in schema["cls"].__mro__:
+            for name, text in _said_of_fields(each).items() if is_dataclass(each) else ():
+                made["properties"][name].setdefault("description", text)
         seldom = {each.name for each in fields(schema["cls"]) if SELDOM.items() <= each.metadata.items()}
         if required := [name for name in made.pop("required", ()) if name not in seldom]:
             made["required"] = required
@@ -78,6 +84,18 @@ class _Printed(GenerateJsonSchema):
 
     def default_schema(self, schema: Any) -> Any:
         return self.generate_inner(schema["schema"])
+
+
+def _said_of_fields(record: type) -> dict[str, str]:
+    """The docstrings under a record's own fields, by their names."""
+    (source,) = ast.parse(dedent(getsource(record))).body
+    assert isinstance(source, ast.ClassDef)
+    return {
+        field.target.id: cleandoc(said.value.value)
+        for field, said in pairwise(source.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant) and isinstance(said.value.value, str)
+    }
 
 
 def schema(command: str) -> str:
