@@ -53,6 +53,7 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.job.file import load_job
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.scoring.memory import release
 
@@ -83,7 +84,8 @@ def own():
     return int(found[1]) << 10
 
 def scored(job):
-    scorer = load_scorer(model_job(job), job.models[0].path)
+    (only,) = model_jobs(job)
+    scorer = load_scorer(only, only.model.path)
     return scorer, scorer(tables[job.models[0].features[0]])
 
 for path in sys.argv[1:]:

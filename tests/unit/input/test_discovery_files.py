@@ -27,12 +27,9 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.discovery import (
     Discovery,
-    described,
     discover,
 )
-from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.records import UNKNOWN, UNREADABLE
 from nightjar.inference.storage import faults
@@ -83,20 +80,6 @@ def test_an_unreadable_footer_costs_that_file_only(tmp_path: Path, content: byte
     assert (lake.unreadable, lake.rows) == (1, 3)
     assert lake.unread == f"1 file cannot be read; its shard will fail: {bad['error']}. Replace or remove it"
     assert lake.schema.names == first_schema(STORAGE, job(tmp_path, "in/")).names == ["x"]
-
-
-def test_files_that_say_the_same_share_their_schema(tmp_path: Path) -> None:
-    """Thousands of them are held at once, and a wide one takes 200 KB; metadata tells schemas apart."""
-    for index in range(8):
-        write(tmp_path / "in" / f"{index}.parquet")
-    other = pa.table({"x": [1]}).replace_schema_metadata({"of": "another"})
-    pq.write_table(other, tmp_path / "in" / "9.parquet")
-    here = job(tmp_path, "in/")
-    found = described(STORAGE, here, input_files(STORAGE, here))
-    schemas = [one.schema for _, one in found if isinstance(one, Description)]
-    assert len(schemas) == 9
-    assert len({id(schema) for schema in schemas[:8]}) == 1
-    assert schemas[8].metadata == {b"of": b"another"}
 
 
 def test_a_truncated_file_costs_that_file_only(tmp_path: Path) -> None:
