@@ -294,9 +294,12 @@ def test_to_prepare_raises_of_rows_what_is_theirs_and_of_the_job_what_is_not(fil
     for rows in ([[1.0, 2.0], [3.0]], [[1.0, 2.0, 3.0]]):
         with pytest.raises(ValueError, match=r"length|takes|fitted"):
             prepare({"v": pa.array(rows, pa.list_(F32))})
-    wide = r"make .*\(n, 3\), and .* none such" if flavour.any_width else r"make 3 columns, and .* 2$"
-    with pytest.raises(JobError, match=rf"^model\.features: a, b, c {wide}"):
-        prepare({name: pa.array([1.0], F32) for name in "abc"})
+    if flavour.any_width:  # only the framework knows the width, and says so itself
+        with pytest.raises((JobError, RuntimeError), match=r"none such|shapes cannot be multiplied"):
+            prepare({name: pa.array([1.0], F32) for name in "abc"})
+    else:
+        with pytest.raises(JobError, match=r"^model\.features: a, b, c make 3 columns, and .* 2$"):
+            prepare({name: pa.array([1.0], F32) for name in "abc"})
 
 
 @each_flavour
