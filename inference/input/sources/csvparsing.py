@@ -27,7 +27,7 @@ _KINDS = (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us"),
 _CODE = r"[ \t]*(\+[0-9]+|[+-]?0[0-9xX][0-9a-fA-F]*)[ \t]*"
 """Digits that are more a name than a number: 01234, +491234, 0x1F."""
 
-_LONG = r"^[+-]?\d{16,}$"
+_LONG = r"^\s*[+-]?\d{16,}\s*$"
 _NO_NUMBER = 19
 """So many digits, or more, that no int64 holds are taken for a name."""
 
@@ -99,7 +99,11 @@ def read_quickly(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
     """
     table = read_columns(block, header, plain_types(schema))
     numbers = [each.name for each in schema if not is_declared(each) and _is_number(table[each.name].type)]
-    if numbers and (_may_hold_codes(block, header.delimiter) or any(has_large(table[name]) for name in numbers)):
+    if numbers and not _may_hold_codes(block, header.delimiter):
+        numbers = [name for name in numbers if has_large(table[name])]
+    # Of a code in a column of text the numbers beside it lose nothing.
+    texts = read_columns(block, header, pa.schema([(name, pa.string()) for name in numbers])) if numbers else table
+    if any(_is_lost(table[name], texts[name]) for name in numbers):
         raise DigitsLost
     return table
 
@@ -149,13 +153,13 @@ def inferred(text: pa.StringArray, decimal: str) -> pa.DataType:
     return pa.string()
 
 
-def _is_lost(values: pa.Array, text: pa.StringArray) -> bool:
+def _is_lost(values: pa.Array | pa.ChunkedArray, text: pa.StringArray | pa.ChunkedArray) -> bool:
     """Whether reading these texts lost a leading zero, a sign, or last digits of a whole number in a float column."""
     if pc.any(pc.match_substring_regex(text, f"^{_CODE}$")).as_py():
         return True
     if not has_large(values):
         return False
-    long = (each.lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
+    long = (each.strip().lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
     return any(len(each) >= _NO_NUMBER or is_rounded(int(each)) for each in long)
 
 
