@@ -319,6 +319,8 @@ class JsonLines(lines.TextSource):
         elif absent:
             for _, _, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
                 absent = {name for name in absent if not has_key(block, name)}
+                if not absent:
+                    break
         if absent and found.readable:
             raise _missing(piece.uri, schema, absent)
         return found
