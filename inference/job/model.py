@@ -151,12 +151,13 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
-        self._check_columns(self.carry)  # `check_carried` looks again when the columns of the input are known
+        # `check_carried` looks again when the columns of the input are known.
+        self._check_columns(self.carry, patterns=self.carry)
         return self
 
-    def _check_columns(self, carried: Sequence[str]) -> None:
+    def _check_columns(self, carried: Sequence[str], patterns: Sequence[str] = ()) -> None:
         """Check that no two columns of the output have one name, where many readers ignore case, and that the columns
-        of the output that keys name are there.
+        of the output that keys name are there. patterns: of columns that may be carried, too.
         """
         found = [("output.lineage", name, "a lineage column") for name in LINEAGE]
         for key, model in self.models_by_key().items():
@@ -170,7 +171,7 @@ class Job(Section):
                 raise ValueError(f"{key}: {why}; rename one of the two, or leave it out")
         written = {*carried, *self.output_types()}
         for key, column in self._written_columns():
-            if column not in written and not any(fnmatchcase(column, pattern) for pattern in carried):
+            if column not in written and not any(fnmatchcase(column, pattern) for pattern in patterns):
                 raise ValueError(
                     f"{key}: {column!r} is neither an output nor a carried column{nearest(column, written)}"
                 )
@@ -253,6 +254,10 @@ class Job(Section):
     def models_by_key(self) -> dict[str, NamedModel]:
         """Each model by its key in the job file, for messages about the file: `model`, or `models[0]` and so on."""
         return {f"models[{index}]" if model.name else "model": model for index, model in enumerate(self.models)}
+
+    def model_named(self, name: str) -> NamedModel:
+        """The model of this name; '' for the only one of a job that has `model`."""
+        return next(model for model in self.models if model.name == name)
 
     @property
     def stage(self) -> Preprocess | None:

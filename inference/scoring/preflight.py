@@ -306,7 +306,7 @@ def _dependences(
     scored: the rows of the first place, in so many seconds.
     """
     job = worker.spec.job
-    its = next(each for each in job.models if each.name == model.name)
+    its = job.model_named(model.name)
     if its.framework.streams:
         return
     if its.rows == "dependent":

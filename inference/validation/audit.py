@@ -98,7 +98,7 @@ def prove_nulls(job: Job, found: Quarantined, part: DataPart) -> None:
         AuditFailed: It has a value there.
     """
     for name, places in found.partial.items():
-        model = next(each for each in job.models if each.name == name)
+        model = job.model_named(name)
         columns = [f"{model.prefix}{output}" for output in model.outputs]
         table = part.table([*columns, *(LINEAGE if job.output.lineage else ())])
         if job.output.lineage:
