@@ -134,15 +134,17 @@ class Job(Section):
     @classmethod
     def _short(cls, value: tuple[NamedModel, ...], info: ValidationInfo) -> tuple[NamedModel, ...]:
         only: Model | None = info.data.get("only")
-        return value if only is None or value else (NamedModel.model_construct(**dict(only), name=""),)
+        if only is None:
+            return value
+        if value:
+            raise ValueError("model is there, too; write one of the two")
+        return (NamedModel.model_construct(**dict(only), name=""),)
 
     _all = field_validator("carry", mode="before")(_with_all)
     _once = field_validator("carry")(once)
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:
-        if self.only is not None and self.several:
-            raise ValueError("models: model is there, too; write one of the two")
         if not self.models:
             raise ValueError("model: is required, or models for several")
         if twice := listed_twice([model.name for model in self.models]):
