@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -326,9 +326,9 @@ class StreamingScorer(Scorer):
         known, keep = (NOTHING, None) if self.journal is None else (self.journal.known(content), self.journal.keep)
         return self._predictor.predict(content, known, keep, self.alive)
 
-    def collected(self, answered: Answered, rows: int) -> dict[str, pa.Array]:
-        """The declared outputs of a batch that is done. Raises as `__call__`."""
-        return outputs.normalise(answered.outputs, self._types, rows)
+    def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+        """The declared outputs of rows that were answered. Raises as `__call__`."""
+        return outputs.normalise({name: [row[name] for row in rows] for name in self._types}, self._types, len(rows))
 
     def claimed(self) -> Usage:
         """The usage of the batches that were waited for, since this was last asked."""

@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Thread
@@ -192,21 +191,13 @@ class Preparer:
     by two threads at once. What preparing raises is raised when the batch is scored.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        thread: PreparingThread | None,
-        watch: Stopwatch | None = None,
-        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
+    def __init__(self, scorer: Scorer, thread: PreparingThread | None, watch: Stopwatch | None = None) -> None:
         """thread: None if there is no core for one, which would only take the model's time. The preparers of several
-        models share one, because they may have a preprocess in common. watch: of the thread that scores. turn: held
-        while a batch is prepared.
+        models share one, because they may have a preprocess in common. watch: of the thread that scores.
         """
         self._scorer = scorer
         self._watch = watch or Stopwatch("")
         self._thread = thread
-        self._turn = turn
         self._begun: tuple[Sequence[int], Future[Any]] | None = None
         self._shipped: Sequence[Batch] = ()
 
@@ -245,7 +236,4 @@ class Preparer:
 
     def _prepared(self, table: pa.Table, rows: Sequence[int]) -> Any:
         batch = found(self._shipped, rows)
-        if batch is not None:
-            return self._scorer.accept(batch, len(rows))
-        with self._turn():
-            return self._scorer.prepare(table)
+        return self._scorer.prepare(table) if batch is None else self._scorer.accept(batch, len(rows))

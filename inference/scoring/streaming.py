@@ -1,48 +1,40 @@
 """Scores several shards at once, for a model that is asked for one row at a time.
 
 The rows of the next shard take the places that the slowest rows of this one leave free, so the model never waits for
-the end of a shard. A shard is written when its own rows are done. All shards that are begun are charged if the process
-dies; suspects are scored alone, as by `ShardWorker`.
+the end of a shard. Each shard has a thread of its own, which reads it, asks for its rows, waits for the answers, and
+writes it. All shards that are begun are charged if the process dies; suspects are scored alone, as by `ShardWorker`.
 
-What reads, prepares and puts together is watched, as in `ShardWorker`; each of these is one step for a whole shard, and
-may take `retry.stall_s`. Waiting for answers and for a write is no step: it has its own limits, see `_Stream._signs`.
+A step of a thread may take `retry.stall_s`. Waiting is no step: for answers it has its own limits, see
+`_Shard._answered` and `_Stream._nothing_moves`, and whoever has the turn that is waited for has its own watchdog.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from threading import Lock
+from dataclasses import replace
+from threading import Lock, Thread
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import (
-    EndpointFailed,
-    NightjarError,
-    OutputInvalid,
-    ProcessSpoilt,
-    ShardTooSlow,
-    StorageError,
-)
+from nightjar.inference.errors import EndpointFailed, NightjarError, ProcessSpoilt, ShardTooSlow, StorageError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, utf8
 from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
-from nightjar.inference.records import Backoffs, Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.attempts import At, Running
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.models import LoadedModel, score_models
-from nightjar.inference.scoring.prepared_batches import Preparer
+from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.models import score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -61,63 +53,19 @@ one."""
 _FREE_S = 0.05
 """Seconds between two looks whether there is room for a shard."""
 
-_PLACE = "place"
-"""The column that says which of the rows that were asked a row is, from 0 on."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A shard that is underway."""
-
-    running: Running
-    deadline: float
-    """On the monotonic clock."""
-    joined: JoinedPieces | None = None
-    """Its rows, when they are read."""
-    kept: KeptAnswers | None = None
-    """Its answers, if the job keeps them."""
-    asked: Future[Answered] | None = None
-    """The answers to its rows; None if there are no rows to ask."""
-    rows: int = 0
-    """The number of rows that are asked."""
-    assembly: Assembly | None = None
-
-    @property
-    def at(self) -> At:
-        return At(self.running.started, self.running.assignment.shard.pieces[0].uri)
-
-    def cancel(self) -> None:
-        """Ask for no more rows."""
-        if self.asked is not None:
-            self.asked.cancel()
+_PLACE = "nightjar: row of the shard"
+"""The column that says which row of its shard a row is."""
 
 
 class StreamingWorker(ShardWorker):
-    """Scores shards whose rows are requests. Several threads may call `process` at once."""
+    """Scores shards whose rows are requests. Several threads may call `process` at once, but not for suspects."""
 
     def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
         """As `ShardWorker`."""
         super().__init__(spec, *scorers, turn_to=turn_to)
-        self._alone, self._turn = Lock(), Lock()
-        # Without a thread that prepares ahead: it would wait for its turn where no watchdog looks.
-        (model,) = self.models
-        preparer = Preparer(self.scorer, None, self.watch, lambda: self.turn(self.watchdog))
-        self.models = (replace(model, preparer=preparer),)
-
-    @contextmanager
-    def turn(self, watchdog: Watchdog) -> Iterator[None]:
-        """Wait until this thread may call the user's preprocess, which is not made for two, and keep the turn.
-
-        watchdog: of this thread; that another one has its turn is no stall.
-        """
-        while not self._turn.acquire(timeout=_LOOK_S):
-            watchdog.calling()
-        try:
-            watchdog.calling()
-            yield
-        finally:
-            self._turn.release()
-            watchdog.calling()
+        self.preparing, self.writing = Lock(), Lock()
+        """Held by the one shard whose rows go to the user's preprocess, which is not made for two threads; and by the
+        one that is written."""
 
     @property
     def scorer(self) -> StreamingScorer:
@@ -131,28 +79,26 @@ class StreamingWorker(ShardWorker):
         many: list[Assignment] = []
         for each in assignments:
             if each.attempt.crumbs:
-                yield from self.alone(each)
+                yield from self._alone(each)
             else:
                 many.append(each)
-        if many:
-            yield from _Stream(self).events(many)
+        yield from _Stream(self).events(many)
 
-    def alone(self, assignment: Assignment) -> Iterator[Event]:
+    def _alone(self, assignment: Assignment) -> Iterator[Event]:
         """Score one shard batch by batch, as `ShardWorker` does."""
-        with self._alone:
-            try:
-                kept = self.scorer.journal = self.kept(assignment)
-            except NightjarError as error:
-                running = self.begin(assignment)
-                yield from (running.started, self.failed(running, error))
-                return
-            try:
-                for event in super().process([assignment]):
-                    if kept is not None:
-                        yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
-                    yield event
-            finally:
-                self.scorer.journal = None
+        try:
+            kept = self.scorer.journal = self.kept(assignment)
+        except NightjarError as error:
+            running = self.begin(assignment)
+            yield from (running.started, self.failed(running, error))
+            return
+        try:
+            for event in super().process([assignment]):
+                if kept is not None:
+                    yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
+                yield event
+        finally:
+            self.scorer.journal = None
 
     def _flushed(self, kept: KeptAnswers, *, now: bool) -> Iterator[Event]:
         """Write answers of a shard that is scored batch by batch."""
@@ -173,261 +119,254 @@ class StreamingWorker(ShardWorker):
         return KeptAnswers(storage, spec.revision, assignment.shard.id, spec.epoch)
 
 
+class _GivenUp(BaseException):
+    """The shard is given up for its cause. No row is to blame, so no part of the batch is tried again."""
+
+
+class _Shard:
+    """A shard that is underway, in a thread of its own.
+
+    asked: done when its rows were asked for, or it has ended. ended: its receipt, or why it failed; or what ends the
+    process.
+    """
+
+    def __init__(self, worker: StreamingWorker, running: Running) -> None:
+        self.asked, self.ended = Future[None](), Future[Event]()
+        self.at = At(running.started, running.assignment.shard.pieces[0].uri)
+        self.watchdog = Watchdog(worker.spec.job.retry.stall_s)
+        self._worker, self._running = worker, running
+        self._deadline = time.monotonic() + worker.spec.job.retry.shard_s
+        self._kept: KeptAnswers | None = None
+        self._begun: Future[Answered] | None = None
+        self._over: Exception | None = None
+        self._answers: dict[int, dict[str, Any]] = {}
+        """By the row's place in the shard: the answer's outputs."""
+        self._usage = NO_USAGE
+        Thread(target=self._run, daemon=True, name="nightjar-shard").start()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for answers."""
+        return self._begun is not None and not self._begun.done()
+
+    def give_up(self, why: Exception) -> None:
+        """Ask for no more rows; the shard fails with this error."""
+        self._over = why
+        if self._begun is not None:
+            self._begun.cancel()
+
+    def _run(self) -> None:
+        try:
+            with self.watchdog:
+                self.watchdog.calling()
+                self.ended.set_result(self._event())
+        except BaseException as error:  # noqa: BLE001 (whoever waits for the shard raises it)
+            self.ended.set_exception(error)
+        self._now_asked()
+
+    def _now_asked(self) -> None:
+        if not self.asked.done():
+            self.asked.set_result(None)
+
+    def _event(self) -> Event:
+        """Do every step of the shard."""
+        worker = self._worker
+        error: BaseException | None
+        try:
+            assembly = self._assembled()
+            with self._turn(worker.writing):
+                return worker.write(self._running, assembly, worker.backoffs(), self._usage)
+        except _GivenUp as given_up:
+            error = given_up.__cause__
+        except Exception as raised:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            error = raised
+        assert isinstance(error, Exception)
+        if is_device_lost(error):
+            raise ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))) from error
+        if self._kept is not None:
+            self.watchdog.calling()
+            with suppress(StorageError):  # it may be what failed
+                self._kept.flush(now=True)  # for the next attempt
+        return worker.failed(self._running, error)
+
+    def _assembled(self) -> Assembly:
+        """Read the shard, ask for the rows that could be read, and put it together."""
+        worker, running = self._worker, self._running
+        shard, (model,), spec = running.assignment.shard, worker.models, worker.spec
+        reads = []
+        for reading in worker.read(running.storage, shard.pieces):
+            self.watchdog.calling()
+            reads.append(reading.result())
+        joined, assembly = JoinedPieces(shard.pieces, reads), Assembly(spec, shard)
+        self.watchdog.calling()
+        self._kept = worker.kept(running.assignment)
+        rows = joined.table.num_rows
+        asking = replace(model, columns=(*model.columns, _PLACE), scorer=self._outputs, preparer=None)
+        steps = score_models(
+            joined.table.append_column(_PLACE, pa.arange(0, rows)),
+            [replace(asking, size=BatchSize(max(1, rows)))],
+            skip=joined.failures,
+            budget=spec.budget,
+            origin=joined.origin,
+            index=joined.index,
+            cuts=assembly.cuts,
+        )
+        scored = drained(steps, lambda _: self.watchdog.calling())
+        for piece, read, part in joined.parts(scored):
+            self.watchdog.calling()
+            assembly.add(piece, read, part)
+        if self._kept is not None:
+            self.watchdog.calling()
+            with suppress(StorageError):
+                self._kept.flush(now=True)  # the receipt may be lost on its way
+        return assembly
+
+    def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
+        """The outputs of rows. If the preprocess raises, or an output does not fit, halves of them are tried, down to
+        the row that is at fault; a row that was answered is not asked again.
+        """
+        scorer, places = self._worker.scorer, table[_PLACE].to_pylist()
+        if not self._answers.keys() >= set(places):
+            with self._turn(self._worker.preparing):
+                prepared = scorer.prepare(table.drop_columns([_PLACE]))
+            try:
+                answered = self._answered(scorer.submit(prepared, self._kept))
+            except Exception as error:
+                raise _GivenUp from error
+            self._usage = self._usage.plus(answered.usage)
+            for at, place in enumerate(places):
+                self._answers[place] = {name: values[at] for name, values in answered.outputs.items()}
+        return scorer.collected([self._answers[place] for place in places])
+
+    def _answered(self, begun: Future[Answered]) -> Answered:
+        """Wait for answers.
+
+        Raises:
+            ShardTooSlow: The shard's time is over.
+            Exception: The error with which it was given up.
+        """
+        self._begun = begun
+        self._now_asked()
+        try:
+            while not wait([begun], _LOOK_S).done:
+                self._check_over()
+                self.watchdog.calling()
+                if self._kept is not None:
+                    self._kept.flush()
+                if time.monotonic() > self._deadline:
+                    raise ShardTooSlow(
+                        f"this attempt takes longer than retry.shard_s = {self._worker.spec.job.retry.shard_s:g} s; "
+                        "see why the model is slow, lower input.shard_rows, or allow more"
+                    )
+            self._check_over()
+            return begun.result()
+        finally:
+            begun.cancel()
+
+    def _check_over(self) -> None:
+        if self._over is not None:
+            raise self._over
+
+    @contextmanager
+    def _turn(self, lock: Lock) -> Iterator[None]:
+        """Wait until this shard may have the lock, and keep it."""
+        while not lock.acquire(timeout=_LOOK_S):
+            self.watchdog.calling()
+        try:
+            self.watchdog.calling()
+            if self._over is not None:
+                raise _GivenUp from self._over
+            yield
+        finally:
+            lock.release()
+            self.watchdog.calling()
+
+
 class _Stream:
     """The shards of one call."""
 
     def __init__(self, worker: StreamingWorker) -> None:
         self._worker = worker
-        self._spec: WorkerSpec = worker.spec
-        self._watchdog = Watchdog(worker.spec.job.retry.stall_s)
-        self._open: list[_Open] = []
-        self._writing: list[Future[Event]] = []
-        self._write: tuple[Started, float] | None = None  # that is underway, and since when
-        self._moved_at = self._said_at = time.monotonic()
+        self._open: list[_Shard] = []
+        self._said_at = self._moved_at = time.monotonic()
         self._done = worker.scorer.done
 
-    def events(self, assignments: list[Assignment]) -> Iterator[Event]:
-        """Score them. Yields what happens."""
-        left = iter(assignments)
-        following = next(left, None)
-        try:
-            while following or self._open or self._writing:
-                while following and self._has_room():
-                    yield from self._begin(following)
-                    following = next(left, None)
-                yield from self._settle()
-                yield from self._signs()
-        finally:
-            for each in self._open:
-                each.cancel()
-
-    def _has_room(self) -> bool:
-        if len(self._open) + len(self._writing) >= MOST_OPEN:
-            return False
-        return self._worker.scorer.hungry
-
-    def _begin(self, assignment: Assignment) -> Iterator[Event]:
-        """Read a shard, and begin to ask for its rows."""
-        running = self._worker.begin(assignment)
-        yield running.started
-        self._worker.turn_to(running.started)
-        each = _Open(running, time.monotonic() + self._spec.job.retry.shard_s)
-        self._open.append(each)
-        done = yield from self._step(each, self._ask)
-        if done and each.rows < 0:
-            self._open.remove(each)
-            yield from self._worker.alone(assignment)
-        # Reading and preprocessing a whole shard may take long, and no row of it could be answered meanwhile.
-        self._moved_at = time.monotonic()
-
-    def _step(
-        self, each: _Open, work: Callable[[_Open], None], *, hanging: bool = False
-    ) -> Generator[Event, None, bool]:
-        """Do a step of a shard. Returns whether it was done; otherwise the shard has failed.
-
-        hanging: as in `_end`, if the step takes too long.
+    def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
+        """Score them. Yields what happens.
 
         Raises:
-            ProcessSpoilt: As `_end`.
-        """
-        try:
-            with self._watchdog:
-                self._watchdog.calling()
-                work(each)
-        except ProcessSpoilt as spoilt:
-            yield from self._end(spoilt, hanging=hanging)
-        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
-            if is_device_lost(error):
-                yield from self._end(ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))))
-            yield from self._fail(each, error)
-            return False
-        return True
-
-    def _ask(self, each: _Open) -> None:
-        """Read a shard, and begin the requests for the rows that could be read. `rows` is -1 if the user's preprocess
-        raised, so that the rows that it raised for must be found.
-        """
-        worker, running = self._worker, each.running
-        (model,), scorer = worker.models, worker.scorer
-        pieces = running.assignment.shard.pieces
-        reads = []
-        for reading in worker.read(running.storage, pieces):
-            self._watchdog.calling()
-            reads.append(reading.result())
-        each.joined = JoinedPieces(pieces, reads)
-        self._watchdog.calling()
-        each.kept = worker.kept(running.assignment)
-        table = each.joined.table.select(list(model.columns))
-        for rows in micro_batches(table, _whole(table.num_rows), sorted(each.joined.failures)):
-            self._watchdog.calling()
-            try:
-                with worker.turn(self._watchdog):
-                    prepared = scorer.prepare(rows.table)
-            except Exception as error:
-                if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
-                    raise
-                each.rows = -1
-                return
-            each.asked, each.rows = scorer.submit(prepared, each.kept), len(rows.rows)
-
-    def _settle(self) -> Iterator[Event]:
-        """Wait until something is done, for a moment at most, and see to it."""
-        waited: list[Future[Any]] = [*self._writing, *(each.asked for each in self._open if each.asked is not None)]
-        if not waited and not self._open:
-            time.sleep(_FREE_S)  # another call has all places
-        elif all(each.asked is not None for each in self._open):
-            wait(waited, _LOOK_S, FIRST_COMPLETED)
-        for each in [each for each in self._open if each.asked is None or each.asked.done()]:
-            if not (yield from self._step(each, self._put_together)):
-                continue
-            yield from self._keep_all(each)  # the receipt may be lost on its way
-            self._open.remove(each)
-            self._writing.append(self._worker.writer.submit(self._written, each, self._worker.backoffs()))
-        for future in [future for future in self._writing if future.done()]:
-            self._writing.remove(future)
-            yield from self._report(future.result())
-
-    def _put_together(self, each: _Open) -> None:
-        """Put a shard together whose rows are done."""
-        assert each.joined is not None
-        scored = self._scored(each, each.joined)
-        each.assembly = Assembly(self._spec, each.running.assignment.shard)
-        for piece, read, part in each.joined.parts(scored):
-            self._watchdog.calling()
-            each.assembly.add(piece, read, part)
-        each.joined = None  # what waits to be written needs its rows no more
-
-    def _written(self, each: _Open, backoffs: Sequence[Backoffs]) -> Event:
-        """Write a shard, in the writing thread, which may have shards of other calls before this one."""
-        assert each.assembly is not None
-        self._write = each.running.started, time.monotonic()
-        usage = each.asked.result().usage if each.asked is not None else None
-        try:
-            return self._worker.write(each.running, each.assembly, backoffs, usage)
-        finally:
-            self._write = None
-
-    def _fail(self, each: _Open, error: Exception) -> Iterator[Event]:
-        """A shard failed; what was answered is kept for the next attempt."""
-        each.cancel()
-        yield from self._keep_all(each)
-        self._open.remove(each)
-        yield from self._report(self._worker.failed(each.running, error))
-
-    def _keep_all(self, each: _Open) -> Iterator[Event]:
-        """Keep what was answered so far."""
-        if each.kept is None:
-            return
-        try:
-            with self._watchdog, suppress(StorageError):  # it may be what failed
-                self._watchdog.calling()
-                each.kept.flush(now=True)
-        except ProcessSpoilt as spoilt:
-            yield from self._end(spoilt, hanging=True)
-
-    def _scored(self, each: _Open, joined: JoinedPieces) -> ScoredRows:
-        """What became of the rows, in the form in which every other model's come."""
-        worker, (model,) = self._worker, self._worker.models
-        answered = each.asked.result() if each.asked is not None else None
-        read = np.ones(joined.table.num_rows, dtype=bool)
-        read[list(joined.failures)] = False
-        places = pa.table({_PLACE: np.cumsum(read) - 1})
-
-        def collected(asked: pa.Table) -> Any:
-            # If an output of theirs does not fit, halves of the rows are asked for, down to the row that is at fault.
-            assert answered is not None
-            part = answered.part(asked[_PLACE].to_numpy())
-            return worker.scorer.collected(part, asked.num_rows)
-
-        known = LoadedModel(model.name, model.prefix, (_PLACE,), model.types, collected, _whole(each.rows))
-        steps = score_models(
-            places,
-            [known],
-            skip=joined.failures,
-            budget=self._spec.budget,
-            origin=joined.origin,
-            index=joined.index,
-        )
-        return drained(steps)
-
-    def _signs(self) -> Iterator[Event]:
-        """Give a sign of life if there was none for a while; end what takes too long.
-
-        Raises:
-            ProcessSpoilt: A model in this process had no row done for `retry.stall_s`, or a write takes longer. It was
+            ProcessSpoilt: A step of a shard hangs, or a model in this process does, or its device is lost. It was
                 reported, and the process must end.
         """
-        now, stall_s = time.monotonic(), self._spec.job.retry.stall_s
-        if (write := self._write) is not None:
-            started, began = write
-            if now - began > stall_s:
-                yield from self._end(self._watchdog.stalled(), At(started), hanging=True)
-        if (done := self._worker.scorer.done) != self._done or not self._open:
-            self._done, self._moved_at = done, now
-        for each in [each for each in self._open if now > each.deadline]:
-            yield from self._fail(each, self._too_slow())
-        for each in [each for each in self._open if each.kept is not None]:
-            yield from self._step(each, _keep, hanging=True)
-        if now - self._moved_at > stall_s:
-            said = f"no row was answered for retry.stall_s = {stall_s:g} s"
-            if not self._worker.scorer.elsewhere:
-                yield from self._end(ProcessSpoilt("Stalled", said))
-            self._moved_at = time.monotonic()
-            for each in reversed(self._open):  # the first ones have the places, which others would take
-                each.cancel()
-            for each in list(self._open):
-                yield from self._fail(each, EndpointFailed(f"{self._spec.job.loaded_by}: {said}"))
-        if self._open and now - self._said_at > min(stall_s / 4, _SIGN_S):
-            self._said_at = now
+        left = deque(assignments)
+        try:
+            while left or self._open:
+                if left and self._has_room():
+                    running = self._worker.begin(left.popleft())
+                    yield running.started
+                    self._worker.turn_to(running.started)
+                    self._open.append(_Shard(self._worker, running))
+                yield from self._settled()
+        except ProcessSpoilt as spoilt:
+            yield from self._last_words(spoilt)
+            raise
+        finally:
+            for each in self._open:
+                each.give_up(CancelledError())
+
+    def _has_room(self) -> bool:
+        """Whether to begin another shard: the last one is asked, and will leave places free."""
+        asked = all(each.asked.done() for each in self._open)
+        return asked and len(self._open) < MOST_OPEN and self._worker.scorer.hungry
+
+    def _settled(self) -> Iterator[Event]:
+        """Wait until something is done, for a moment at most, and see to it."""
+        if not self._open:
+            time.sleep(_FREE_S)  # another call has all places
+        waited: list[Future[Any]] = [each.asked for each in self._open if not each.asked.done()]
+        wait([*waited, *(each.ended for each in self._open)], _LOOK_S, FIRST_COMPLETED)
+        for each in [each for each in self._open if each.ended.done()]:
+            event = each.ended.result()
+            self._open.remove(each)
+            self._said_at = time.monotonic()
+            yield from self._worker.notices()
+            yield event
+        for each in self._open:
+            each.watchdog.look()
+        if waited or self._worker.scorer.done != self._done or not any(each.waits for each in self._open):
+            self._done, self._moved_at = self._worker.scorer.done, time.monotonic()
+        if time.monotonic() - self._moved_at > self._worker.spec.job.retry.stall_s:
+            self._nothing_moves()
+        if self._open and time.monotonic() - self._said_at > min(self._worker.spec.job.retry.stall_s / 4, _SIGN_S):
+            self._said_at = time.monotonic()
             at = self._open[0].at
             yield Crumb(at.started.shard, at.uri, 0, 0)
 
-    def _end(self, spoilt: ProcessSpoilt, at: At | None = None, *, hanging: bool = False) -> Iterator[Event]:
-        """This process must end: all shards whose rows are underway are charged. at: the one whose write hangs.
-        hanging: the storage does, so nothing more is written.
+    def _nothing_moves(self) -> None:
+        """No row of any shard was answered for `retry.stall_s`: give up those that wait.
 
         Raises:
-            ProcessSpoilt: Always.
+            ProcessSpoilt: The model is in this process, which must end.
         """
-        # One that is not written by then is charged, as one that was started and has no receipt.
-        wait(self._writing, 0 if hanging else self._spec.job.retry.stall_s)
-        writing, self._writing = self._writing, []
-        for future in writing:
-            if future.done():
-                yield future.result()
-        yield from self._worker.last_words(spoilt, at)
-        while self._open:
-            each = self._open[0]
-            each.cancel()
-            if not hanging:
-                yield from self._keep_all(each)
-            self._open.remove(each)
-            yield from self._worker.last_words(spoilt, each.at)
-        raise spoilt
+        job = self._worker.spec.job
+        said = f"no row was answered for retry.stall_s = {job.retry.stall_s:g} s"
+        if not self._worker.scorer.elsewhere:
+            raise ProcessSpoilt("Stalled", said)
+        for each in reversed(self._open):  # the first ones have the places, which others would take
+            if each.waits:
+                each.give_up(EndpointFailed(f"{job.loaded_by}: {said}"))
 
-    def _too_slow(self) -> ShardTooSlow:
-        return ShardTooSlow(
-            f"this attempt takes longer than retry.shard_s = {self._spec.job.retry.shard_s:g} s; see why the model is "
-            "slow, lower input.shard_rows, or allow more"
-        )
-
-    def _report(self, event: Event) -> Iterator[Event]:
-        """An event, after what the user's code used meanwhile."""
-        self._said_at = time.monotonic()
-        if isinstance(event, (Receipt, Failed)):
-            yield from self._worker.notices()
-        yield event
-
-
-def _keep(each: _Open) -> None:
-    """Keep the answers that came since the last time."""
-    assert each.kept is not None
-    each.kept.flush()
-
-
-def _whole(rows: int) -> BatchSize:
-    """The size of a micro-batch that is a whole shard, which may have no row to ask."""
-    return BatchSize(max(1, rows))
+    def _last_words(self, spoilt: ProcessSpoilt) -> Iterator[Event]:
+        """The shards that are written are not lost with this process; the others are charged."""
+        for each in self._open:
+            each.give_up(CancelledError())
+        wait([each.ended for each in self._open if not each.watchdog.stalls], self._worker.spec.job.retry.stall_s)
+        for each in self._open:
+            ended = each.ended.done() and each.ended.exception() is None
+            if ended and isinstance(event := each.ended.result(), Receipt):
+                yield event
+            else:
+                yield from self._worker.last_words(spoilt, each.at)
 
 
 def spans(job: Job) -> bool:

@@ -103,13 +103,18 @@ class Watchdog:
         self._sign_at = time.monotonic()
         _TIMER.end_at(self, self._sign_at + self.stall_s * _BY_FORCE + 1)
 
+    @property
+    def stalls(self) -> bool:
+        """Whether the time of the step is over."""
+        return self._armed and time.monotonic() - self._sign_at > self.stall_s
+
     def look(self) -> None:
         """Look from another thread at the one in this context, which may be one that Python does not interrupt.
 
         Raises:
             ProcessSpoilt: It makes no progress. It is left as it is, and it is up to the caller to end the process.
         """
-        if self._armed and time.monotonic() - self._sign_at > self.stall_s:
+        if self.stalls:
             _TIMER.end_at(self, math.inf)
             raise self.stalled(self.behind() or sys._current_frames().get(self._thread))
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,11 +44,6 @@ class Answered:
 
     outputs: dict[str, list[Any]]
     usage: Usage
-
-    def part(self, rows: Iterable[int]) -> Answered:
-        """What became of some rows of the batch; the usage is that of all."""
-        rows = list(rows)
-        return replace(self, outputs={name: [found[row] for row in rows] for name, found in self.outputs.items()})
 
 
 @dataclass(slots=True)
