@@ -44,21 +44,6 @@ SHARE = 0.5
 halves."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """A batch that raised. failed: the number of rows that had failed before it was cut. unaligned: as in `cut`."""
-
-    first: int
-    last: int
-    failed: int
-    why: str
-    unaligned: str
-
-    @property
-    def rows(self) -> str:
-        return f"rows {self.first} to {self.last}"
-
-
 class Cuts:
     """The batches that one attempt had to cut for another reason than memory.
 
@@ -73,50 +58,32 @@ class Cuts:
     def __init__(self, allowed: int = ALLOWED, share: float = SHARE) -> None:
         self.batches = self.broken = self.whole = 0
         self._allowed, self._share = allowed, share
-        self._around: list[_Cut] = []
 
-    def cut(self, first: int, last: int, failed: int, why: str, unaligned: str) -> None:
-        """Rows first to last raised, and are tried in two parts next. failed: the number of rows that failed so far.
+    def broke(self, rows: str, why: str, unaligned: str) -> None:
+        """A batch raised, though each of its rows was scored alone or in a part.
 
-        unaligned: why its values cannot be assigned to its rows, as a sentence; empty if they can.
-        """
-        self.batches += not self._around
-        self._around.append(_Cut(first, last, failed, why, unaligned))
-
-    def unaligned(self) -> str:
-        """Of the largest unaligned batch around the rows that are tried now the sentence; else empty."""
-        return next((f"{each.unaligned} ({each.rows})" for each in self._around if each.unaligned), "")
-
-    def done(self, last: int, failed: int, *, whole: bool) -> None:
-        """Rows up to `last` have outputs or have failed. whole: several rows were scored at once.
+        rows: as "rows 0 to 9". unaligned: why its values, or those of a batch around it, cannot be assigned to rows.
 
         Raises:
-            BatchesBroken: Too many batches raise although no row fails alone, or one is unaligned.
+            BatchesBroken: Too many batches did, or this one is unaligned.
         """
-        self.whole += whole
-        while self._around and self._around[-1].last == last:
-            batch = self._around[-1]
-            if batch.failed == failed:
-                if batch.unaligned:
-                    raise BatchesBroken(
-                        f"{self.unaligned()}, and smaller batches of {batch.rows} are right, so that no row is to "
-                        "blame. Mend how the code handles a batch: it must return one value for each row, in the "
-                        "order of the rows or with the batch's own index, however many rows there are"
-                    )
-                self.broken += 1
-                if self.broken > max(self._allowed, self._share * self.whole):
-                    raise BatchesBroken(self._message(batch))
-            self._around.pop()
-
-    def _message(self, batch: _Cut) -> str:
-        if self.whole:
-            return (
-                f"the predictor fails for batches though it can score each of their rows: {batch.rows} together raise "
-                f"{batch.why}. Mend how it handles a batch, or give it smaller ones: model.batch_size"
+        if unaligned:
+            raise BatchesBroken(
+                f"{unaligned}, and smaller batches of {rows} are right, so that no row is to blame. Mend how the code "
+                "handles a batch: it must return one value for each row, in the order of the rows or with the batch's "
+                "own index, however many rows there are"
             )
-        return (
-            f"the predictor fails for batches of more than one row: {batch.rows} together raise {batch.why}; each row "
-            "alone is scored. Mend how it handles a batch, or set model.batch_size: 1"
+        self.broken += 1
+        if self.broken <= max(self._allowed, self._share * self.whole):
+            return
+        if self.whole:
+            raise BatchesBroken(
+                f"the predictor fails for batches though it can score each of their rows: {rows} together raise {why}. "
+                "Mend how it handles a batch, or give it smaller ones: model.batch_size"
+            )
+        raise BatchesBroken(
+            f"the predictor fails for batches of more than one row: {rows} together raise {why}; each row alone is "
+            "scored. Mend how it handles a batch, or set model.batch_size: 1"
         )
 
 
@@ -208,17 +175,17 @@ def score_table(
         NightjarError: The scorer raised one other than `OutputInvalid`, which is not about a row.
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
-    tally = _Tally(types, budget, lambda row: origin + index(row), cuts or Cuts())
+    scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
+    weighed = Weighed(table, size)
+    scoring = _Scoring(scorer_of, size, weighed, types, budget, lambda row: origin + index(row), cuts or Cuts())
     skipped = sorted(skip)
     for row in skipped:
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
-        tally.fail(row, replace(skip[row], row=row))
+        scoring.fail(row, replace(skip[row], row=row))
 
     if preparer:
         preparer.start(shipped)
-    scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
-    weighed = Weighed(table, size)
     first = 0
     while first < table.num_rows:
         whole = _micro_batch(table, first, weighed, singly)
@@ -229,10 +196,10 @@ def score_table(
             following = _without(_micro_batch(table, first, weighed, singly), skipped)
             preparer.begin(following.table, following.rows)
         if ready is not None:
-            yield from _score_piece(piece, scorer_of, size, weighed, tally, ready)
+            yield from scoring.rows(piece, ready)
     if preparer:
         preparer.start(())
-    return tally.scored(table.num_rows)
+    return scoring.scored(table.num_rows)
 
 
 def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int]) -> Iterator[Slice]:
@@ -290,9 +257,12 @@ class _Scored:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What became of the rows so far. at: of a row of the table the index in the file."""
+class _Scoring:
+    """Scores rows, and keeps what became of them. at: of a row of the table the index in the file."""
 
+    scorer_of: _ScorerOf
+    size: BatchSize
+    weighed: Weighed
     types: dict[str, pa.DataType]
     budget: int | None
     at: Callable[[int], int]
@@ -300,21 +270,52 @@ class _Tally:
     chunks: list[list[pa.Array]] = field(default_factory=list)
     failures: dict[int, RowFailure] = field(default_factory=dict)
 
-    def cut(self, piece: Slice, raised: _Raised) -> None:
-        """It raised, and its halves are tried next."""
-        first, last = self.at(piece.rows[0]), self.at(piece.rows[-1])
-        self.cuts.cut(first, last, len(self.failures), raised.failure(0).said, raised.unaligned)
+    def rows(self, piece: Slice, ready: ScoreRows | None = None, around: str = "") -> Generator[Ahead, None, None]:
+        """Score rows as one batch, or as several if memory does not suffice; in halves where a batch raises.
 
-    def done(self, piece: Slice) -> None:
-        """Its rows have outputs or have failed."""
-        last, whole = self.at(piece.rows[-1]), len(piece.rows) > 1
-        self.cuts.done(last, len(self.failures), whole=whole)
+        ready: scores a whole micro-batch; None for a half of one. around: what is wrong with the largest unaligned
+        batch around the rows, as a sentence.
+        """
+        size, before = self.size, (self.size.most, self.size.forced)
+        done, everything = 0, len(piece.rows)
+        while done < everything:
+            fitting = self.weighed.fitting(piece.rows[done:])
+            now = piece if fitting == everything else piece.part(done, done + fitting)
+            yield now.ahead()
+            score = ready if ready and now is piece else self.scorer_of(now.table, now.rows)
+            outcome = _attempt(score, now.table, self.types)
+            several = len(now.rows) > 1
+            if isinstance(outcome, _Raised) and outcome.memory and several:
+                size.force(self.weighed.half(now.rows))
+                continue  # with the rows that are allowed now
+            done += len(now.rows)
+            if isinstance(outcome, _Scored):
+                self.chunks.append(outcome.columns)
+                for row, raised in outcome.raised.items():
+                    self.fail(now.rows[row], raised.failure(now.rows[row]))
+                self.cuts.whole += several
+            elif several:
+                self.cuts.batches += ready is not None
+                yield from self._halves(now, outcome, around)
+            else:
+                if outcome.memory:
+                    # One row too large for memory says nothing of the others: they keep their batches.
+                    size.most, size.forced = before
+                failure = outcome.failure(now.rows[0])
+                if around and outcome.unaligned:
+                    failure = replace(failure, message=clip(f"{around}; for this row alone, {outcome.message}"))
+                self.fail(failure.row, failure)
 
-    def lone(self, row: int, raised: _Raised) -> None:
-        """This row was scored alone, and raised. The sentence of an unaligned batch comes first."""
-        batch = self.cuts.unaligned() if raised.unaligned else ""
-        message = clip(f"{batch}; for this row alone, {raised.message}") if batch else raised.message
-        self.fail(row, replace(raised.failure(row), message=message))
+    def _halves(self, batch: Slice, raised: _Raised, around: str) -> Generator[Ahead, None, None]:
+        """Score a batch that raised in two parts."""
+        named = f"rows {self.at(batch.rows[0])} to {self.at(batch.rows[-1])}"
+        if raised.unaligned:
+            around = around or f"{raised.unaligned} ({named})"
+        failed, half = len(self.failures), (len(batch.rows) + 1) // 2
+        yield from self.rows(batch.part(0, half), around=around)
+        yield from self.rows(batch.part(half, len(batch.rows)), around=around)
+        if len(self.failures) == failed:
+            self.cuts.broke(named, raised.failure(0).said, around if raised.unaligned else "")
 
     def fail(self, row: int, failure: RowFailure) -> None:
         self.failures[row] = failure
@@ -354,45 +355,6 @@ def _without(piece: Slice, skipped: list[int]) -> Slice:
     edges = [-1, *(row - base for row in gaps), len(piece.rows)]
     slices = [piece.table.slice(low + 1, high - low - 1) for low, high in itertools.pairwise(edges)]
     return Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
-
-
-def _score_piece(
-    piece: Slice,
-    scorer_of: _ScorerOf,
-    size: BatchSize,
-    weighed: Weighed,
-    tally: _Tally,
-    ready: ScoreRows,
-) -> Generator[Ahead, None, None]:
-    """Score one micro-batch, in halves where the whole of it raises. ready: scores all of it."""
-    before = size.most, size.forced
-    todo = [piece]  # a stack, its top the earliest rows, so that outputs come in input order
-    while todo:
-        now = todo.pop()
-        if (fitting := weighed.fitting(now.rows)) < len(now.rows):
-            todo.append(now.part(fitting, len(now.rows)))
-            now = now.part(0, fitting)
-        yield now.ahead()
-        outcome = _attempt(ready if now is piece else scorer_of(now.table, now.rows), now.table, tally.types)
-        if isinstance(outcome, _Scored):
-            tally.chunks.append(outcome.columns)
-            for row, raised in outcome.raised.items():
-                tally.fail(now.rows[row], raised.failure(now.rows[row]))
-            tally.done(now)
-        elif len(now.rows) > 1:
-            if outcome.memory:
-                size.force(weighed.half(now.rows))
-                todo.append(now)  # it is cut to what is allowed now
-                continue
-            tally.cut(now, outcome)
-            half = (len(now.rows) + 1) // 2
-            todo += now.part(half, len(now.rows)), now.part(0, half)
-        else:
-            if outcome.memory:
-                # One row too large for memory says nothing of the others: they keep their batches.
-                size.most, size.forced = before
-            tally.lone(now.rows[0], outcome)
-            tally.done(now)
 
 
 def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) -> _Scored | _Raised:
