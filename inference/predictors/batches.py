@@ -2,7 +2,7 @@
 
 A batch is the same as in Ray Data's `map_batches`: a dict of numpy arrays (`numpy`), a DataFrame (`pandas`), a Table
 (`pyarrow`) or a dict of tensors (`torch`). A batch may share memory with its table, and may be written to. So the
-user's code gets batches of a copied table (`private.Copier`).
+user's code gets batches of a copied table (`Copier`).
 """
 
 from __future__ import annotations
