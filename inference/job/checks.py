@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 from pydantic import (
     AfterValidator,
@@ -281,15 +281,8 @@ def _of_one_kind(value: Any) -> Any:
     return value
 
 
-Check = Annotated[
-    Annotated[ColumnCheck, Tag("column")]
-    | Annotated[MetricCheck, Tag("metric")]
-    | Annotated[DriftCheck, Tag("drift")]
-    | Annotated[RowsCheck, Tag("rows")]
-    | Annotated[FilesCheck, Tag("files")]
-    | Annotated[AnswersCheck, Tag("answers")]
-    | Annotated[CallCheck, Tag("call")]
-    | Annotated[UniqueCheck, Tag("unique")],
-    Discriminator(_kind_of_check),
-    BeforeValidator(_of_one_kind),
-]
+if TYPE_CHECKING:
+    Check = Asked
+else:
+    _KINDS = Union[tuple(Annotated[model, Tag(kind)] for kind, model in CHECKS.items())]  # noqa: UP007 (of a list)
+    Check = Annotated[_KINDS, Discriminator(_kind_of_check), BeforeValidator(_of_one_kind)]
