@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Night
     from nightjar.inference.history.comparison import RunsCompared
-    from nightjar.inference.output.reading import Files
+    from nightjar.inference.output.nights import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 
 _MODULES = {
     "DecisionMade": "nightjar.flows.reports",
-    "Files": "nightjar.inference.output.reading",
+    "Files": "nightjar.inference.output.nights",
     "LateEvaluation": "nightjar.inference.validation.evaluations",
     "Night": "nightjar.flows.results",
     "RunResult": "nightjar.flows.reports",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
     from nightjar.flows.results import Launched, Night
     from nightjar.inference.history.comparison import RunsCompared
-    from nightjar.inference.output.reading import Files
+    from nightjar.inference.output.nights import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
 
 Date = str | dt.date
@@ -136,10 +136,10 @@ def files(job: str | Path, *, date: Date | None = None, run_id: str | None = Non
         JobError: The job file, date or name is wrong; or the run is not published, or was changed since.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.output import reading
+    from nightjar.inference.output import nights
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    return reading.files(request.storage, request.output, run_id, request.date if date else None)
+    return nights.published(request.storage, request.output, run_id, request.date if date else None)
 
 
 def evaluate(

@@ -179,19 +179,19 @@ def files(
     `files.json`.
     """
     from nightjar.inference.errors import JobError
-    from nightjar.inference.output import nights
+    from nightjar.inference.output import listings, nights
     from nightjar.inference.run.request import make_request
 
     run = named_run(run_name, run_id)
     request = make_request(job, date=date, run_id=run, scores=False)
     found = nights.published(request.storage, request.output, run, request.date if date else None)
-    if export is not None and export not in found.exports:
-        has = f"only {', '.join(found.exports)}" if found.exports else "no exports"
-        raise JobError(f"--export {export}: the run {found.run!r} has {has}; output.exports asks for them")
+    if export is not None and export not in found.forms:
+        has = f"only {', '.join(found.forms)}" if found.forms else "no exports"
+        raise JobError(f"--export {export}: the run {found.run_id!r} has {has}; output.exports asks for them")
     if as_json:
-        print(found.as_json(), end="")
+        print(listings.as_json(found), end="")
     else:
-        for uri in found.exported()[export] if export else (file.uri for file in found.files()):
+        for uri in found.exports[export] if export else found.uris:
             print(uri)
     lead_readers(request, found.date)
 

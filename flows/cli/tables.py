@@ -236,12 +236,12 @@ def _figures(found: RunsCompared) -> Table:
 
 def _columns(found: RunsCompared, lines: int) -> Table:
     """The columns that are furthest apart come first."""
-    names = ["column", "psi", "by chance", "js", "ks", "nulls", "mean before", "mean now"]
+    names = ["column", "psi", "by chance", "nulls", "mean before", "mean now"]
     names += ["distinct before", "distinct now", "new", "gone"]
     rows = [
         (
             each.column,
-            *map(_figure, (each.psi, each.psi_chance, each.js, each.ks, each.nulls, each.before, each.now)),
+            *map(_figure, (each.psi, each.psi_chance, each.nulls, each.before, each.now)),
             *map(distinct_text, (each.distinct_before, each.distinct_now)),
             *map(first_of, (each.new, each.vanished)),
         )

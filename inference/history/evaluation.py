@@ -28,7 +28,8 @@ from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import Slices, check_slices
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import reading
+from nightjar.inference.output import nights
+from nightjar.inference.output.reading import blocks
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage
@@ -62,7 +63,7 @@ def evaluate_late(
     labelled = job.model_copy(update={"label": label})
     compared = Slices.for_job(labelled)
     state = compared.whole
-    night = reading.files(request.storage, request.output, run_id, date)
+    night = nights.published(request.storage, request.output, run_id, date)
     rows = night.dataset()
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
@@ -70,7 +71,7 @@ def evaluate_late(
     said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
-        read = night.blocks(rows, list(dict.fromkeys((*key, *needed))))
+        read = blocks(rows, list(dict.fromkeys((*key, *needed))), night.folder)
         for table, found in match.joined(read, needed, said.blocks(), label):
             compared.update(table, found)
     _check_joined(match, night.run_id, said.shown)

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, Missing, StorageError
-from nightjar.inference.history.run_status import RunLine, RunState, run_line, sealed_manifest, shown_instead
+from nightjar.inference.history.run_status import (
+    RunLine,
+    RunState,
+    newest_figures,
+    run_line,
+    sealed_manifest,
+    shown_instead,
+)
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
@@ -30,7 +37,7 @@ from nightjar.inference.run.account import Account, WorkersCost, kept, workers_c
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.validation.evaluations import LateEvaluation, by_latest, latest
+from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Manifest, Refused, manifest_of, profile_in, read_refused
@@ -65,14 +72,6 @@ def figures_of(metrics: Figures) -> dict[str, float]:
     return {name: value for name, value in ends.items() if isinstance(value, int | float)}
 
 
-def _figures(storage: Storage, output: str, run: str, night: Manifest) -> dict[str, float]:
-    """As `figures_of`, with the labels that came late. An evaluation that is damaged is none; `status` says so."""
-    try:
-        return figures_of(by_latest(storage, revision_in(output, run, night.revision), night.metrics))
-    except StorageError:
-        return figures_of(night.metrics)
-
-
 def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
     """The published nights before this date, the earliest first; at most `MAX_NIGHTS`.
 
@@ -80,10 +79,10 @@ def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
         JobError: A manifest is not the one that was published.
     """
     found = islice(earlier_nights(storage, output, date), MAX_NIGHTS)
-    nights = [
-        NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, _figures(storage, output, run, each))
-        for run, day, each in found
-    ]
+    nights = []
+    for run, day, each in found:
+        figures = figures_of(newest_figures(storage, revision_in(output, run, each.revision), each))
+        nights.append(NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, figures))
     return tuple(reversed(nights))
 
 
@@ -342,11 +341,9 @@ def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str
     name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_judged(newest):06d}.json"
     file = join(newest.uri, name)
     try:
-        return file, manifest_of(storage.read(file))
+        return file, manifest_of(storage.read(file), file)
     except Missing:
         return None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise StorageError(f"{file}: not a manifest that this version can read") from error
 
 
 def _refused(storage: Storage, newest: revs.Revision) -> Refused | None:

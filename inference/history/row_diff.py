@@ -20,8 +20,8 @@ from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import nearest
-from nightjar.inference.output import reading
-from nightjar.inference.output.nights import deleted, night_of
+from nightjar.inference.output.nights import Files, deleted, night_of
+from nightjar.inference.output.reading import blocks
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.manifest import Manifest
 
@@ -58,7 +58,7 @@ class _Run:
     """One of the two runs. called: for people."""
 
     called: str
-    files: reading.Files
+    files: Files
     schema: pa.Schema
     aside: frozenset[str] = field(default_factory=frozenset)
 
@@ -122,7 +122,7 @@ def moved(
 
 def _run(storage: Storage, output: str, run: str, entry: Published, manifest: Manifest) -> _Run:
     try:
-        files = reading.files_of(storage, night_of(storage, output, 0, run, entry))
+        files = night_of(storage, output, 0, run, entry)
         schema = files.dataset().schema
     except Missing as error:
         raise _deleted(run, entry.date, error) from error
@@ -154,7 +154,7 @@ def _movements(before: _Run, now: _Run, key: int, most: int) -> tuple[dict[str, 
 
 def _blocks(run: _Run, columns: list[str]) -> Iterator[pa.Table]:
     try:
-        yield from run.files.blocks(run.files.dataset(), list(dict.fromkeys(columns)))
+        yield from blocks(run.files.dataset(), list(dict.fromkeys(columns)), run.files.folder)
     except Missing as error:
         raise _deleted(run.called, run.files.date, error) from error
 

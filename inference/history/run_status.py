@@ -285,12 +285,12 @@ def _metric(
     if shown is not None and shown.revision != newest.number:
         number, manifest = shown.revision, _readable(storage, output, shown)
         uri = revs.revision_uri(newest.uri.rpartition("/")[0], number)
-    found = first_metric(_metrics(storage, uri, manifest)) if manifest else None
+    found = first_metric(newest_figures(storage, uri, manifest)) if manifest else None
     return replace(found, revision=number) if found else None
 
 
-def _metrics(storage: Storage, revision: str, manifest: Manifest) -> Figures:
-    """The figures of a revision, with those of its newest evaluation."""
+def newest_figures(storage: Storage, revision: str, manifest: Manifest) -> Figures:
+    """The figures of a revision, with those of its newest evaluation. One that is damaged is none."""
     try:
         return by_latest(storage, revision, manifest.metrics)
     except StorageError:

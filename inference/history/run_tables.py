@@ -42,8 +42,7 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
     """Yield a run's progress from its growing ledger each time the caller asks; None until there is a plan."""
     progress, uri, number = Progress(), "", 0
     while True:
-        names = [name for name in storage.subfolders(run_uri) if name[:1] == "r" and name[1:].isdigit()]
-        newest = max((int(name[1:]) for name in names), default=0)
+        newest = revs.newest_number(storage, run_uri)
         if newest and uri != revs.revision_uri(run_uri, newest):
             progress, uri, number = Progress(), revs.revision_uri(run_uri, newest), 0
         if uri:

@@ -43,21 +43,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index. js:
-    the Jensen-Shannon distance, to base 2. ks: the largest difference of the two distribution functions; None for what
-    is no number. chance: for each of these, what differs by chance alone between nights of these sizes. nulls: the
-    change of the share of rows without a value. new, vanished: the values that only one of the two nights has, the most
-    frequent first. why: why the values cannot be compared, but only how many rows have one; then psi and js are None.
+    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index.
+    nulls: the change of the share of rows without a value. chance: for each of these, what differs by chance alone
+    between nights of these sizes. new, vanished: the values that only one of the two nights has, the most frequent
+    first. why: why the values cannot be compared, but only how many rows have one; then psi is None.
     """
 
     before: int
     now: int
     draws: int
     psi: float | None
-    js: float | None
-    ks: float | None
-    chance: dict[str, float]
     nulls: float
+    chance: dict[str, float]
     new: tuple[str, ...]
     vanished: tuple[str, ...]
     groups: tuple[Group, ...]
@@ -66,7 +63,7 @@ class Drift:
     @property
     def beyond_chance(self) -> bool:
         """Whether a figure differs by more than chance explains; a check may allow more than that."""
-        apart = {"psi": self.psi, "js": self.js, "ks": self.ks, "nulls": abs(self.nulls)}
+        apart = {"psi": self.psi, "nulls": abs(self.nulls)}
         return any(value is not None and value > self.chance[name] for name, value in apart.items())
 
 
@@ -104,28 +101,17 @@ def drift(
     if kinds == {"other"}:
         why = "it holds neither numbers nor text nor bools"
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
-        only = {"nulls": nulls_chance}
-        return Drift(before.rows, now.rows, draws, None, None, None, only, nulls, (), (), groups, why)
+        return Drift(before.rows, now.rows, draws, None, nulls, {"nulls": nulls_chance}, (), (), groups, why)
     divisions = _divisions(before, now)
     each = [_apart(groups, before.rows, now.rows, draws, alarm / len(divisions)) for groups in divisions]
     furthest = max(each, key=lambda found: found.psi - found.chance)
-    found = {
-        "psi": furthest.chance,
-        # The Jensen-Shannon divergence is an eighth of PSI for small differences, in nats.
-        "js": math.sqrt(furthest.chance / 8 / math.log(2)),
-        # Kolmogorov's distribution beyond its tail: P(K > x) = 2 exp(-2x²).
-        "ks": math.sqrt(-math.log(alarm / 2) / 2) * math.sqrt(_ordered_sizes(before, now, draws)),
-        "nulls": nulls_chance,
-    }
     return Drift(
         before=before.rows,
         now=now.rows,
         draws=draws,
         psi=furthest.psi,
-        js=furthest.js,
-        ks=_kolmogorov_smirnov(before, now) if kinds == {"number"} else None,
-        chance=found,
         nulls=nulls,
+        chance={"psi": furthest.chance, "nulls": nulls_chance},
         new=_only(now, before),
         vanished=_only(before, now),
         groups=furthest.groups,
@@ -134,7 +120,7 @@ def drift(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnCompared:
-    """A column that is profiled in both runs; psi, js, ks, nulls, new and vanished as in `Drift`.
+    """A column that is profiled in both runs; psi, nulls, new and vanished as in `Drift`.
 
     psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
     lengths of texts. distinct_before, distinct_now: the number of distinct values; None if it is unknown. why: why it
@@ -144,8 +130,6 @@ class ColumnCompared:
     column: str
     psi: float | None = None
     psi_chance: float | None = None
-    js: float | None = None
-    ks: float | None = None
     nulls: float | None = None
     before: float | None = None
     now: float | None = None
@@ -170,8 +154,6 @@ def compare_column(name: str, before: ColumnProfile, now: ColumnProfile, found: 
         column=name,
         psi=found.psi,
         psi_chance=found.chance.get("psi"),
-        js=found.js,
-        ks=found.ks,
         nulls=found.nulls,
         before=means[0],
         now=means[1],
@@ -189,7 +171,6 @@ class _Apart:
 
     groups: tuple[Group, ...]
     psi: float
-    js: float
     chance: float
 
 
@@ -201,17 +182,11 @@ def _apart(groups: tuple[Group, ...], before: int, now: int, draws: int, alarm: 
     # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
     # 2020).
     chance = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * _sizes(before, draws)
-    return _Apart(groups, float(((q - p) * np.log(q / p)).sum()), _jensen_shannon(p, q), chance)
+    return _Apart(groups, float(((q - p) * np.log(q / p)).sum()), chance)
 
 
 def _sizes(before: float, now: float) -> float:
     return 1 / before + 1 / now
-
-
-def _ordered_sizes(before: ColumnProfile, now: ColumnProfile, draws: int) -> float:
-    """As `_sizes`, of the rows whose numbers have a distribution function. If a night has none, all rows say so."""
-    old, new = before.numbers.ordered, now.numbers.ordered * draws / now.rows
-    return _sizes(old, new) if old and new else _sizes(before.rows, draws)
 
 
 def _divisions(before: ColumnProfile, now: ColumnProfile) -> list[tuple[Group, ...]]:
@@ -273,30 +248,6 @@ def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray
     keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
     _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))
     return keys, old, new
-
-
-def _jensen_shannon(p: np.ndarray, q: np.ndarray) -> float:
-    """The square root of the Jensen-Shannon divergence to base 2, in [0, 1] (Endres and Schindelin, IEEE Transactions
-    on Information Theory 49, 2003).
-    """
-    mean = (p + q) / 2
-    divergence = ((p * np.log2(p / mean)).sum() + (q * np.log2(q / mean)).sum()) / 2
-    return math.sqrt(max(0.0, float(divergence)))
-
-
-def _kolmogorov_smirnov(before: ColumnProfile, now: ColumnProfile) -> float:
-    """The largest difference of the distribution functions at the ends of the bins; the values inside of a bin may
-    differ by more.
-    """
-    _, *bins = _side_by_side(before, now)
-    # What is infinite lies below the first bin and above the last.
-    old, new = (
-        np.array([each.numbers.minus_inf, *found, each.numbers.plus_inf])
-        for each, found in zip((before, now), bins, strict=True)
-    )
-    if not old.sum() or not new.sum():
-        return float(bool(old.sum()) != bool(new.sum()))
-    return float(np.abs(np.cumsum(old) / old.sum() - np.cumsum(new) / new.sum()).max())
 
 
 def _pooled(before: ColumnProfile, now: ColumnProfile) -> float:

@@ -74,11 +74,6 @@ class NumberState(State):
         """The number of finite values."""
         return int(self.counts.sum())
 
-    @property
-    def ordered(self) -> int:
-        """The number of values that lie below or above others: all but NaN."""
-        return self.minus_inf + self.count + self.plus_inf
-
     def update(self, values: np.ndarray) -> None:
         """Add values of shape (rows,). Integers that are no float64 are rounded to one."""
         finite = values[np.isfinite(values)].astype(np.float64, copy=False)

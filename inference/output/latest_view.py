@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, Transient
 from nightjar.inference.job.sections import EXPORTS
-from nightjar.inference.output import exports
+from nightjar.inference.output import exports, listings
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import PublishedNight, folder_of, night_of, sweep_late
+from nightjar.inference.output.nights import Files, folder_of, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.storage import local as localstore
@@ -142,7 +142,7 @@ class _Places:
     swept: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
-    _latest: list[PublishedNight] = field(default_factory=list)
+    _latest: list[Files] = field(default_factory=list)
 
     def problem(self) -> str:
         """What is left to do, for a person; empty if nothing is."""
@@ -168,14 +168,14 @@ class _Places:
     def show_latest(self) -> str:
         """Write the folder of the latest night. Returns why that night cannot be read, if it cannot."""
         run, place = self.now.latest(), join(self.output, "latest")
-        nothing = PublishedNight(self.now.number, problem=f"nothing is published in {self.output}")
+        nothing = Files(self.storage, self.now.number, problem=f"nothing is published in {self.output}")
         night = self.read(run) if run else nothing
         whole = self._show(place, self.job, night)
         if run and not whole:
             self.unfinished.add(self.now.runs[run].date)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
-    def read(self, run: str) -> PublishedNight:
+    def read(self, run: str) -> Files:
         """Read a run, and sweep it. The run of the latest night, which is in two folders, is read once."""
         if run == self.now.latest() and self._latest:
             return self._latest[0]
@@ -184,12 +184,12 @@ class _Places:
             self.swept.extend(filter(None, [sweep_late(self.storage, night)]))
         except (Missing, JobError) as error:
             # Somebody deleted or changed this night; that must not stop the other nights.
-            night = PublishedNight(self.now.number, problem=str(error))
+            night = Files(self.storage, self.now.number, problem=str(error))
         if run == self.now.latest():
             self._latest.append(night)
         return night
 
-    def _show(self, place: str, view: str, night: PublishedNight | None) -> bool:
+    def _show(self, place: str, view: str, night: Files | None) -> bool:
         """Returns whether every link could be made, or taken away. No link keeps the files from being written."""
         blocked = []
         for name in (DATA, *EXPORTS) if is_local(place) else ():
@@ -202,12 +202,12 @@ class _Places:
             elif name == DATA:
                 self._link(place, night, DATA, DATA)
             else:
-                exported = night if night and name in night.exports else None
+                exported = night if night and name in night.forms else None
                 self._link(place, exported, name, f"{exports.FOLDER}/{name}")
         self.refused.extend(blocked)
-        self._put(join(place, LINKS), night.as_links() if night and night.run else None)
-        self._put(join(place, VIEW), night.as_view(view) if night else None)
-        self._put(join(place, FILES), night.as_json() if night else None)
+        self._put(join(place, LINKS), listings.as_links(night) if night and night.run_id else None)
+        self._put(join(place, VIEW), listings.as_view(night, view) if night else None)
+        self._put(join(place, FILES), listings.as_json(night) if night else None)
         return not blocked
 
     def _put(self, uri: str, text: str | None) -> None:
@@ -224,7 +224,7 @@ class _Places:
         if not same:
             self.storage.write(uri, data)
 
-    def _link(self, place: str, night: PublishedNight | None, name: str, folder: str) -> None:
+    def _link(self, place: str, night: Files | None, name: str, folder: str) -> None:
         """Point a link at a folder of the night's revision: that of its data, or of a form of its exports.
 
         Until the data folder has been swept, it may have parts that are not published. Until then the link still leads
@@ -242,5 +242,5 @@ class _Places:
         if there is None:
             return
         published = {f"{up}{folder_of(run, entry)}/{folder}" for run, entry in self.now.runs.items()}
-        if not (night and night.run and there in published):
+        if not (night and night.run_id and there in published):
             self.storage.delete([link])

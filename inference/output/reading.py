@@ -1,9 +1,8 @@
-"""The rows of a published run, for a program: its exact files as an Arrow dataset, read through the job's storage."""
+"""The rows of a published night as an Arrow dataset, read through the job's storage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -13,112 +12,56 @@ from pyarrow import fs
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import Missing, NightjarError, StorageError
 from nightjar.inference.job.outputtypes import arrow_type
-from nightjar.inference.output import nights, outcomes
-from nightjar.inference.output.parts import DATA
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.storage.protocol import Storage, join
-
-
-@dataclass(frozen=True)
-class Files:
-    """The data files of one published run, in input order.
-
-    publication: the output's newest one at that moment. manifest: its URI. uris: of the Parquet files, which are never
-    rewritten, so that a reader reads one run, whatever is published meanwhile. bytes: their total size. exports: of
-    each form in `output.exports` the URIs of its files, in the same order. partitioned_by: with `output.partition_by`
-    the columns that the files lack and their folders name, outermost first, each with its type. data: the folder that
-    these folders lie in.
-    """
-
-    publication: int
-    run_id: str
-    date: str
-    revision: int
-    manifest: str
-    rows: int
-    bytes: int
-    uris: tuple[str, ...] = field(repr=False)
-    storage: Storage = field(repr=False, compare=False)
-    exports: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    partitioned_by: Mapping[str, str] = field(default_factory=dict)
-    data: str = field(default="", repr=False)
-
-    def dataset(self) -> ds.Dataset:
-        """The rows as a `pyarrow.dataset.Dataset`, which reads them on demand with the job's own credentials.
-
-        If all rows of a run are in the quarantine, it has no files, and its dataset has no rows and no columns.
-        """
-        if not self.uris:
-            return ds.dataset(pa.table({}))
-        if not self.partitioned_by:
-            return ds.dataset(list(self.uris), filesystem=self.filesystem(), format="parquet")
-        named = pa.schema([(name, arrow_type(kind)) for name, kind in self.partitioned_by.items()])
-        return ds.dataset(
-            list(self.uris),
-            filesystem=self.filesystem(),
-            format="parquet",
-            partitioning=ds.partitioning(named, flavor="hive"),
-            partition_base_dir=self.data,
-        )
-
-    def blocks(self, rows: ds.Dataset, columns: list[str]) -> Iterator[pa.Table]:
-        """Some columns of the rows, a bounded number of rows at a time. rows: the dataset.
-
-        Raises:
-            StorageError: A file cannot be read.
-        """
-        wide = row_bytes(pa.schema([rows.schema.field(name) for name in columns]))
-        many = int(max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(wide, 1))))
-        try:
-            # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
-            # And not far ahead, because blocks of wide rows are large.
-            batches = rows.to_batches(
-                columns=columns, batch_size=many, batch_readahead=1, fragment_readahead=1, use_threads=False
-            )
-            for batch in batches:
-                yield pa.Table.from_batches([batch])
-        except NightjarError:
-            raise
-        except OSError as error:
-            raise storage_error(error, self.data) from error
-        except pa.ArrowException as error:
-            raise StorageError(f"{self.data}: a published file cannot be read: {error}; restore it") from error
-
-    def filesystem(self) -> fs.FileSystem:
-        """A read-only pyarrow file system over the job's storage, which opens `uris`."""
-        return fs.PyFileSystem(_Reading(self.storage))
-
+from nightjar.inference.storage.protocol import Storage
 
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 17, 1 << 26
 """The most rows, and about the most bytes, that are read at a time."""
 
 
-def files(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> Files:
-    """The files of a published run: that of this id, or else of this date, by default of the latest night.
+def dataset_of(storage: Storage, uris: list[str], partitioned_by: Mapping[str, str], folder: str) -> ds.Dataset:
+    """Parquet files as a dataset. partitioned_by: as in `Files`. folder: below which these folders lie."""
+    if not uris:
+        return ds.dataset(pa.table({}))
+    if not partitioned_by:
+        return ds.dataset(uris, filesystem=filesystem(storage), format="parquet")
+    named = pa.schema([(name, arrow_type(kind)) for name, kind in partitioned_by.items()])
+    return ds.dataset(
+        uris,
+        filesystem=filesystem(storage),
+        format="parquet",
+        partitioning=ds.partitioning(named, flavor="hive"),
+        partition_base_dir=folder,
+    )
+
+
+def blocks(rows: ds.Dataset, columns: list[str], folder: str) -> Iterator[pa.Table]:
+    """Some columns of a dataset, a bounded number of rows at a time. folder: where its files lie, for people.
 
     Raises:
-        JobError: it is not published; or its manifest or list of shards is not what was published.
-        Missing: one of these was deleted.
+        StorageError: A file cannot be read.
     """
-    return files_of(storage, nights.published(storage, output, run_id, date))
+    wide = row_bytes(pa.schema([rows.schema.field(name) for name in columns]))
+    many = int(max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(wide, 1))))
+    try:
+        # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
+        # And not far ahead, because blocks of wide rows are large.
+        batches = rows.to_batches(
+            columns=columns, batch_size=many, batch_readahead=1, fragment_readahead=1, use_threads=False
+        )
+        for batch in batches:
+            yield pa.Table.from_batches([batch])
+    except NightjarError:
+        raise
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    except pa.ArrowException as error:
+        raise StorageError(f"{folder}: a published file cannot be read: {error}; restore it") from error
 
 
-def files_of(storage: Storage, night: nights.PublishedNight) -> Files:
-    """The files of a run."""
-    return Files(
-        publication=night.publication,
-        run_id=night.run or "",
-        date=night.date or "",
-        revision=night.revision or 0,
-        manifest=night.manifest or "",
-        rows=outcomes.total(night.parts, "rows"),
-        bytes=outcomes.total(night.parts, "size"),
-        uris=tuple(file.uri for file in night.files()),
-        storage=storage,
-        exports=night.exported(),
-        partitioned_by=night.partitioned_by,
-        data=join(night.folder, DATA),
-    )
+def filesystem(storage: Storage) -> fs.FileSystem:
+    """As `Files.filesystem`."""
+    return fs.PyFileSystem(_Reading(storage))
 
 
 class _Reading(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,6 @@ from nightjar.inference.output.parts import (
     part_name,
     stem_of,
 )
-from nightjar.inference.output.publications import published_run
 from nightjar.inference.records import Part, Receipt
 from nightjar.inference.storage.protocol import Storage, is_local, join, read_control
 
@@ -293,29 +292,6 @@ class RevisionFile:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
-
-    shards: RevisionFile | None = None
-    exports: tuple[str, ...] = ()
-    partitioned_by: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedParts:
-    """The data files of a published run.
-
-    table: name (relative to its revision), rows, size, checksum of each, in input order. exports: the forms in which
-    each part was exported. partitioned_by: the columns that name the folders of the files, outermost first, with their
-    types.
-    """
-
-    table: pa.Table
-    exports: tuple[str, ...]
-    partitioned_by: Mapping[str, str]
-
-
 def read_verified(storage: Storage, output: str, published: Published) -> bytes:
     """The manifest of a published revision, checked against the snapshot.
 
@@ -326,27 +302,3 @@ def read_verified(storage: Storage, output: str, published: Published) -> bytes:
     if checksum(raw) != published.checksum:
         raise JobError(f"{join(output, published.manifest)}: not the manifest that was published; restore it")
     return raw
-
-
-def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
-    """The exact data files of a published run (default: of the latest night), in input order."""
-    run, entry = published_run(storage, output, run_id)
-    uri = revision_in(output, run, entry.revision)
-    return (join(uri, name) for name in data_parts(storage, output, run, entry).table["name"].to_pylist())
-
-
-def data_parts(storage: Storage, output: str, run: str, entry: Published) -> PublishedParts:
-    """The data files of a published run.
-
-    Raises:
-        JobError: the manifest or the list of shards is not what was published.
-    """
-    found = of_json(_Listing, json.loads(read_verified(storage, output, entry)))
-    listed = found.shards
-    if listed is None:
-        raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
-    file = join(revision_in(output, run, entry.revision), listed.file)
-    raw = storage.read(file)
-    if checksum(raw) != listed.checksum:
-        raise JobError(f"{file}: not the file that was published; restore it")
-    return PublishedParts(outcomes.data_files(raw), found.exports, found.partitioned_by)

@@ -124,13 +124,16 @@ class Manifest:
         return Remarks(self.again, self.preflight, outside, loaded, now, True, self.snapshots, self.remembered)
 
 
-def manifest_of(raw: bytes) -> Manifest:
-    """What a manifest says.
+def manifest_of(raw: bytes, file: str) -> Manifest:
+    """What a manifest says. file: its URI.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: it is none that this version can read.
+        JobError: This version cannot read it.
     """
-    return of_json(Manifest, json.loads(raw))
+    try:
+        return of_json(Manifest, json.loads(raw))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise JobError(f"{file}: not a manifest that this version can read") from error
 
 
 def read_manifest(storage: Storage, output: str, published: Published) -> Manifest:
@@ -139,11 +142,7 @@ def read_manifest(storage: Storage, output: str, published: Published) -> Manife
     Raises:
         JobError: it is not the file that was published, or another version wrote it.
     """
-    raw = read_verified(storage, output, published)
-    try:
-        return manifest_of(raw)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise JobError(f"{join(output, published.manifest)}: not a manifest that this version can read") from error
+    return manifest_of(read_verified(storage, output, published), join(output, published.manifest))
 
 
 def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
@@ -158,10 +157,7 @@ def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manif
         return None
     file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
     raw = storage.read(file)
-    try:
-        found = manifest_of(raw)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise JobError(f"{file}: not a manifest that this version can read") from error
+    found = manifest_of(raw, file)
     name = file.removeprefix(output).lstrip("/")
     return Published(newest.number, name, checksum(raw), found.date), found
 

@@ -36,9 +36,8 @@ import yaml
 
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run.request import make_request
-from support import NIGHT, run_steps
+from support import NIGHT, data_files, run_steps
 
 CASES = Path(__file__).parent
 LARGEST = 20_000

@@ -24,12 +24,11 @@ import yaml
 
 import hosts as network
 from hosts import Host
-from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import SMALL, weed
 from service import OFTEN, deployments, ended, start_run
-from support import GATE, ROOT, Lake, permit, wait_until
+from support import GATE, ROOT, Lake, data_files, permit, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 

@@ -79,7 +79,7 @@ def check(lake: Lake, ids: list[int] | range = range(2 * ROWS), number: int = 1)
     """The rows of these ids are published once, each in the folder of its values, and nothing else lies there."""
     assert rows(by_python(lake)) == wanted(ids=iter(ids))
     night = nights.published(lake.request().storage, str(lake.out), None)
-    assert sorted(file.uri for file in night.files()) == list(map(str, files_of(lake, number)))
+    assert sorted(night.uris) == list(map(str, files_of(lake, number)))
     for path in files_of(lake, number):
         found = pq.ParquetFile(path).read()
         assert "country" not in found.column_names

@@ -29,7 +29,7 @@ from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.revisions import data_files
+from nightjar.inference.output.nights import published
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
@@ -394,6 +394,11 @@ def run_steps(request: RunRequest) -> Ran:
     scored = run.score(request, found)
     verdict = run.validate(request, scored, found)
     return Ran(scored, verdict, run.publish_run(request, scored, verdict))
+
+
+def data_files(storage: Storage, output: str, run_id: str | None) -> Iterator[str]:
+    """The exact data files of a published run (default: of the latest night), in input order."""
+    return iter(published(storage, output, run_id).uris)
 
 
 def read_published(request: RunRequest, run_id: str | None = None) -> pd.DataFrame:

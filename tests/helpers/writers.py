@@ -23,7 +23,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
-from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.approving import answer
 from nightjar.inference.run.request import RunRequest
@@ -32,7 +31,7 @@ from nightjar.inference.storage.faults import Fault, FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.manifest import read_manifest
-from support import Lake, Ran, wait_until
+from support import Lake, Ran, data_files, wait_until
 
 SHORT_S = 1.0
 """The lease in tests where a silent writer is to be replaced."""

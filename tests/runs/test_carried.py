@@ -10,8 +10,7 @@ import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.replay import replay_row
-from nightjar.inference.output.revisions import data_files
-from support import Lake
+from support import Lake, data_files
 
 NESTED = pa.table(
     {

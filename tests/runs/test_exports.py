@@ -167,7 +167,7 @@ def test_a_column_that_a_form_cannot_hold_is_refused_before_anything_is_scored(
 def exported(lake: Lake, form: str) -> pd.DataFrame:
     """What a reader of an export sees, in the order of the files."""
     request = lake.request()
-    found = nights.published(request.storage, request.output, None).exported()[form]
+    found = nights.published(request.storage, request.output, None).exports[form]
     read = pd.read_csv if form.startswith("csv") else lambda uri: pd.read_json(uri, lines=True)
     return pd.concat([read(uri) for uri in found], ignore_index=True)
 

@@ -24,11 +24,10 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.input.sources import normalisation, parquet
-from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
-from support import Lake
+from support import Lake, data_files
 
 PARTS = 6
 """Files of 1000 rows in `ordinary`."""

@@ -12,12 +12,11 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.history import run_status as stood
 from nightjar.inference.output import publications
 from nightjar.inference.output.parts import checksum, part_name, stem_of
-from nightjar.inference.output.revisions import data_files
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
 from partitioned import ready
 from s3 import S3Server, weed
-from support import Lake
+from support import Lake, data_files
 
 NIGHT, NEXT = "2026-11-19", "2026-11-20"
 

@@ -15,7 +15,7 @@ import pytest
 from lazily import lazily
 from nightjar import flows
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.output import hive, latest_view, nights, publications, reading, visibility
+from nightjar.inference.output import hive, latest_view, listings, nights, publications, visibility
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from partitioned import ROWS, SOME, by_python, check, files_of, ready, rows, wanted
@@ -175,7 +175,7 @@ def test_folders_above_the_night_are_no_columns(lake: Lake) -> None:
     lake.run()
     night = nights.published(lake.request().storage, f"{lake.out}/team=red/Team=blue", None)
     with duckdb.connect() as duck:
-        duck.execute(night.as_view("night"))
+        duck.execute(listings.as_view(night, "night"))
         found = duck.sql("select * from night").to_arrow_table()
     assert rows(found) == wanted()
     assert "team" not in found.column_names
@@ -193,7 +193,7 @@ def test_a_night_in_a_bucket_lies_in_folders_likewise(lake: Lake, server: S3Serv
     uri = f"{server.create_bucket('partitions')}/out"
     ready(lake, countries=countries, output__uri=uri)
     lake.run(storage=storage)
-    found = reading.files(storage, uri, None)
+    found = nights.published(storage, uri, None)
     assert rows(found.dataset().to_table()) == wanted(countries)
     frame = pl.scan_parquet(
         list(found.uris), glob=False, hive_schema={"country": pl.String}, storage_options=storage.options(uri)
@@ -201,7 +201,7 @@ def test_a_night_in_a_bucket_lies_in_folders_likewise(lake: Lake, server: S3Serv
     assert rows(frame.collect().to_arrow()) == wanted(countries)
     (lake.folder / "data" / "1.parquet").unlink()
     assert lake.run(storage=storage).scored.progress.reused_shards == 3
-    found = reading.files(storage, uri, None)
+    found = nights.published(storage, uri, None)
     assert rows(found.dataset().to_table()) == wanted(countries, range(ROWS))
     there = [entry.uri for entry in storage.list(f"{uri}/runs/2026-11-19/r2/data")]
     assert there == sorted(found.uris)

@@ -260,7 +260,7 @@ def test_training_data_may_be_what_a_night_is_compared_with(lake: Lake) -> None:
     lake.ready(profile="all")
     lake.run(run_id="training", publish=False)
     assert not lake.snapshot().runs
-    lake.write_job(checks=[{"drift": "all", "against": "training", "ks": 0.05}])
+    lake.write_job(checks=[{"drift": "all", "against": "training", "psi": 0.05}])
     ran = lake.run(date="2026-11-20")
     assert ran.verdict.gates[-1].sentence == f"3 columns as in the run training of {NIGHT}, within checks[0]."
     shifted(lake, 2000)

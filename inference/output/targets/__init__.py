@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
@@ -31,11 +31,11 @@ from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
-from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.nights import Files, night_of
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
 from nightjar.inference.output.publications import Snapshot
-from nightjar.inference.output.revisions import data_parts, revision_in
+from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -52,20 +52,16 @@ years of nights.
 
 @dataclass(frozen=True)
 class TableNight:
-    """A published night for a table.
+    """A published night for a table. columns: of its files, those that name their folders last; None without any file.
 
-    folder: the URI of its revision. parts: name (relative to `folder`), rows and size of each data file. columns: of
-    the parts, those that name their folders last; None without parts. by: these names. problem: why the night cannot be
-    read; then it has no parts. gone: because somebody deleted all of it, as anybody may who needs the space.
+    problem: why the night cannot be read; then there are no files. gone: because somebody deleted all of it, as anybody
+    may who needs the space.
     """
 
     date: str
-    run: str = ""
-    revision: int = 0
-    folder: str = ""
-    parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS)
+    run: str
+    files: Files
     columns: pa.Schema | None = None
-    by: tuple[str, ...] = ()
     problem: str = ""
     gone: bool = False
 
@@ -281,20 +277,19 @@ def _nights(snapshot: Snapshot) -> dict[str, tuple[str, Published]]:
 
 
 def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
-    folder = revision_in(output, run, entry.revision)
     try:
-        found = data_parts(storage, output, run, entry)
-        parts, by = found.table, tuple(found.partitioned_by)
-        columns = _columns(storage, join(folder, parts["name"][0].as_py())) if parts.num_rows else None
-        if columns is not None:
-            columns = pa.schema([*columns, *((name, arrow_type(kind)) for name, kind in found.partitioned_by.items())])
+        files, columns = night_of(storage, output, 0, run, entry), None
+        if files.uris:
+            by = ((name, arrow_type(kind)) for name, kind in files.partitioned_by.items())
+            columns = pa.schema([*_columns(storage, files.uris[0]), *by])
     except (Missing, JobError, pa.ArrowInvalid) as error:
         # Somebody deleted or changed it: no other night must suffer for that.
+        folder, nothing = revision_in(output, run, entry.revision), Files(storage, 0)
         if next(storage.list(folder), None) is None:
             deleted = f"{folder} was deleted; restore it, or take the night away with `nightjar unpublish JOB {run}`"
-            return TableNight(date, run, entry.revision, problem=deleted, gone=True)
-        return TableNight(date, run, entry.revision, problem=str(error))
-    return TableNight(date, run, entry.revision, folder, parts, columns, by)
+            return TableNight(date, run, nothing, problem=deleted, gone=True)
+        return TableNight(date, run, nothing, problem=str(error))
+    return TableNight(date, run, files, columns)
 
 
 def _columns(storage: Storage, uri: str) -> pa.Schema:

@@ -151,7 +151,7 @@ class DeltaTarget:
             problem, final = night.problem, night.gone
             if night.columns is not None and latest is not None:
                 try:
-                    self._check_columns(_delta_columns(night.columns), night.by, latest)
+                    self._check_columns(_delta_columns(night.columns), tuple(night.files.partitioned_by), latest)
                     _check_values(night)
                 except JobError as error:
                     problem, final = str(error), True
@@ -173,7 +173,7 @@ class DeltaTarget:
             has, divided = _columns_of(self._table.schema()), self._by(self._table)
         else:
             assert latest is not None
-            has, divided = _delta_columns(latest.columns), latest.by
+            has, divided = _delta_columns(latest.columns), tuple(latest.files.partitioned_by)
         said = [f"it lacks {name}" for name in wanted if name not in has]
         said += [f"it has {name} too" for name in has if name not in wanted]
         said += [
@@ -248,16 +248,16 @@ class DeltaTarget:
 
     def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[int, int]]]:
         """Give the files of a night their second names; each path in the table, with size and rows."""
-        folder = f"{DATE}={night.date}/{night.run}/r{night.revision}"
+        folder = f"{DATE}={night.date}/{night.run}/r{night.files.revision}"
         there = {entry.uri: entry.size for entry in self._storage.list(join(self._uri, folder))}
 
         def link(name: str, size: int) -> str:
             path = f"{folder}/{name.partition('/')[2]}"
             if there.get(join(self._uri, path)) != size:
-                self._storage.copy(join(night.folder, name), join(self._uri, path))
+                self._storage.copy(join(night.files.folder, name), join(self._uri, path))
             return path
 
-        parts = list(outcomes.lines(night.parts))
+        parts = list(outcomes.lines(night.files.parts))
         with ThreadPoolExecutor(_COPIES) as pool:
             paths = pool.map(lambda part: link(part["name"], part["size"]), parts)
             for part, path in zip(parts, paths, strict=True):
@@ -275,7 +275,7 @@ class DeltaTarget:
                     self._uri,
                     _schema(_delta_columns(latest.columns)),
                     added,
-                    partition_by=[DATE, *latest.by],
+                    partition_by=[DATE, *latest.files.partitioned_by],
                     storage_options=self._storage.options(self._uri),
                     commit_properties=properties,
                 )
@@ -351,7 +351,8 @@ def _check_values(night: TableNight) -> None:
     Raises:
         JobError: It cannot. Names the column.
     """
-    for folder in {hive.folder_of(name) for name in night.parts["name"].to_pylist()} if night.by else ():
+    names = night.files.parts["name"].to_pylist() if night.files.partitioned_by else []
+    for folder in set(map(hive.folder_of, names)):
         for name, value in hive.texts_of(folder).items():
             if value == "":
                 raise JobError(

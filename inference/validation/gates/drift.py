@@ -18,14 +18,10 @@ _NAMED = 5
 
 _CALLED = {
     "psi": "population stability index",
-    "js": "Jensen-Shannon distance",
-    "ks": "Kolmogorov-Smirnov distance",
     "nulls": "change of the share of rows without a value",
 }
 
 _NOTHING = "nothing to compare with"
-_INCOMPARABLE = "cannot be compared"
-_NO_KS = "The limit ks is for numbers only: give psi or js."
 
 
 def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | AnyDrift]:
@@ -73,11 +69,6 @@ class _Drifting(Gate):
     limits: tuple[tuple[str, float], ...]
 
     @property
-    def figures(self) -> set[str]:
-        """Those that have a limit."""
-        return {name for name, _ in self.limits}
-
-    @property
     @abstractmethod
     def name(self) -> str:
         """The gate's name."""
@@ -111,8 +102,8 @@ class _Drifting(Gate):
         return GateResult(self.name, passed, observed, limit, sentence)
 
     def _measured(self, found: Drift) -> bool:
-        """Whether there is any figure that has a limit: what is no number has no Kolmogorov-Smirnov distance."""
-        return any(getattr(found, name) is not None for name in self.figures)
+        """Whether there is any figure that has a limit: of lists and the like only nulls are counted."""
+        return any(getattr(found, name) is not None for name, _ in self.limits)
 
     def _if_empty(self, before: Profile) -> str:
         """What helps if the other night has no rows, after a space."""
@@ -167,16 +158,12 @@ class ColumnDrift(_Drifting):
             sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
             return self._result(False, _NOTHING, sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
-        if isinstance(found, Incomparable) or (found.why and self.figures - {"nulls"}):
+        if isinstance(found, Incomparable) or any(getattr(found, name) is None for name, _ in self.limits):
             sentence = (
                 f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}.{self._if_empty(before)}"
             )
-            return self._result(False, _INCOMPARABLE, sentence)
-        if not self._measured(found):
-            sentence = f"{self.key}.drift cannot compare {self.column!r} with {night}: it holds no numbers. {_NO_KS}"
-            return self._result(False, _INCOMPARABLE, sentence)
-        figures = ((name, getattr(found, name)) for name, _ in self.limits)
-        observed = ", ".join(f"{name} {value:.3g}" for name, value in figures if value is not None)
+            return self._result(False, "cannot be compared", sentence)
+        observed = ", ".join(f"{name} {getattr(found, name):.3g}" for name, _ in self.limits)
         if beyond := self._beyond(found):
             said = f"{self.column!r} has drifted from {night}: {'; '.join(beyond)}. {_most(found)}{_only_one(found)} "
             return self._result(False, observed, said + self._remedy())
@@ -210,10 +197,7 @@ class AnyDrift(_Drifting):
                 said.append(f"{name!r}: {each.why}.")
         observed = f"{len(said)} of {counted(compared, 'column')}"
         if not compared:
-            sentence = f"{self.key}.drift found no column that it could compare with {night}."
-            if self.figures == {"ks"} and before.rows and now.rows:
-                sentence += f" {_NO_KS}"
-            sentence += self._if_empty(before)
+            sentence = f"{self.key}.drift found no column that it could compare with {night}.{self._if_empty(before)}"
             return self._result(False, "nothing to compare", sentence)
         if not said:
             differ = (

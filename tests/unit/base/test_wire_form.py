@@ -225,12 +225,12 @@ def test_a_manifest_is_read_as_it_was_written(lake: Lake) -> None:
     (path,) = lake.revision().glob("manifest-*.json")
     raw = path.read_bytes()
     assert " ".join(json.loads(raw)) == MANIFEST_KEYS
-    assert json.dumps(to_json(manifest_of(raw)), indent=1).encode() == raw
+    assert json.dumps(to_json(manifest_of(raw, "manifest.json")), indent=1).encode() == raw
 
 
 def test_a_manifest_of_the_first_version_is_read() -> None:
     """What it does not say has its default."""
-    read = manifest_of(json.dumps(FIRST_MANIFEST).encode())
+    read = manifest_of(json.dumps(FIRST_MANIFEST).encode(), "manifest.json")
     assert (read.totals, read.shards) == (
         Totals(3, 5862, rows_in=2300, rows_out=2299, rows_quarantined=1),
         RevisionFile("shards-000003.parquet", "abc", 9),

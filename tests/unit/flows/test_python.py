@@ -19,7 +19,7 @@ from nightjar.flows import Files, files, status
 from nightjar.flows.prefect_api import logs
 from nightjar.flows.starting import nights
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.output import reading
+from nightjar.inference.output.nights import published
 from support import ROOT, Lake
 
 polars = lazily("polars")
@@ -105,7 +105,7 @@ def test_a_wrong_end_of_a_backfill_is_named_as_it_was_written(lake: Lake) -> Non
 
 
 def test_a_night_without_rows_is_an_empty_dataset(lake: Lake) -> None:
-    night = Files(1, "2026-11-19", "2026-11-19", 1, "", 0, 0, (), lake.ready().request().storage)
+    night = Files(lake.ready().request().storage, 1, "2026-11-19", "2026-11-19", 1)
     assert night.dataset().count_rows() == 0
 
 
@@ -120,7 +120,7 @@ def test_dates_and_files_are_records_of_what_the_storage_has(lake: Lake) -> None
     """`files` of a named run, as the command takes it."""
     lake.ready().run(engine="local", run_id="trial")
     request = lake.request(run_id="trial")
-    assert files(lake.job_path, run_id="trial") == reading.files(request.storage, request.output, "trial")
+    assert files(lake.job_path, run_id="trial") == published(request.storage, request.output, "trial")
 
 
 def test_a_run_leaves_what_prefect_prints_as_it_was() -> None:

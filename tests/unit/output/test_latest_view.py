@@ -16,8 +16,7 @@ import pytest
 from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
-from nightjar.inference.output import latest_view, nights, visibility
-from nightjar.inference.output.revisions import data_files
+from nightjar.inference.output import latest_view, listings, nights, visibility
 from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.faults import FaultyStorage
@@ -25,7 +24,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import JOB, NIGHT, PARTS, ROWS, Placed, rows_of
 from s3 import S3Server, weed
-from support import Lake
+from support import Lake, data_files
 
 pl = lazily("polars")
 
@@ -303,8 +302,8 @@ def test_what_is_asked_for_is_what_files_json_holds(output: Placed) -> None:
     output.publish(NIGHT)
     output.refresh()
     found = nights.published(output.storage, output.uri, None)
-    assert found.as_json() == Path(output.uri, "latest/files.json").read_text()
-    assert nights.published(output.storage, output.uri, "2026-11-18").run == "2026-11-18"
+    assert listings.as_json(found) == Path(output.uri, "latest/files.json").read_text()
+    assert nights.published(output.storage, output.uri, "2026-11-18").run_id == "2026-11-18"
     with pytest.raises(JobError, match="'2026-11-17' is not published"):
         nights.published(output.storage, output.uri, "2026-11-17")
 

@@ -27,10 +27,10 @@ from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
+from nightjar.inference.output.nights import night_of
 from nightjar.inference.output.owner import check_owner, claim_output
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Snapshot
-from nightjar.inference.output.revisions import data_files, data_parts
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import (
     Part,
@@ -44,6 +44,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest
 from outputs import EMPTY_LIST, LISTS_NOTHING, PARTS, Output
+from support import data_files
 
 LONG_S = 3600.0
 NIGHT = "2026-11-19"
@@ -584,24 +585,24 @@ def test_the_files_of_a_publication_are_those_its_snapshot_vouches_for(tmp_path:
     names = [f"data/{index}-000001-00000001.parquet" for index in range(PARTS)]
     assert list(data_files(made.storage, made.uri, NIGHT)) == [f"{folder}/{name}" for name in names]
     assert all("2026-11-20" in file for file in data_files(made.storage, made.uri, None))
-    published = made.now().runs[NIGHT]
-    found = data_parts(made.storage, made.uri, NIGHT, published)
-    assert (found.table["name"].to_pylist(), found.exports, found.partitioned_by) == (names, (), {})
+    entry = made.now().runs[NIGHT]
+    found = night_of(made.storage, made.uri, 0, NIGHT, entry)
+    assert (found.parts["name"].to_pylist(), found.forms, found.partitioned_by) == (names, (), {})
     manifest = folder / "manifest-000001.json"
     divided = {"exports": ["csv"], "partitioned_by": {"country": "string"}}
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | divided))
-    published = replace(published, checksum=checksum(manifest.read_bytes()))
-    found = data_parts(made.storage, made.uri, NIGHT, published)
-    assert (found.exports, found.partitioned_by) == (("csv",), {"country": "string"})
+    entry = replace(entry, checksum=checksum(manifest.read_bytes()))
+    found = night_of(made.storage, made.uri, 0, NIGHT, entry)
+    assert (found.forms, found.partitioned_by) == (("csv",), {"country": "string"})
     listed = folder / "shards-000001.parquet"
     listed.write_bytes(listed.read_bytes() + b"0")
     with pytest.raises(JobError) as refused:
-        data_parts(made.storage, made.uri, NIGHT, published)
+        night_of(made.storage, made.uri, 0, NIGHT, entry)
     assert str(refused.value) == f"{listed}: not the file that was published; restore it"
     manifest.write_bytes(b"{}")
     with pytest.raises(JobError) as refused:
-        data_parts(made.storage, made.uri, NIGHT, published)
+        night_of(made.storage, made.uri, 0, NIGHT, entry)
     assert str(refused.value) == f"{manifest}: not the manifest that was published; restore it"
     with pytest.raises(JobError) as refused:
-        data_parts(made.storage, made.uri, NIGHT, replace(published, checksum=checksum(b"{}")))
+        night_of(made.storage, made.uri, 0, NIGHT, replace(entry, checksum=checksum(b"{}")))
     assert str(refused.value) == f"{manifest}: names no list of shards; restore it"

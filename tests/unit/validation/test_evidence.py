@@ -227,7 +227,7 @@ def test_a_check_of_ones_own_is_given_the_last_night_as_its_manifest_has_it(tmp_
         rows_out=2299,
         rows_quarantined=1,
         rows_partial=7,
-        metrics=manifest_of(partial).metrics,
+        metrics=manifest_of(partial, "manifest.json").metrics,
     )
 
 

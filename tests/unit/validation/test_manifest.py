@@ -150,7 +150,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     night = (job, "2026-11-19", "2026-11-19", 3, identity, writer, uri)
     name, _, _ = write_manifest(*night, OUTCOMES.empty_table(), Audited(), figures, (), None)
     writer.stop(release=True)
-    manifest = manifest_of((lake.out / name).read_bytes())
+    manifest = manifest_of((lake.out / name).read_bytes(), "manifest.json")
     assert (manifest.again, manifest.preflight) == (("model.py changed",), ("the model writes over its batch",))
     assert (manifest.outside, manifest.loaded) == ((seen,), {"numpy": ("0.1",)})
     assert manifest.packages == {"mine": "cc"}
@@ -181,7 +181,7 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), writer, uri)
     name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5, {"name": "string"})
     writer.stop(release=True)
-    manifest = manifest_of((lake.out / name).read_bytes())
+    manifest = manifest_of((lake.out / name).read_bytes(), "manifest.json")
     assert manifest.totals == Totals(
         shards=3,
         bytes=77,
@@ -244,7 +244,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     assert (name, listed) == (f"runs/nightly/r2/manifest-{number}.json", f"runs/nightly/r2/shards-{number}.parquet")
     raw, shards, profile = ((lake.out / each).read_bytes() for each in (name, listed, f"{uri}/profile-{number}"))
     assert said == checksum(raw)
-    manifest = manifest_of(raw)
+    manifest = manifest_of(raw, "manifest.json")
     assert before <= manifest.validated_at <= after
     assert manifest == Manifest(
         job="lake",
@@ -295,7 +295,7 @@ def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Pat
     file = tmp_path / "runs/2026-11-19/r1/profile-000003"
     file.parent.mkdir(parents=True)
     published = RevisionFile(file.name, checksum(b"no profile"), 10)
-    manifest = replace(manifest_of(json.dumps(FIRST_MANIFEST).encode()), profile=published)
+    manifest = replace(manifest_of(json.dumps(FIRST_MANIFEST).encode(), "manifest.json"), profile=published)
     for content, why in (
         (b"another", "not the file that was published; restore it"),
         (b"no profile", "not a profile that this version can read"),
@@ -351,7 +351,7 @@ def test_a_finished_run_is_told_from_its_manifest() -> None:
     }
     loaded = {name: list(states) for name, states in about.loaded.items()}
     found = json.dumps({**FIRST_MANIFEST, **said, "loaded": loaded}).encode()
-    remarks = manifest_of(found).remarks()
+    remarks = manifest_of(found, "manifest.json").remarks()
     assert (remarks.again, remarks.loaded) == (about.again, about.loaded)
     assert remarks.outside.all() == about.outside.all()
     wrote, cut, packages, database = remarks.notes(1000)
@@ -359,14 +359,14 @@ def test_a_finished_run_is_told_from_its_manifest() -> None:
     assert cut.startswith("1,000 batches failed and were scored in parts")
     assert packages.startswith("packages changed since this run was begun, and what is scored stays: numpy 0.1 → ")
     assert database.startswith("p.py opens the database /d.sqlite")
-    assert manifest_of(json.dumps(FIRST_MANIFEST).encode()).remarks().notes(0) == ()
+    assert manifest_of(json.dumps(FIRST_MANIFEST).encode(), "manifest.json").remarks().notes(0) == ()
 
 
 def test_packages_are_compared_with_what_they_were_scored_with_last() -> None:
     """A package whose state of now is the last of several has not changed since."""
     now = {"version": version("numpy")}
     states = {"numpy": [{"version": "0.1"}, now]}
-    found = manifest_of(json.dumps({**FIRST_MANIFEST, "loaded": states}).encode())
+    found = manifest_of(json.dumps({**FIRST_MANIFEST, "loaded": states}).encode(), "manifest.json")
     assert found.remarks().tried["numpy"] == version("numpy")
     assert set(found.remarks().tried) == {"numpy"}
 
