@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from faults import FaultyStorage, pause
 from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.sections import TableTarget
@@ -21,7 +22,6 @@ from nightjar.inference.output import targets, visibility
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.output.targets.delta import DeltaTarget
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import PARTS, ROWS, Output
@@ -69,7 +69,7 @@ KILLED = """
 import os, signal
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets
-from nightjar.inference.storage.faults import FaultyStorage, pause
+from faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 
 die = pause("copy", "*/table/*", nth=3, before=lambda _: os.kill(os.getpid(), signal.SIGKILL))
