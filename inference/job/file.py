@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,10 +233,6 @@ MAX_BYTES = 1 << 20
 
 _ADVICE = "; text with braces, brackets, `: ` or ` #` stands in quotes, and lines are indented by spaces"
 
-_MAX_VALUES, _MAX_LEVELS = 100_000, 50
-"""The most values and levels of a job file with its aliases expanded; ten lines of YAML can expand to fill the
-memory."""
-
 
 def read_yaml(path: Path, what: str = "job file") -> Any:
     """Read the content of a file. what: it is, for messages.
@@ -270,13 +265,7 @@ _WORDS = {"on", "off", "yes", "no"}
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses duplicate keys, and values that expand without bound."""
-
-    def get_single_node(self) -> yaml.Node | None:
-        node = super().get_single_node()
-        if node is not None:
-            _weigh(node, {})
-        return node
+    """Safe YAML that refuses duplicate keys."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -304,30 +293,6 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
-
-
-def _weigh(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
-    """The number of values of a node with its aliases expanded, and their depth.
-
-    Raises:
-        ConstructorError: They are too many, too deep, or endless.
-    """
-    if node in known:
-        return known[node]
-    # Until the node is weighed, an alias to it from inside finds it too deep.
-    known[node] = (0, _MAX_LEVELS)
-    inner = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
-    values, levels = 1, 0
-    for child in inner if isinstance(node, yaml.CollectionNode) else ():
-        more, depth = _weigh(child, known)
-        values, levels = values + more, max(levels, depth)
-    known[node] = values, levels + 1
-    if values > _MAX_VALUES or levels + 1 > _MAX_LEVELS:
-        most = f"{_MAX_VALUES:,} values" if values > _MAX_VALUES else f"{_MAX_LEVELS} levels"
-        raise yaml.constructor.ConstructorError(
-            None, None, f"with its aliases written out it has more than {most}", node.start_mark
-        )
-    return known[node]
 
 
 def _not_yaml(error: yaml.YAMLError) -> str:

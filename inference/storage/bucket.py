@@ -48,6 +48,14 @@ if TYPE_CHECKING:
 _OVER = "ExpiredToken|ExpiredTokenException|RequestExpired|TokenRefreshRequired"
 """S3's error codes for credentials that have expired."""
 
+_ROLE = re.compile(r"://[^ /]+/(computeMetadata|metadata/identity)/")
+"""Where obstore asks for the credentials of a machine's role: a machine without credentials ends there."""
+
+_SIGNING_IN = {
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
 
 def fault_of(error: Exception, uri: str) -> StorageError:
     """Convert an error of obstore to one of ours, by its type."""
@@ -69,6 +77,9 @@ def fault_of(error: Exception, uri: str) -> StorageError:
 def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
     """Convert an error by its HTTP status. Only here is a message read: obstore gives the status nowhere else."""
     text, status = str(error), status_of(error)
+    if _ROLE.search(text) and status < 500:
+        how = _SIGNING_IN[uri.partition(":")[0]]
+        return NoAnswer(f"{uri}: no credentials found, nor a role of this machine: {said(error)}; {how}")
     # S3 answers an expired session token with 400, like a malformed request.
     if status in {401, 403} or re.search(rf"<Code>({_OVER}|InvalidToken)</Code>", text):
         return _denied(error, uri)

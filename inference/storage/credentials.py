@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.inference.errors import Denied, NightjarError, StorageError, Transient
@@ -104,48 +103,6 @@ def _configured_endpoint(session: boto3.Session) -> str | None:
     stock = Config(ignore_configured_endpoint_urls=True)  # type: ignore[call-arg] # stubs lack it
     endpoint = session.client("s3").meta.endpoint_url
     return None if endpoint == session.client("s3", config=stock).meta.endpoint_url else endpoint
-
-
-_METADATA = "http://169.254.169.254"
-"""Where the machines of a cloud get the credentials of their role."""
-
-_CLOUDS = {
-    "gs": (
-        *(("GOOGLE_", "GCE_METADATA_"), "Metadata-Flavor", "Google", "/"),
-        "GOOGLE_APPLICATION_CREDENTIALS, or sign in with gcloud",
-    ),
-    "az": (
-        *(("AZURE_", "IDENTITY_ENDPOINT"), "Metadata", "true", "/metadata/instance?api-version=2021-02-01"),
-        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-    ),
-}
-"""Prefixes of the variables that lead to credentials, a header and a path for `_METADATA`, and what to set."""
-
-_SIGNED_IN = ".config/gcloud/application_default_credentials.json"
-"""In the home folder, what `gcloud auth application-default login` leaves."""
-
-_PINGS, _PING_S = 3, 2.0
-"""How often and how long `_METADATA` is asked whether it is there."""
-
-
-def check_credentials(root: str) -> None:
-    """Check that this machine may have credentials for GCS or Azure. obstore itself would ask for a minute.
-
-    Raises:
-        Denied: It has none.
-    """
-    scheme = root.partition("://")[0]
-    prefixes, name, value, path, how = _CLOUDS[scheme]
-    named = any(each.startswith(prefixes) and not each.endswith(("ACCOUNT_NAME", "_PROJECT")) for each in os.environ)
-    if named or (scheme == "gs" and (Path.home() / _SIGNED_IN).exists()):
-        return
-    import httpx
-
-    for _ in range(_PINGS):
-        with suppress(httpx.HTTPError):
-            if httpx.get(_METADATA + path, headers={name: value}, timeout=_PING_S, trust_env=False).is_success:
-                return
-    raise Denied(f"{root}: no credentials found, and this is no machine that has a role; set {how}")
 
 
 class Keys:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from nightjar.inference.errors import AlreadyExists, StorageError
-from nightjar.inference.storage.credentials import Keys, StorageSettings, check_credentials
+from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.locations import COMMIT, HUB, MODELS, is_registered, queries, remember, root_of
 from nightjar.inference.storage.protocol import Forwarding, Names, Storage, T, is_local, is_web, join
 from nightjar.inference.storage.retrying import answered
@@ -91,8 +91,6 @@ class LakeStorage(Forwarding):
 
         settings = self.settings
         if not root.startswith("s3://"):
-            if root not in settings.anonymous:
-                check_credentials(root)
             return BucketStorage(root, settings)
         own = {name: getattr(settings, name) for name in ("retry_s", "timeout_s", "anonymous", "web")}
         if settings == StorageSettings(**own):

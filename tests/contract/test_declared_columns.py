@@ -123,23 +123,15 @@ def test_folders_that_nobody_declares_are_no_columns(its: Placed) -> None:
     assert placed.read(placed.piece()).equals(placed.table)
 
 
-def test_a_column_of_both_path_and_file_must_say_the_same(its: Placed) -> None:
-    """In every row, or the file fails: neither of two values is published without a word."""
+def test_a_column_of_both_path_and_file_has_the_value_of_the_path(its: Placed) -> None:
     if its.way.a_row:
         return  # what such a file is read as has no column that it could choose
     at = its.table.column_names.index(its.text)
-    schema = pa.schema([pa.field(its.text, pa.string())])
-
-    def read(values: list[str]) -> pa.Table:
-        placed = its.at(f"{its.text}=de", partitions={its.text: "string"})
-        placed.write(its.table.slice(0, len(values)).set_column(at, its.text, pa.array(values)))
-        assert placed.described().schema.names == [*(n for n in its.table.column_names if n != its.text), its.text]
-        return placed.read(placed.piece(), schema)
-
-    rows = len(its.table)
-    assert read(["de"] * rows)[its.text].to_pylist() == ["de"] * rows
-    with pytest.raises(SchemaMismatch, match=rf"column '{its.text}' comes .*another value: fr, where the path says de"):
-        read(["de"] * (rows - 1) + ["fr"])
+    placed = its.at(f"{its.text}=de", partitions={its.text: "string"})
+    placed.write(its.table.set_column(at, its.text, pa.array(["fr"] * len(its.table))))
+    assert placed.described().schema.names == [*(n for n in its.table.column_names if n != its.text), its.text]
+    found = placed.read(placed.piece(), pa.schema([pa.field(its.text, pa.string())]))
+    assert found[its.text].to_pylist() == ["de"] * len(its.table)
 
 
 def test_a_path_without_a_declared_value_fails_its_file_alone(its: Placed) -> None:

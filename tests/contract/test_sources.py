@@ -38,7 +38,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.sources import jsonlines, lines, normalisation, packing
+from nightjar.inference.input.sources import jsonlines, lines, normalisation
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import (
     describe,
@@ -582,10 +582,6 @@ def test_a_truncated_file_is_found_and_named(its: Its) -> None:
             its.read(its.piece())
 
 
-def is_packed(its: Its) -> bool:
-    return its.path.suffix in (".gz", ".tgz", ".zst")
-
-
 def rewrite(its: Its, change: Callable[[bytes], bytes]) -> None:
     """Write the same text, changed, packed as it was."""
     codec = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}.get(its.path.suffix)
@@ -617,17 +613,6 @@ def test_a_line_without_an_end_does_not_fill_the_memory(its: Its, monkeypatch: p
     longer = replace(piece, rows=rows, size=now.size, version=now.version)
     with pytest.raises(InputCorrupt, match=rf"{its.path.name}.*: line \d+ begins a record of more than 10,000 bytes"):
         its.read(longer)
-
-
-def test_a_file_that_is_packed_to_fill_the_memory_is_read_only_so_far(
-    its: Its, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_packed(its):
-        return
-    rewrite(its, lambda text: text + b"\n" * 30_000_000)
-    monkeypatch.setattr(packing, "_BOMB_BYTES", 1 << 20)
-    with pytest.raises(InputCorrupt, match=r"unpacks to more than 500 times its size \([\d,]+ bytes came from"):
-        its.read(its.piece())
 
 
 def test_another_number_of_rows_than_planned_is_found(its: Its) -> None:

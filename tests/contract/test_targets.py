@@ -17,6 +17,8 @@ import delta_tables
 import pyarrow as pa
 import pytest
 
+import faults
+from faults import FaultyStorage
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.report import writing
@@ -30,9 +32,7 @@ from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets, visibility
 from nightjar.inference.output.owner import claim_output
-from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import ROWS, Output, rows_of
@@ -355,7 +355,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
 from support import Lake, run_steps
-from nightjar.inference.storage.faults import FaultyStorage, pause
+from faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 
 lake = Lake(Path({folder!r}))

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from commands import DATE, Partial, Watched
+from faults import FaultyStorage, fail
 from nightjar.flows.pages.display import POLL_S, _Clock, _Watch, following
 from nightjar.flows.pages.wording import describe, duration
 from nightjar.inference.errors import Transient
@@ -21,7 +22,6 @@ from nightjar.inference.ledger.lines import Doing, Opened, Planned
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Counts, Receipt
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

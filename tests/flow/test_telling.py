@@ -12,6 +12,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from test_artifacts import page
 
 from commands import DATE
+from faults import FaultyStorage, fail
 from forked import forked
 from nightjar import flows
 from nightjar.flows.nightly_flow import nightly
@@ -20,7 +21,6 @@ from nightjar.flows.prefect_api.events import FAILED
 from nightjar.flows.prefect_api.server import drain
 from nightjar.inference.errors import ClusterError, Denied, JobError, StorageError, Transient
 from nightjar.inference.run import request, resume, steps
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from service import events
 from support import Lake

@@ -21,6 +21,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    lose_answer,
+)
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -29,12 +35,6 @@ from nightjar.inference.ledger.lines import Line, Published, Revoked, Split
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.records import Counts, Failed, Receipt
-from nightjar.inference.storage.faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    lose_answer,
-)
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from faults import Fault, FaultyStorage, pause
 from forked import forked_call
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.jsonform import to_json
@@ -27,7 +28,6 @@ from nightjar.inference.run import steps as run
 from nightjar.inference.run.approving import answer
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.steps import Scored, Verdict
-from nightjar.inference.storage.faults import Fault, FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.manifest import read_manifest

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from faults import fail, pause
 from nightjar.inference.errors import (
     GateFailed,
     JobError,
@@ -17,7 +18,6 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.output import visibility
-from nightjar.inference.storage.faults import fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, run_steps, wait_until
 from writers import (

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
+from faults import FaultyStorage, fail, tear
 from nightjar.inference.errors import AuditFailed, Denied, NightjarError
-from nightjar.inference.storage.faults import FaultyStorage, fail, tear
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from faults import FaultyStorage, pause
 from forked import forked_light
 from nightjar.inference import engine
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ShardsFailed
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from processes import PROCESSES, ProcessEngine
 from support import HANGS_AT_A_ROW, HELPERS, ONCE, Lake

@@ -262,9 +262,9 @@ def test_training_data_may_be_what_a_night_is_compared_with(lake: Lake) -> None:
     assert not lake.snapshot().runs
     lake.write_job(checks=[{"drift": "all", "against": "training", "psi": 0.05}])
     ran = lake.run(date="2026-11-20")
-    assert ran.verdict.gates[-1].sentence == f"3 columns as in the run training of {NIGHT}, within checks[0]."
+    assert ran.verdict.gates[-1].sentence == f"4 columns as in the run training of {NIGHT}, within checks[0]."
     shifted(lake, 2000)
-    with pytest.raises(GateFailed, match=f"2 of 3 columns drifted from the run training of {NIGHT}: "):
+    with pytest.raises(GateFailed, match=f"2 of 4 columns drifted from the run training of {NIGHT}: "):
         lake.run(date="2026-11-21")
     # A run that scored only a part is none.
     lake.write_job(profile="all")

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from faults import FaultyStorage, fail
 from forked import forked
 from nightjar.inference.errors import JobError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -32,7 +32,6 @@ ELSEWHERE = {
     "python.md: from nightjar.inference import GateFailed, JobErro": "test_python_functions.py runs it",
     'input.md: """readings.py: files of records of 12 bytes, as a': "test_own_source.py runs it",
     "gates.md: # mymetrics.py, beside the job file": "test_accumulators.py runs it",
-    "faults.md: from nightjar.inference.storage.faults import Faul": "test_faults_page.py runs it",
     "gates.md: name: late": "test_accumulators.py and test_own_figures.py run what it names",
     "language-models.md: name: reviews": "vLLM, and an endpoint: test_vllm.py and test_language.py ask both",
 }

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from faults import FaultyStorage, pause, tear
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     AuditFailed,
@@ -33,7 +34,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage, pause, tear
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.manifest import read_manifest

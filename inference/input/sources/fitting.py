@@ -203,19 +203,15 @@ class ColumnsToRead:
         """The wanted columns, from the rows that the source read.
 
         Raises:
-            SchemaMismatch: A value cannot be cast, or is not the one in the path.
+            SchemaMismatch: A value cannot be cast.
         """
         table = tensors.shaped(read.table) if self.cast else read.table
         for name in self.cast:
             at, wanted = table.column_names.index(name), self.wanted.field(name)
             table = table.set_column(at, wanted, self._cast(table.column(at), wanted))
         for name, value in self.paths.items():
-            column = constant(value, table.num_rows)
-            if name in table.column_names:
-                self._check_same(name, table[name], value, read)
-                table = table.set_column(table.column_names.index(name), name, column)
-            else:
-                table = table.append_column(name, column)
+            at, column = table.schema.get_field_index(name), constant(value, table.num_rows)
+            table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
         table = fitted(self.uri, table, self.wanted)
         if self.schema is not self.wanted:
             # What a source was told of a column for its messages ends here.
@@ -231,19 +227,6 @@ class ColumnsToRead:
                 f"loss as {type_name(wanted.type)}, which input.schema declares: {error}"
             ) from error
 
-    def _check_same(self, name: str, column: pa.ChunkedArray, value: pa.Scalar, read: RowsRead) -> None:
-        """Check that a column which the file has, too, has the value of the path in each row."""
-        said = f"{self.uri}: column {name!r} comes from the path (input.partitions), and the file has it, too"
-        try:
-            found = cast_exactly(column, value.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise SchemaMismatch(f"{said}, as {type_name(column.type)} and not {type_name(value.type)}") from error
-        same = pc.is_null(found) if not value.is_valid else pc.fill_null(pc.equal(found, value), False)
-        # A row that cannot be read has only nulls, and fails by itself.
-        for at in pc.indices_nonzero(pc.invert(same)).to_pylist():
-            if at not in read.failures:
-                raise SchemaMismatch(f"{said}, with another value: {found[at]}, where the path says {value}")
-
 
 def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry, wanted: pa.Schema) -> ColumnsToRead:
     """What to ask a source for, to read the wanted columns of a file.
@@ -258,13 +241,12 @@ def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry
     }
     if not kinds and not paths:
         return ColumnsToRead(entry.uri, wanted, wanted, {}, frozenset())
-    found = source.columns(storage, entry) if paths or source.typed else pa.schema([])
+    rest = [each for each in wanted if each.name not in paths]
+    found = source.columns(storage, entry) if source.typed or not rest else pa.schema([])
     own = {each.name: each for each in reversed(found)}
     fields = []
-    for each in wanted:
-        if each.name in paths:
-            fields += [own[each.name]] if each.name in own else []
-        elif each.name in kinds:
+    for each in rest:
+        if each.name in kinds:
             # The type is the file's own; the column is the one that was planned.
             mine = own.get(each.name, each).with_metadata(each.metadata) if source.typed else mark_declared(each)
             fields.append(mine)

@@ -9,19 +9,12 @@ from itertools import product
 
 import pyarrow as pa
 
-from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.storage.protocol import Storage
 
 EXPANDED = 8
 """The assumed ratio of a compressed file's decoded size to its size."""
 
 _COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
-
-_BOMB_BYTES = 256 << 20
-_BOMB_RATIO = 500
-"""A file that unpacks to more than this many bytes, and to more than so many times its size, is refused. Real text is
-packed to a fifth or a twentieth, and nearly constant columns to a hundredth. A file that was made to fill the memory is
-packed to less than a thousandth."""
 
 
 def suffixes(*kinds: str) -> tuple[str, ...]:
@@ -45,28 +38,19 @@ codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", getattr(error, "end
 class Reading:
     """An open file, decompressed and, with an encoding, recoded to UTF-8 while it is read. taken: the bytes read."""
 
-    def __init__(self, uri: str, file: pa.NativeFile, unpacked: pa.NativeFile | None, encoding: str | None) -> None:
+    def __init__(self, uri: str, file: pa.NativeFile, encoding: str | None) -> None:
         self.uri, self.taken = uri, 0
-        self._file, self._unpacked = file, unpacked
+        self._file = file
         self._decoder = codecs.getincrementaldecoder(encoding)(_UNDECODABLE) if encoding else None
         self._held = b""
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most `size`; none at the end.
-
-        Raises:
-            InputCorrupt: The file unpacks to far more than real data would.
-        """
+        """The next bytes, at most `size`; none at the end."""
         data, self._held = self._held[:size], self._held[size:]
         if len(data) == size:
             return data
-        new = bytes((self._unpacked or self._file).read(size - len(data)))
+        new = bytes(self._file.read(size - len(data)))
         self.taken += len(new)
-        if self._unpacked and self.taken > _BOMB_BYTES and self.taken > _BOMB_RATIO * (packed := self._file.tell()):
-            raise InputCorrupt(
-                f"{self.uri}: unpacks to more than {_BOMB_RATIO} times its size ({self.taken:,} bytes came from "
-                f"{packed:,}), as files do that are made to fill the memory. If it is real, unpack it first"
-            )
         if self._decoder is not None:
             found = self._decoder.decode(new, not new).encode(errors="surrogateescape")
             if new and not found:  # a part of a character
@@ -91,7 +75,7 @@ def opened(storage: Storage, uri: str, encoding: str | None = None) -> Iterator[
     with storage.open(uri) as file:
         codec = compression(uri)
         if codec is None:
-            yield Reading(uri, file, None, encoding)
+            yield Reading(uri, file, encoding)
             return
         with pa.CompressedInputStream(file, codec) as unpacked:
-            yield Reading(uri, file, unpacked, encoding)
+            yield Reading(uri, unpacked, encoding)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from prefect.states import Failed as FailedState
 
+from faults import FaultyStorage, fail
 from nightjar.flows.nightly_flow import _worth_repeating, score_task
 from nightjar.inference import errors
 from nightjar.inference.errors import (
@@ -30,7 +31,6 @@ from nightjar.inference.records import Failed
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import GivenUp, next_attempt
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep
 

@@ -1,11 +1,8 @@
-"""The page of faults names tests that exist, and its example runs."""
+"""The page of faults names tests that exist."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import pytest
 
 from support import ROOT
 
@@ -45,14 +42,3 @@ def test_a_test_that_make_test_leaves_out_says_which_target_runs_it() -> None:
             assert target, f"{name} is run by `make test-system`"
         if target == "test-system":
             assert name in apart, name
-
-
-def test_the_example_is_a_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As it stands on the page: its second write of a ledger segment happens, and its answer is lost."""
-    names: dict[str, object] = {}
-    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0], names)
-    storage = names["storage"]
-    storage.create(f"{tmp_path}/ledger/1", b"one")  # type: ignore[attr-defined]
-    with pytest.raises(Exception, match="lost on purpose"):
-        storage.create(f"{tmp_path}/ledger/2", b"two")  # type: ignore[attr-defined]
-    assert storage.read(f"{tmp_path}/ledger/2") == b"two"  # type: ignore[attr-defined]

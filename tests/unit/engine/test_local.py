@@ -13,6 +13,12 @@ from typing import Any
 
 import pytest
 
+from faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    pause,
+)
 from nightjar.flows.pages import estimate
 from nightjar.inference.errors import (
     Damaged,
@@ -37,12 +43,6 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
-from nightjar.inference.storage.faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    pause,
-)
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import FaultyStorage, fail
 from nightjar.flows.pages.advice import Commands, aftermath, as_typed, typed
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
@@ -17,7 +18,6 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

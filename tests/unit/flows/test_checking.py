@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.text import Text
 
+from faults import FaultyStorage, fail
 from nightjar.flows.cli import checking
 from nightjar.flows.reports import CheckReport
 from nightjar.inference.engine import LOCAL
@@ -19,7 +20,6 @@ from nightjar.inference.errors import Denied, JobError, NightjarError, StorageEr
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.samples import Sampled, Shown
 from nightjar.inference.run.steps import Checked
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from faults import FaultyStorage, fail
 from nightjar.flows.cli.main import app
 from nightjar.flows.pages.report import charts, writing
 from nightjar.flows.pages.report import page as pages
@@ -47,7 +48,6 @@ from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.visibility import unpublish
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.approving import answer
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
 from support import NIGHT, Lake

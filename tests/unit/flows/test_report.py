@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from faults import FaultyStorage, fail
 from nightjar.flows.cli.main import app
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import as_typed
@@ -27,7 +28,6 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep, keys
 

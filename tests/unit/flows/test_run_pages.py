@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
+from faults import FaultyStorage, fail
 from nightjar.flows.pages import finished
 from nightjar.flows.pages.advice import Commands, typed
 from nightjar.flows.pages.artifacts import _COMMANDS, _bounded, _headed
@@ -22,7 +23,6 @@ from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Counts, Failed
 from nightjar.inference.run import failure_notes
 from nightjar.inference.run.steps import Scored
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
 from runpages import PUBLICATION, PUBLISHED, failed_page

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import (
     JobError,
     Missing,
@@ -34,8 +36,6 @@ from nightjar.inference.identity.snapshots import (
     verify,
 )
 from nightjar.inference.identity.unpacking import place_code, place_model
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.storage.retrying import RetryingStorage

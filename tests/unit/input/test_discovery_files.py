@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from test_discovery import STORAGE, first_schema, job, write
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import (
     Denied,
     InputChanged,
@@ -32,8 +34,6 @@ from nightjar.inference.input.discovery import (
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.records import UNKNOWN, UNREADABLE
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 
 

@@ -57,13 +57,6 @@ def beginning(text: str) -> str:
     return f"x: {text}\n" + yaml.safe_dump(JOB)
 
 
-def laughs(levels: int) -> str:
-    """Lists of ten aliases of lists of ten aliases …: 10 ** levels values in a few hundred characters."""
-    lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, levels)]
-    return "{" + ", ".join(lines) + "}"
-
-
 CODE = [
     "!!python/object/apply:os.system [ls]",
     "!!python/object:builtins.object {}",
@@ -84,18 +77,13 @@ def test_no_tag_of_yaml_makes_an_object(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (laughs(7), "with its aliases written out it has more than 100,000 values"),
-        ("&a {a: *a}", "with its aliases written out it has more than 50 levels"),
-        ("&a [[*a], *a]", "with its aliases written out it has more than 50 levels"),
-        ("[" * 60 + "]" * 60, "with its aliases written out it has more than 50 levels"),
         ("[" * 5000 + "]" * 5000, "it is nested too deeply"),
         ("[" * 5000, "it is nested too deeply"),
         ("{a: &a {b: 1}, c: {<<: *a}}", "could not determine a constructor for the tag 'tag:yaml.org,2002:merge'"),
     ],
-    ids=["laughs", "cycle", "cycles", "deep", "deeper", "open", "merge"],
+    ids=["deep", "open", "merge"],
 )
-def test_yaml_that_unfolds_without_bound_is_refused(tmp_path: Path, text: str, problem: str) -> None:
-    """A few lines must not fill the memory of whoever lists the job files of a folder."""
+def test_yaml_that_is_nested_without_end_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     said = refusal(tmp_path / "job.yaml", beginning(text))
     assert said.endswith(f"not valid YAML: {problem}")
 

@@ -20,6 +20,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
@@ -44,8 +46,6 @@ from nightjar.inference.ledger.lines import (
     Split,
 )
 from nightjar.inference.records import Counts, Failed, Receipt
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import wait_until

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import FaultyStorage, fail
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.looking import logs as logs_command
 from nightjar.flows.pages import failure
@@ -49,7 +50,6 @@ from nightjar.inference.logs.printed import (
 from nightjar.inference.messages import HIDDEN
 from nightjar.inference.records import Failed, Started
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import Lake, conforms, wait_until

@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from faults import FaultyStorage, pause
 from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.sections import TableTarget
@@ -21,11 +22,11 @@ from nightjar.inference.output import targets, visibility
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.output.targets.delta import DeltaTarget
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import PARTS, ROWS, Output
 from s3 import S3Server, weed
+from support import HELPERS
 
 pl = lazily("polars")
 DeltaTable = lazily("deltalake", "DeltaTable")
@@ -66,10 +67,11 @@ def test_on_a_disk_a_part_has_a_second_name_and_no_second_copy(output: Output, t
 
 
 KILLED = """
-import os, signal
+import os, signal, sys
+sys.path.insert(0, {helpers!r})
+from faults import FaultyStorage, pause
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.output import targets
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 
 die = pause("copy", "*/table/*", nth=3, before=lambda _: os.kill(os.getpid(), signal.SIGKILL))
@@ -80,7 +82,7 @@ targets.commit(FaultyStorage(LakeStorage(), [die]), {output!r}, [TableTarget.mod
 @pytest.mark.chaos
 def test_a_commit_that_was_killed_while_it_named_the_files_goes_on(output: Output, table: str) -> None:
     output.publish(NIGHT)
-    source = KILLED.format(output=output.uri, table=table)
+    source = KILLED.format(helpers=str(HELPERS), output=output.uri, table=table)
     assert subprocess.run([sys.executable, "-c", source], timeout=60).returncode == -signal.SIGKILL
     assert not Path(table, "_delta_log").exists()
     commit(output, table)

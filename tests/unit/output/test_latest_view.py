@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import faults
+from faults import FaultyStorage
 from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
 from nightjar.inference.output import latest_view, listings, nights, visibility
-from nightjar.inference.storage import faults
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import JOB, NIGHT, PARTS, ROWS, Placed, rows_of

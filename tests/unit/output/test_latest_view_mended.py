@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from test_latest_view import OBJECTS
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.output import latest_view, visibility
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Origin
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from outputs import JOB, NIGHT, Placed
 
 

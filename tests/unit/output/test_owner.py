@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from faults import FaultyStorage, fail
 from nightjar import flows
 from nightjar.flows import starting
 from nightjar.flows.cli import checking
@@ -20,7 +21,6 @@ from nightjar.inference.errors import Denied, JobError, Missing, StorageError, T
 from nightjar.inference.output.owner import check_writable, claim_output, leave_unowned
 from nightjar.inference.run import steps as run
 from nightjar.inference.run.resume import probe_output
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error
 from support import Lake

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import (
     AlreadyExists,
     Damaged,
@@ -38,8 +40,6 @@ from nightjar.inference.records import (
     Receipt,
     shard_of,
 )
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import faults
+from faults import FaultyStorage
 from nightjar.flows.cli.main import app
 from nightjar.flows.cli.options import out
 from nightjar.inference.errors import AlreadyExists, JobError, TakenBack
@@ -19,8 +21,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.visibility import Change
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from publishing import finished

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from prefect.exceptions import TerminationSignal
 
+from faults import FaultyStorage, fail, pause
 from nightjar.flows.cli.main import app
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.advice import as_typed
@@ -49,7 +50,6 @@ from nightjar.inference.output.owner import claim_output
 from nightjar.inference.run import failure_notes
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.faults import FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult, Offender
 from publishing import finished

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from faults import FaultyStorage, fail
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.run.waiting import Awaited, await_input, awaited
-from nightjar.inference.storage.faults import FaultyStorage, fail
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import Lake

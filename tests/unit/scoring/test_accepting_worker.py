@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from faults import Fault, FaultyStorage, fail, pause
 from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.sources.reading import read_piece
@@ -22,7 +23,6 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.prepared_batches import PACKED, Parcel
 from nightjar.inference.scoring.staged import AcceptingWorker
-from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, OneStep
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.errors import StorageError
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.ledger.epochs import open_epoch
@@ -14,7 +15,6 @@ from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.run import steps as run
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

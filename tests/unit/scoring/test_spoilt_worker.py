@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from faults import FaultyStorage, pause
 from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import (
@@ -22,7 +23,6 @@ from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import Lake, OneStep

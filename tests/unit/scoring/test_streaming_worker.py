@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from endpoints import Asked, Reply, endpoint, upper
+from faults import FaultyStorage, pause
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import Crumb, Event, Failed, Receipt
@@ -19,7 +20,6 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.storage.faults import FaultyStorage, pause
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

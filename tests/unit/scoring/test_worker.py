@@ -21,6 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from faults import (
+    Fault,
+    FaultyStorage,
+    fail,
+    pause,
+)
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
@@ -52,12 +58,6 @@ from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.stopwatch import Stopwatch
-from nightjar.inference.storage.faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    pause,
-)
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.witness.seen import PER_FOLDER

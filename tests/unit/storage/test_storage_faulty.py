@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from test_storage import listed
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import (
     AlreadyExists,
     Transient,
 )
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
 from nightjar.inference.storage.protocol import (
     ANYBODY,

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from test_storage import listed
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
@@ -20,9 +22,8 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.storage import faults, retrying
+from nightjar.inference.storage import retrying
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import (
     Entry,

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from test_audit import Line, Scored
 
+import faults
+from faults import FaultyStorage
 from nightjar.inference.errors import RunFailed, Transient
 from nightjar.inference.records import Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.neighbours import differences
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage import faults
-from nightjar.inference.storage.faults import FaultyStorage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.rescore import Rescored, rescore, sample
