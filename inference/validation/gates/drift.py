@@ -101,10 +101,6 @@ class _Drifting(Gate):
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
         return GateResult(self.name, passed, observed, limit, sentence)
 
-    def _measured(self, found: Drift) -> bool:
-        """Whether there is any figure that has a limit: of lists and the like only nulls are counted."""
-        return any(getattr(found, name) is not None for name, _ in self.limits)
-
     def _if_empty(self, before: Profile) -> str:
         """What helps if the other night has no rows, after a space."""
         if before.rows:
@@ -189,7 +185,8 @@ class AnyDrift(_Drifting):
         compared, apart, said = 0, 0, list[str]()
         for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):
-                compared += self._measured(each)
+                # Of lists and the like only nulls are counted.
+                compared += any(getattr(each, name) is not None for name, _ in self.limits)
                 apart += each.beyond_chance
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
             elif each.changed:
