@@ -97,7 +97,7 @@ def backfill(
     """Score the nights from `first` to `last`: published ones are left alone, partial ones continued.
 
     One night that fails does not end the others: `Night.ok` says which nights readers see. parallel: the number of
-    nights at a time. engine: as in `run`; `local` scores one night at a time.
+    nights at a time. engine: as in `run`.
 
     Raises:
         JobError: The job or its model must be changed.

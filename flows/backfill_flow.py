@@ -96,7 +96,7 @@ def backfill(
         last: The last logical date.
         parallel: The number of nights at a time; the cluster must have room for all their actor pools.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
-        engine: Where shards are scored: `ray`, or `local` in the flow's own process, one night at a time.
+        engine: Where shards are scored: `ray`, or `local` in a process of the night's own on this machine.
     """
     expect_failures()
     asked = _Asked(job, ray, engine)
@@ -104,7 +104,6 @@ def backfill(
         request = make_request(job, date=first.isoformat(), engine=engine)
         dates = nights_between(request.job, first, last)
         if engine == LOCAL:
-            check_local(parallel)
             found = _each(asked, dates, parallel)
         else:
             from nightjar.inference.engine.ray.capacity import check_cluster
@@ -141,18 +140,6 @@ class _Asked:
     def options(self) -> list[str]:
         """The options of the `nightjar` command."""
         return [*([] if self.engine == RAY else ["--engine", self.engine]), *reaching(self.ray)]
-
-
-def check_local(parallel: int) -> None:
-    """Check that the local engine scores one night at a time.
-
-    Raises:
-        JobError: More nights at a time are wanted.
-    """
-    if parallel > 1:
-        raise JobError(
-            f"--parallel {parallel}: --engine local scores one night at a time; leave out one of the two options"
-        )
 
 
 def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
@@ -283,8 +270,6 @@ def launch_backfill(
         NightjarError: The flow could not begin.
     """
     engine = start.engine
-    if engine == LOCAL:
-        check_local(parallel)
     first, last = dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date)
     dates = [date.isoformat() for date in nights_between(start.job, first, last)]
     check_reports(ray, api_url())

@@ -124,11 +124,9 @@ def nights(
         start.check_owner()
         check_model(start)  # the other checks depend on the night
         check_output(start, ray)
-    from nightjar.flows.backfill_flow import check_local, launch_backfill, nights_between
+    from nightjar.flows.backfill_flow import launch_backfill, nights_between
 
     # Wrong options are no failure of the first night.
-    if engine == LOCAL:
-        check_local(parallel)
     nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     with telling(start, "start", unless=(RunFailed,)):
         return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))

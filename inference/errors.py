@@ -6,7 +6,6 @@ NightjarError                 * marks errors that are worth repeating
 ├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
 │   ├── ClusterLost *     the cluster lost a task of the run, let it stand still, or is lost itself
 │   ├── PassEnded *       Ray gave up on one pass; the shards it had started are charged, and the next pass begins
-│   ├── NeedsRay          the user's code ends this process; a run on Ray loses only the one that scores
 │   ├── ShardsFailed      some shards have no result
 │   ├── QuarantineFull    more rows cannot be scored than the job allows
 │   ├── GateFailed        a gate did not pass: nothing was published
@@ -103,15 +102,9 @@ class ClusterLost(RunFailed):
 
 
 class PassEnded(RunFailed):
-    """Ray gave up on a pass. The run begins another, unless several passes in a row start nothing."""
+    """A pass ended before its work was done. The run begins another, unless several passes in a row start nothing."""
 
     repeatable = True
-
-
-class NeedsRay(RunFailed):
-    """The user's code ends, or has spoilt, the process of a run that scores in its own. A run on Ray loses only the
-    process that scores, and finds the row.
-    """
 
 
 class ShardsFailed(RunFailed):

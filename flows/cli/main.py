@@ -28,7 +28,7 @@ from nightjar.flows.cli.options import (
     err,
     say,
 )
-from nightjar.inference.errors import Interrupted, NeedsRay, NightjarError, Terminated
+from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 from nightjar.inference.garbage import kept_to_the_end
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
@@ -106,7 +106,7 @@ def main() -> None:
         say(str(error))
         for note in getattr(error, "__notes__", ()):
             err.print(note, highlight=False, markup=False, soft_wrap=True)
-        if isinstance(error, Interrupted | NeedsRay):
+        if isinstance(error, Interrupted):
             _leave(error.exit_code)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -125,7 +125,6 @@ def _leave(code: int) -> NoReturn:
     """End an interrupted command without shutting down the interpreter. Its servers and cluster are stopped already.
 
     A thread that waited in Ray's own code when the signal came may still be there, and would crash during the shutdown.
-    For one that hangs in a read or a write of the local engine the shutdown would wait.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader may be gone

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
-from nightjar.inference.errors import NeedsRay, NightjarError, StorageError, TablesBehind, Unanswered
+from nightjar.inference.errors import NightjarError, StorageError, TablesBehind, Unanswered
 from nightjar.inference.history.run_status import RunLine, Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
 from nightjar.inference.output import publications as publish
@@ -125,7 +125,7 @@ class Commands:
     def of_error(self, error: NightjarError, state: str, *, fresh: bool = False) -> dict[str, str]:
         """`of_state` for a run that has just ended with an error."""
         question = error.question if isinstance(error, Unanswered) else ""
-        return self._mended(type(error).__name__).of_state(state, fresh=fresh, question=question)
+        return self.of_state(state, fresh=fresh, question=question)
 
     def of_standing(self, found: Standing) -> dict[str, str]:
         """`of_state` for a run that is looked at later."""
@@ -137,13 +137,9 @@ class Commands:
             engine=found.engine if found.engine in ENGINES else RAY,
         )
         never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
-        about = replace(self, request=asked)._mended(found.ended.error if found.ended else "")
+        about = replace(self, request=asked)
         commands = about.of_state("never begun" if never or tried else found.state, question=found.question)
         return {**commands, **({"approve": self.answer("approve", found.question)} if found.may_be_approved else {})}
-
-    def _mended(self, error: str) -> Commands:
-        """On Ray, if only that helps after an error of this class."""
-        return replace(self, request=replace(self.request, engine=RAY)) if error == NeedsRay.__name__ else self
 
 
 def no_run(request: RunRequest) -> str:

@@ -1,120 +1,77 @@
-"""The engine that scores in this process, without Ray: for small nights, notebooks and tests.
+"""The engine that scores in one process on this machine, without Ray: for small nights, notebooks and tests.
 
-A row that kills the process, or code that hangs in C, ends the command. Only the shards of the last second are lost,
-and a run on Ray then finds the row. Everything else is as on Ray: the same worker, the same parts.
+Only where the work is done differs from Ray: the same worker writes the same parts, in a process that the command
+starts. If the user's code ends that process, the pass ends, and the next one begins with a new process.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
 
 import cloudpickle
 import pyarrow as pa
 
-from nightjar.inference import predictors, witness
+from nightjar.inference import predictors
 from nightjar.inference.engine.auditing import audit_here, each_here
-from nightjar.inference.environ import environment
-from nightjar.inference.errors import JobError, NeedsRay, ProcessSpoilt, RunFailed
-from nightjar.inference.garbage import users_code_begins
-from nightjar.inference.identity.packages import is_imported
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
+from nightjar.inference.engine.trial import Take, try_model
+from nightjar.inference.errors import PassEnded, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
-from nightjar.inference.job.finding import modules_in
 from nightjar.inference.job.model import Job
-from nightjar.inference.logs.capture import InProcess
+from nightjar.inference.logs.capture import CopiedOutput, keep_rest
 from nightjar.inference.records import Event, Failed, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.scoring.preflight import (
-    Loaded,
-    Outcome,
-    PreflightSteps,
-    loaded_by,
-    observed,
-    preflight_steps,
-    with_packages,
-)
+from nightjar.inference.scoring.child import FORKS, Child, WorkLost
+from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, observed, preflight_steps
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
-_ON_RAY = "Run it on Ray, which loses only the process that scores: leave --engine local out"
-
-
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class LocalEngine:
-    """`Engine` in this process, but for preflight. The model is loaded once for all passes of a step."""
+    """`Engine` in one process. It loads the model once, for preflight and for the passes after it."""
 
     def __init__(self) -> None:
-        self._process = _Process()
-        self._worker: ShardWorker | None = None
-        self._spec: WorkerSpec | None = None
+        self._process: _Process | None = None
 
     def check_capacity(self, job: Job) -> None:
         """Do nothing: one process always has room."""
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-        """In a process of its own, which has ended when this returns: a model may crash, hang or take all memory."""
-        loaded: Loaded | None = None
-        key, stall_s, answered_at = loaded_by(spec.job), spec.job.retry.stall_s, time.monotonic()
-        # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
-        # What the model prints goes where it goes in the run.
-        with Child(_tried, cloudpickle.dumps((spec, list(places), steps)), prints=True) as child:
-            try:
-                for outcome in child.answers():
-                    if isinstance(outcome, JobError):
-                        raise outcome
-                    loaded, answered_at = outcome, time.monotonic()
-            except WorkLost as lost:
-                # The watchdog in that process ends it where nothing else can.
-                hung = lost.died and time.monotonic() - answered_at > stall_s
-                how = f"took longer than retry.stall_s = {stall_s:g} s and was ended" if hung else lost.how
-                if loaded is None:
-                    raise JobError(f"{key}: loading the model {how}; load it once in Python to see why") from None
-                raise NeedsRay(
-                    f"{key}: scoring the first rows {how}. {_ON_RAY}. If each row does this, the model is damaged or "
-                    "does not fit its library: write it again"
-                ) from None
-        assert loaded is not None
-        if loaded.spoilt:
-            # A pass in this process would be interrupted by the same row.
-            raise NeedsRay(f"{key}: scoring the first rows: {loaded.sample_error}. {_ON_RAY}")
+        @contextmanager
+        def begin(places: Sequence[Piece], last: bool) -> Iterator[Take]:
+            with self._asked(spec, partial(_try, steps, list(places), last)) as process:
+                yield process.take
+
+        loaded = try_model(spec.job, places, begin)
+        if loaded.sample_error:
+            self._end()  # the model may have been interrupted anywhere
         return loaded
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]
     ) -> Generator[list[Event], None, None]:
-        work = [Assignment(shard_of_line(line), each) for line, each in zip(shards.to_pylist(), attempts, strict=True)]
-        for each in work:
-            if each.attempt.crumbs:
-                raise NeedsRay(
-                    f"shard {each.shard.id} ({each.shard.label}) ended the process that scored it, and would end this "
-                    f"command. {_ON_RAY}: it finds the row"
-                )
-        try:
-            for event in self._opened(spec).process(work):
-                if isinstance(event, Failed) and self._process.logs:
-                    self._process.logs.urge()
-                yield [event]
-        except ProcessSpoilt as spoilt:
-            raise NeedsRay(f"this process can score no more: {spoilt}. {_ON_RAY}") from None
-        except SystemExit as left:
-            raise NeedsRay(f"the model's code {_exits(left)}. {_ON_RAY}") from left
+        with self._asked(spec, partial(_score, shards, list(attempts))) as process:
+            try:
+                for event in process.answers(NO_EVENT * spec.job.retry.stall_s):
+                    yield [] if event is None else [event]
+            except WorkLost as lost:
+                raise PassEnded(f"the process that scores {lost.how}") from None
+            except TimeoutError:
+                raise PassEnded(f"nothing happened for {NO_EVENT} × retry.stall_s") from None
 
     def audit(
         self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
@@ -127,147 +84,145 @@ class LocalEngine:
         return each_here(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
-        merged = Rescored()
-        self._process.lend(spec)
-        for found in rescore_shards(spec, chosen.to_pylist()):
-            merged.merge(found)
-            yield None
+        merged, retry = Rescored(), spec.job.retry
+        with self._asked(spec, partial(_rescore, chosen.to_pylist())) as process:
+            try:
+                for found in process.answers(retry.shard_s + NO_EVENT * retry.stall_s):
+                    if found is not None:
+                        merged.merge(found)
+                    yield None
+            except WorkLost as lost:
+                raise RunFailed(f"rescore: the process that scored shards again {lost.how}") from None
+            except TimeoutError:
+                raise RunFailed("rescore: no shard was scored again within the time for one, retry.shard_s") from None
         yield merged
 
     def close(self) -> None:
-        self._worker = None
-        self._process.take_back()
+        if self._process is not None and not self._process.busy:
+            self._process.leave()
+        self._end()
 
-    def _opened(self, spec: WorkerSpec) -> ShardWorker:
-        # The worker's own spec may differ: it reads the run's copy of the code.
-        if self._worker is None or self._spec != spec:
-            self._process.lend(spec)
-            logs = self._process.logs
-            self._worker = None  # its models go before others are loaded
-            made = worker_of(spec)
-            self._worker, self._spec = made(spec, turn_to=logs.turn_to) if logs else made(spec), spec
-        return self._worker
+    @contextmanager
+    def _asked(self, spec: WorkerSpec, work: Callable[[_Serving], Iterator[Any]]) -> Iterator[_Process]:
+        """Begin this work in the process of the spec. If not all of its answers were taken, the process ends."""
+        if self._process is not None and self._process.spec != spec:
+            self.close()
+        self._process = process = self._process or _Process(spec)
+        process.ask(work)
+        try:
+            yield process
+        finally:
+            if process.busy:
+                self._end()
 
-
-def _tried(given: bytes) -> Iterator[Outcome]:
-    """Preflight, with the time limit of each step; what the code prints is kept with the run.
-
-    given: spec, places and steps, as for `LocalEngine.preflight`.
-    """
-    spec, places, steps = cloudpickle.loads(given)
-    predictors.warm(spec.job)  # the limit is for the model, not for the import of its library
-    logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
-    outcome: Outcome | None = None
-    try:
-        with ExitStack() as during:
-            watchdog = during.enter_context(Watchdog(spec.job.retry.stall_s))
-
-            def load() -> ShardWorker:
-                watchdog.calling()  # from now on code that Python cannot interrupt is ended, too
-                worker = worker_of(spec)(spec)
-                during.enter_context(answering(worker.scorers, watchdog))
-                return worker
-
-            for outcome in observed(spec.job, steps, load, places):
-                yield outcome
-                watchdog.calling()
-        yield from with_packages(outcome)
-    except ProcessSpoilt as spoilt:
-        yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows: {spoilt}")
-    except SystemExit as left:
-        yield JobError(f"{loaded_by(spec.job)}: loading the model or scoring the first rows {_exits(left)}")
-    finally:
-        if logs:
-            logs.close()
-
-
-def _exits(left: SystemExit) -> str:
-    """What the user's code did: its exit code would be taken for one of the command's own."""
-    return f"calls sys.exit({left.code!r}), which would end this command"
-
-
-_process = threading.Lock()
-"""A process has one working directory and one path, so only one run at a time may use them."""
-
-_imported: dict[str, str] = {}
-"""The content of the installed packages that counted for a run of this process, as that run imported them."""
-
-
-def _check_imported(spec: WorkerSpec) -> None:
-    """Check that no installed package was changed between two runs of this process. Unlike the modules of the job's
-    folder they stay imported, because compiled ones cannot be imported twice, and others may hold their objects.
-    """
-    for name, content in spec.scoring.packages.items():
-        if _imported.get(name, content) != content and is_imported(name):
-            raise JobError(
-                f"model.uses: the installed package {name!r} was changed after this process had imported it, and would "
-                "score as it was before. Run the job in a new process (in a notebook, restart the kernel), or on Ray"
-            )
+    def _end(self) -> None:
+        if self._process is not None:
+            spec = self._process.spec
+            self._process.end()
+            self._process = None
+            if spec.revision:
+                keep_rest(spec.storage, spec.revision, spec.secrets)
 
 
 class _Process:
-    """What the user's code uses of this process while it scores, and what is restored afterwards: the working
-    directory, Python's path, variables, and the modules of the job's folder. A run uses the code that it began with,
-    and leaves none of it behind for the next one.
-    """
+    """The process of an engine, as the engine sees it. busy: whether answers of the last work are left to take."""
 
-    def __init__(self) -> None:
-        self._restore: ExitStack | None = None
-        self.logs: InProcess | None = None
-        """Keeps what the process prints with the run; None in `check`, which has no run."""
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec, self.busy = spec, False
+        given, self._asking = FORKS.Pipe(duplex=False)
+        # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
+        with given:
+            self._child = Child(_serve, cloudpickle.dumps(spec), given, prints=True)
 
-    def lend(self, spec: WorkerSpec) -> None:
-        """Lend this process to the run, once.
+    def ask(self, work: Callable[[_Serving], Iterator[Any]]) -> None:
+        """Begin this work, when the process has done what it was asked before."""
+        self.busy = True
+        self._asking.send_bytes(cloudpickle.dumps(work))
 
-        Raises:
-            RunFailed: Another run scores in this process, in another thread.
-            JobError: An installed package that counts is not the one that this process has imported.
-        """
-        if self._restore is not None:
-            return
-        _check_imported(spec)
-        users_code_begins()
-        if not _process.acquire(blocking=False):
-            raise RunFailed("another run scores in this process; wait until it has ended, or run this one on Ray")
-        self._restore = restore = ExitStack()
-        restore.callback(_process.release)
-        _imported.update(spec.scoring.packages)
-        # Modules of the live folder are removed for the run's own.
-        hidden = modules_in(spec.job.folder)
-        for name in hidden:
-            del sys.modules[name]
-        restore.callback(sys.modules.update, hidden)
-        restore.callback(pa.set_cpu_count, pa.cpu_count())
-        restore.callback(sys.path.__setitem__, slice(None), list(sys.path))
-        restore.callback(setattr, os, "_exit", os._exit)
-        setattr(os, "_exit", partial(_leave, os._exit, os.getpid()))  # noqa: B010 (mypy lets nobody assign to it)
-        restore.callback(_forget_modules, spec.cache)
-        restore.enter_context(environment({name: each.get_secret_value() for name, each in spec.environment.items()}))
-        restore.callback(os.chdir, Path.cwd())
-        restore.callback(witness.unwatch)
-        if spec.revision:
-            self.logs = InProcess(spec.storage, spec.revision, spec.epoch, spec.secrets)
-            restore.callback(self.logs.close)
+    def take(self, patience_s: float) -> Any:
+        """The next answer; None after the last one. Raises as `Child.take`."""
+        found = self._child.take(patience_s)
+        self.busy = not isinstance(found, _Done)
+        return found if self.busy else None
 
-    def take_back(self) -> None:
-        """Restore the process as it was."""
-        if self._restore is not None:
-            self._restore.close()
-            self._restore = self.logs = None
+    def answers(self, patience_s: float) -> Iterator[Any]:
+        """All answers, and None on a tick. Raises as `take`."""
+        heard = time.monotonic()
+        while self.busy:
+            try:
+                found = self.take(TICK_S)
+            except TimeoutError:
+                if time.monotonic() - heard > patience_s:
+                    raise
+                yield None
+                continue
+            heard = time.monotonic()
+            if found is not None:
+                yield found
+
+    def leave(self) -> None:
+        """Let the process end by itself, so that the user's exit handlers run."""
+        self._asking.close()
+        self._child.wait()
+
+    def end(self) -> None:
+        """End the process by force, unless it has ended."""
+        self._asking.close()
+        self._child.end()
 
 
-def _forget_modules(folder: str) -> None:
-    """Forget the modules of a folder that is still on the path: packages without an `__init__` file follow the path."""
-    for name in modules_in(folder):
-        del sys.modules[name]
+class _Done:
+    """The last answer of each work."""
 
 
-def _leave(leave: Callable[[int], None], process: int, status: int) -> None:
-    """What `os._exit` does while the user's code runs: 0 would tell the caller that the night is published. Processes
-    that this one forked end as they like.
-    """
-    if status == 0 and os.getpid() == process:
-        print(f"nightjar: the model's code calls os._exit(0), which ends this command. {_ON_RAY}", file=sys.stderr)
-        sys.stderr.flush()
-        status = RunFailed.exit_code
-    leave(status)
+class _Serving:
+    """What the process of an engine keeps from one work to the next."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.worker: ShardWorker | None = None
+        self.logs = CopiedOutput(spec.storage, spec.revision, spec.epoch, spec.secrets) if spec.revision else None
+
+    def loaded(self) -> ShardWorker:
+        """The worker with its models, which the first call loads."""
+        if self.worker is None:
+            made = worker_of(self.spec)
+            self.worker = made(self.spec, turn_to=self.logs.turn_to) if self.logs else made(self.spec)
+        return self.worker
+
+
+def _serve(given: bytes, asked: Connection) -> Iterator[Any]:
+    """Do each work that is asked for, until the other end closes. given: the spec."""
+    serving = _Serving(cloudpickle.loads(given))
+    while True:
+        try:
+            work = cloudpickle.loads(asked.recv_bytes())
+        except EOFError:
+            break
+        yield from work(serving)
+        yield _Done()
+    if serving.logs:
+        serving.logs.close()
+
+
+def _try(steps: PreflightSteps, places: list[Piece], last: bool, serving: _Serving) -> Iterator[Outcome | Ready]:
+    predictors.warm(serving.spec.job)  # the limit is for the model, not for the import of its library
+    yield Ready()
+    yield from observed(serving.spec.job, steps, serving.loaded, places, last)
+    if serving.worker is not None:
+        serving.worker.begin_anew()
+
+
+def _score(shards: pa.Table, attempts: list[Attempt], serving: _Serving) -> Iterator[Event]:
+    lines = zip(shards.to_pylist(), attempts, strict=True)
+    try:
+        for event in serving.loaded().process(Assignment(shard_of_line(line), each) for line, each in lines):
+            if isinstance(event, Failed) and serving.logs:
+                serving.logs.urge()
+            yield event
+    except ProcessSpoilt:
+        os._exit(1)
+
+
+def _rescore(lines: list[dict[str, Any]], serving: _Serving) -> Iterator[Rescored]:
+    yield from rescore_shards(serving.spec, lines)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing, Rejected, StorageError
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
@@ -100,8 +99,6 @@ class Standing:
             gates = [gate.sentence for gate in self.ended.gates]
             # The gates say all that the message says, unless it is a question's, which says how long it waits.
             return [*gates, *([self.ended.message] if not gates or self.ended.outcome == ASKS else [])]
-        if self.state == "killed" and self.engine == LOCAL:
-            return [f"{_CAUSES['killed']}, or the model's code ended it: without --engine local Ray finds the row"]
         return [*filter(None, [self.problem or _CAUSES.get(self.state, "")])]
 
 

@@ -63,13 +63,6 @@ def content_at(place: str) -> str:
     return _hash(_files(Path(place)))
 
 
-def is_imported(name: str) -> bool:
-    """Whether this process has imported an installed package, or a module of the distribution with this name."""
-    with suppress(metadata.PackageNotFoundError):
-        return not sys.modules.keys().isdisjoint([name, *modules_of(metadata.distribution(name))])
-    return name in sys.modules
-
-
 def distribution_version(name: str) -> str:
     """A distribution's version, and in an editable installation its modules' content.
 

@@ -8,7 +8,6 @@ process had no time to keep.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import socket
 import stat
@@ -18,11 +17,10 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.logs.keeping import Book, Masks, Position, keep, marker
@@ -209,25 +207,20 @@ def _beginning(revision: str) -> str:
     return f"{_folder()}/{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"
 
 
-# ---- in a process that is shared ----------------------------------------------------------------------------
+# ---- in a process whose output is also seen ------------------------------------------------------------------
 
 _STREAMS = ("stdout", "stderr")
 
 
-class InProcess:
-    """Keeps what this process prints until `close`; not older threads, as of the progress, a notebook or Prefect."""
+class CopiedOutput:
+    """Keeps what this process prints until `close`, and lets it be seen where it was seen before."""
 
     def __init__(self, storage: Storage, revision: str, epoch: int, secrets: Sequence[str] = ()) -> None:
         keep_rest(storage, revision, secrets)  # of a command that was killed
-        others = WeakSet(threading.enumerate())
-        others.discard(threading.current_thread())
         self._fds = copies(revision)
         self._logs = Capture(storage, revision, epoch, fds=self._fds, secrets=secrets)
-        self._copied = [_Copied(getattr(sys, name), fd, others) for name, fd in zip(_STREAMS, self._fds, strict=True)]
-        self._records = _Records(self._copied)
-        for name, stream in zip(_STREAMS, self._copied, strict=True):
-            setattr(sys, name, stream)
-        logging.getLogger().addHandler(self._records)
+        for name, fd in zip(_STREAMS, self._fds, strict=True):
+            setattr(sys, name, _Copied(getattr(sys, name), fd))
 
     def turn_to(self, started: Started) -> None:
         """What is printed from here on belongs to this attempt."""
@@ -238,25 +231,22 @@ class InProcess:
         self._logs.urge()
 
     def close(self) -> None:
-        """Restore the streams, and keep what was copied."""
-        logging.getLogger().removeHandler(self._records)
-        for name, stream in zip(_STREAMS, self._copied, strict=True):
-            # The user's code may have replaced the stream; its own one must stay.
-            if getattr(sys, name) is stream:
-                setattr(sys, name, stream.stream)
-            stream.stop()
-        close_copies(self._fds, left=not self._logs.close())
+        """Keep what was copied; what is printed from here on is only seen."""
+        left = not self._logs.close()
+        for name in _STREAMS:
+            if isinstance(stream := getattr(sys, name), _Copied):
+                stream.stop()
+        close_copies(self._fds, left=left)
 
 
 class _Copied:
-    """A stream whose text is copied to a file, and otherwise the wrapped one; a notebook's has no descriptor."""
+    """A stream whose text is copied to a file, and otherwise the wrapped one."""
 
-    def __init__(self, stream: Any, fd: int, others: WeakSet[threading.Thread]) -> None:
-        self.stream, self._fd, self._others = stream, fd, others
-        self._lock, self._process = threading.Lock(), os.getpid()
+    def __init__(self, stream: Any, fd: int) -> None:
+        self._stream, self._fd = stream, fd
 
     def write(self, text: str) -> int:
-        written: int = self.stream.write(text)
+        written: int = self._stream.write(text)
         self.copy(text)
         return written
 
@@ -266,43 +256,14 @@ class _Copied:
 
     def copy(self, text: str) -> None:
         """Write to the file only."""
-        if threading.current_thread() in self._others:
-            return
-        # In a forked process the lock may be held for ever, by a thread that only the parent has.
-        lock = self._lock if os.getpid() == self._process else nullcontext()
         # A full disk loses the log, but must not raise in the code that prints.
-        with lock, suppress(OSError):
+        with suppress(OSError):
             if self._fd >= 0:
                 os.write(self._fd, text.encode(errors="backslashreplace"))
 
     def stop(self) -> None:
-        """Stop copying. The object stays in use, because a new handler of `logging` may have kept it."""
-        with self._lock:
-            self._fd = -1
+        """Stop copying. The object stays in use, because a handler of `logging` may have kept it."""
+        self._fd = -1
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-class _Records(logging.Handler):
-    """Copies records of `logging` that no handler prints to a copied stream."""
-
-    def __init__(self, copied: list[_Copied]) -> None:
-        super().__init__()
-        self._copied = copied
-
-    def emit(self, record: logging.LogRecord) -> None:
-        others = list[logging.Handler]()
-        logger: logging.Logger | None = logging.getLogger(record.name)
-        while logger is not None:
-            others += (handler for handler in logger.handlers if handler is not self)
-            logger = logger.parent if logger.propagate else None
-        if not others and logging.lastResort is not None:
-            # As Python does without any handler: `lastResort` prints to `sys.stderr`, which copies it.
-            if record.levelno >= logging.lastResort.level:
-                logging.lastResort.handle(record)
-        elif not any(self._prints(handler, record) for handler in others):
-            self._copied[1].copy(self.format(record) + "\n")
-
-    def _prints(self, handler: logging.Handler, record: logging.LogRecord) -> bool:
-        return record.levelno >= handler.level and getattr(handler, "stream", None) in self._copied
+        return getattr(self._stream, name)

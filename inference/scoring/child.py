@@ -39,7 +39,7 @@ _LOOK_S = 0.2
 _IMPORTED = ["nightjar.inference.run.samples", "nightjar.inference.engine.local", "pandas"]
 """What the server imports: all that scoring and its checks need."""
 
-_FORKS = multiprocessing.get_context("forkserver")
+FORKS = multiprocessing.get_context("forkserver")
 _prepared = threading.Event()
 
 
@@ -47,7 +47,7 @@ def prepare() -> None:
     """Start the server of this process, unless it runs, and do not wait for its imports."""
     if not _prepared.is_set():
         _prepared.set()
-        _FORKS.set_forkserver_preload(_IMPORTED)
+        FORKS.set_forkserver_preload(_IMPORTED)
     with _no_program():
         forkserver.ensure_running()
 
@@ -90,12 +90,12 @@ class Child:
         """
         self._began = time.monotonic()  # a server that still imports delays the start by seconds
         prepare()
-        self._answers, answer = _FORKS.Pipe(duplex=False)
+        self._answers, answer = FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
         error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
         output = Connection(os.dup(_output() if prints else error.fileno()), readable=False)
         given = answer, output, error, dict(os.environ), work, args
-        self._process = _FORKS.Process(target=_run, args=given)
+        self._process = FORKS.Process(target=_run, args=given)
         with _no_program(), output, error:
             self._process.start()
         assert self._process.pid is not None
@@ -135,11 +135,22 @@ class Child:
         """
         while not isinstance(found := self._next(patience_s, self._began if in_all else time.monotonic()), _End):
             yield found
-        self._wait()
-        if found.error is not None:
-            raise found.error
-        if found.broken:
-            raise WorkLost(found.broken, died=False)
+        self._check(found)
+
+    def take(self, patience_s: float) -> Any:
+        """The next answer of a work that ends only when it is told to. Raises as `answers`."""
+        found = self._next(patience_s, time.monotonic())
+        if not isinstance(found, _End):
+            return found
+        self._check(found)
+        raise WorkLost("ended", died=False)
+
+    def _check(self, end: _End) -> None:
+        self.wait()
+        if end.error is not None:
+            raise end.error
+        if end.broken:
+            raise WorkLost(end.broken, died=False)
 
     def _next(self, patience_s: float | None, began: float) -> Any:
         while not self._answers.poll(_LOOK_S):
@@ -153,25 +164,27 @@ class Child:
             raise self._lost() from None
 
     def _lost(self) -> WorkLost:
-        self._wait()  # a process closes its files a moment before it has ended
+        self.wait()  # a process closes its files a moment before it has ended
         self._kill()
         code = self._process.exitcode or 0
         how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
         short = "; the system does this when memory runs short" if code == -signal.SIGKILL else ""
         return WorkLost(f"ended its process ({how}), without an exception{short}", died=True)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the process to end by itself, as long as its exit handlers may take."""
         until = time.monotonic() + _GRACE_S
         while not has_ended(self._seen) and time.monotonic() < until:
             time.sleep(_MOMENT_S)
 
 
 def _output() -> int:
-    """The descriptor to which this process prints: a command may have redirected it. Standard error without one."""
-    try:
-        return sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):  # as in some notebooks
-        return 2
+    """The descriptor to which this process prints: standard error if a command has redirected it there. A notebook
+    shows what is written to these two, although its stream has another descriptor.
+    """
+    with suppress(AttributeError, OSError, ValueError):
+        return 2 if sys.stdout.fileno() == 2 else 1
+    return 1
 
 
 _starting = threading.Lock()
@@ -210,6 +223,7 @@ def _run(
     os.environ.update(environ)
     os.dup2(error.fileno(), 2)
     os.dup2(output.fileno(), 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     end = _End()
     try:
         for found in work(*args):

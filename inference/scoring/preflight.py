@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
+from queue import SimpleQueue
 
 import numpy as np
 import pyarrow as pa
@@ -70,8 +72,6 @@ class Loaded:
     """The index of the place that was tried last."""
     hung: bool = False
     """Whether preflight took longer than the job allows."""
-    spoilt: bool = False
-    """Whether its process was interrupted in the model, or has lost its device, and can score no more."""
     notes: tuple[str, ...] = ()
     """What else a person should know about the model's code."""
     outside: tuple[witness.Seen, ...] = ()
@@ -115,10 +115,14 @@ Outcome = Loaded | JobError
 """What is known after a step of preflight, or what is wrong."""
 
 
+class Ready:
+    """The first answer of a process for preflight: from now on the model takes the time."""
+
+
 def observed(
     job: Job, steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
 ) -> Iterator[Outcome]:
-    """Load the model and run the steps; add what the code used meanwhile.
+    """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
 
     If the model cannot be loaded or cannot score, yields the error, which names a key.
     """
@@ -132,6 +136,7 @@ def observed(
         yield JobError(f"{key}: {clip(str(error))}")
         return
     witness.note_names([each.options for each in job.models])
+    found: Loaded | None = None
     for outcome in steps(worker, places, last):
         if lacking := witness.lacking():
             yield JobError(f"{job.loaded_by}: {'; '.join(lacking)}")
@@ -141,13 +146,10 @@ def observed(
             refused.traceback = outcome.traceback if isinstance(outcome, Refused) else ""
             yield refused
             return
-        yield replace(outcome, outside=witness.seen())
-
-
-def with_packages(outcome: Outcome | None) -> Iterator[Outcome]:
-    """The last outcome once more, with the loaded packages: to list them has no time limit of the model's."""
-    if isinstance(outcome, Loaded):
-        yield replace(outcome, packages=loaded_packages())
+        found = replace(outcome, outside=witness.seen())
+        yield found
+    if found is not None:
+        yield replace(found, packages=loaded_packages())
 
 
 def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
@@ -251,7 +253,7 @@ def _steps(
             continue
         began = time.monotonic()
         try:
-            scored = score_sample(worker, read, first, [model])
+            scored = yield from _signed(Loaded(device, place=place), worker, read, first, model)
             failures = [failure for failure in scored.failures if failure.row not in read.failures]
             if len(failures) < read.readable:
                 untried = ""
@@ -273,7 +275,7 @@ def _steps(
             continue
         except ProcessSpoilt as spoilt:
             # The passes will find this row, as they find a row that kills its process.
-            yield Loaded(device, str(spoilt), place, spoilt=True)
+            yield Loaded(device, str(spoilt), place)
             return
         raised = raised or failures[0].traceback
         refused.append(f"{read.readable} rows of {piece.uri} can be scored: {failures[0].said}")
@@ -287,6 +289,24 @@ def _steps(
     said = Refused(f"{named}none of the first {refused[0]}{more}")
     said.traceback = raised
     yield said
+
+
+def _signed(
+    sign: Loaded, worker: ShardWorker, read: RowsRead, first: int, model: LoadedModel
+) -> Generator[Loaded, None, ScoredRows]:
+    """As `score_sample`, and yields the sign whenever a language model has answered: its rows may take minutes."""
+    if not isinstance(scorer := model.scorer, StreamingScorer):
+        return score_sample(worker, read, first, [model])
+    signs: SimpleQueue[Loaded | None] = SimpleQueue()
+    scorer.alive = partial(signs.put, sign)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            scored = thread.submit(score_sample, worker, read, first, [model])
+            scored.add_done_callback(lambda _: signs.put(None))
+            yield from iter(signs.get, None)
+    finally:
+        scorer.alive = None
+    return scored.result()
 
 
 class _Untried(Exception):

@@ -285,6 +285,12 @@ class ShardWorker(Worker):
             usage=self.claimed() if usage is None else usage,
         )
 
+    def begin_anew(self) -> None:
+        """Forget what was counted and noticed before the first shard, which preflight has reported."""
+        self.claimed()
+        self.watch.claim()
+        witness.news()
+
     def claimed(self) -> Usage:
         """What language models took since the last call."""
         return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))

@@ -99,7 +99,7 @@ def test_a_model_that_hangs_everywhere_is_refused(lake: Lake, files: list[tuple[
 def test_a_row_that_ends_preflights_process_at_once_is_not_taken_for_the_model(lake: Lake) -> None:
     """What that process said before has arrived: the model was loaded, so the passes look for the row."""
     kills = "import os, signal\n\n\ndef score(batch):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
-    spec = placed(lake, FILES, kills)
+    spec = placed(lake, FILES, kills, stall_s=60)
     for _ in range(3):  # without the wait for each answer, some are lost
         assert preflight(spec, samples(lake.planned())).sample_error == "scoring the first rows ended the process"
 

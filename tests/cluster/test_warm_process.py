@@ -94,7 +94,7 @@ def test_without_one_there_is_none(lake: Lake) -> None:
 def test_a_model_that_ends_the_warm_process_is_refused_as_elsewhere(lake: Lake) -> None:
     lake.write_model(DIES)
     lake.ready(model__uses="model:Model")
-    said = r"^model\.uses: loading the model ended its process \(exit, signal or out of memory\) before it was ready"
+    said = r"^model\.uses: loading the model ended its process \(exit, signal or out of memory\); load it once"
     spec = lake.worker_spec()
     with warmed(spec.job), pytest.raises(JobError, match=said):
         preflight(spec, samples(lake.planned()))

@@ -99,10 +99,6 @@ def test_a_night_that_readers_see_under_another_name_is_left_alone(tmp_path: Pat
             "there is no night from 2026-11-06 to 2026-11-01: the first is after the last",
         ),
         (("--from", "soon", "--to", LAST), "--from 'soon': write a date as 2026-11-19"),
-        (
-            ("--from", FIRST, "--to", LAST, "--parallel", "2", *LOCAL),
-            "--parallel 2: --engine local scores one night at a time; leave out one of the two options",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -12,7 +12,7 @@ import pytest
 
 from commands import DATE
 from forked import forked
-from nightjar.inference.errors import NeedsRay
+from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.output import publications as publish
 from nightjar.inference.storage.lake import LakeStorage
 from service import events
@@ -154,7 +154,7 @@ class Hanging(Source):
 
 
 def test_a_command_on_the_local_engine_ends_though_a_read_hangs(lake: Lake, api_env: dict[str, str]) -> None:
-    """The thread that reads cannot be ended, and Python would wait for it."""
+    """The thread that reads cannot be ended, but its process can; the other files are scored."""
     (lake.folder / "data").mkdir()
     for index in range(10):
         (lake.folder / f"data/{index}.rec").write_bytes(bytes(8))
@@ -162,5 +162,6 @@ def test_a_command_on_the_local_engine_ends_though_a_read_hangs(lake: Lake, api_
     (lake.folder / "hanging.py").write_text(HANGS)
     lake.write_job(input={"uri": "data/", "format": "hanging:Hanging", "shard_rows": 1}, carry=[], retry__stall_s=4)
     done = command("run", lake.job_path, "--date", DATE, *LOCAL, env=api_env, timeout_s=120)
-    assert done.returncode == NeedsRay.exit_code, done.stderr
+    assert done.returncode == ShardsFailed.exit_code, done.stderr
     assert "no progress for retry.stall_s = 4 s" in done.stderr
+    assert sum(record["t"] == "receipt" for record in lake.records()) == 9

@@ -107,7 +107,6 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         observed,
         preflight_steps,
         samples,
-        with_packages,
     )
     from nightjar.inference.scoring.worker import ShardWorker
 
@@ -119,7 +118,6 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         pass
     if not isinstance(outcome, Loaded):
         return str(outcome), []
-    (outcome,) = with_packages(outcome)
     try:
         scoring.refuse_external_reads(spec.job, outcome.outside)
     except JobError as error:

@@ -44,7 +44,8 @@ LONG_S = 3600.0
 class Point:
     """A storage call of one step of a run: the instant before it is where a writer stalls or dies.
 
-    nth: which of those that match; None is the first one after a part was written.
+    nth: which of those that match; None is the first one after a part was written. scoring: it is a call of the process
+    that scores, on the local engine; the whole command dies there.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Point:
     operation: str
     pattern: str
     nth: int | None = 1
+    scoring: bool = False
 
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
@@ -176,11 +178,13 @@ def carry_out(handed: str) -> None:
     last: Last = pickle.loads(Path(handed).read_bytes())
     point = last.point
 
-    def die(_: str) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    command = os.getpid()
 
-    faulty = OnDriver(LakeStorage(), [point.fault(die)])
-    request = replace(last.request, storage=faulty)
+    def die(_: str) -> None:
+        os.kill(command, signal.SIGKILL)
+
+    faulty = FaultyStorage if point.scoring else OnDriver
+    request = replace(last.request, storage=faulty(LakeStorage(), [point.fault(die)]))
     if last.scored is None:
         run.score(request, last.found)
     elif last.verdict is None:

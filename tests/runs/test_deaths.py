@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,12 +15,10 @@ import pytest
 
 from faults import FaultyStorage, pause
 from forked import forked_light
-from nightjar.inference import engine
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.storage.lake import LakeStorage
-from processes import PROCESSES, ProcessEngine
-from support import HANGS_AT_A_ROW, HELPERS, ONCE, Lake
+from support import HANGS_AT_A_ROW, ONCE, Lake
 
 KILLERS = """
 import os, signal
@@ -73,10 +68,9 @@ class Model:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """A small lake, each pass over which has a process of its own."""
-    monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
-    return Lake(tmp_path, PROCESSES)
+def lake(tmp_path: Path) -> Lake:
+    """A small lake."""
+    return Lake(tmp_path, LOCAL)
 
 
 def failures(lake: Lake) -> list[dict[str, object]]:
@@ -136,33 +130,6 @@ def test_a_row_that_ends_the_process_in_one_of_two_models_keeps_the_output_of_th
     assert (ran.scored.progress.counts.rows_quarantined, ran.scored.progress.counts.rows_partial) == (0, 1)
     found = [(record["rows"], record.get("model")) for record in failures(lake) if record["rows"]]
     assert found == [(256, "half"), (1, "half")]
-
-
-KILLED = """
-import sys
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from nightjar.inference.run import campaign
-from support import Lake
-campaign.FLUSH_S = 0.0
-Lake(Path({folder!r})).run(engine="local")
-"""
-
-
-def test_a_row_that_kills_the_process_costs_the_local_engines_command_and_is_found_by_the_next(lake: Lake) -> None:
-    """What was committed before is not scored again. (That Ray goes on from there: tests/cluster/test_run.py.)"""
-    lake.write_model(
-        "import os, signal\n\n\ndef score(batch):\n    if 5000 in batch['x']:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n    return {'score': batch['x'] * 2}\n"
-    )
-    lake.ready(retry__max_quarantined=0.001)
-    code = KILLED.format(tests=str(HELPERS), folder=str(lake.folder))
-    ended = subprocess.run([sys.executable, "-c", code], check=False)
-    assert ended.returncode == -signal.SIGKILL
-    ran = lake.run()
-    assert ran.scored.progress.reused_shards >= 4
-    assert lake.quarantined()["_row"].tolist() == [1000]
-    assert len(lake.published()) == 7999
 
 
 def test_a_file_that_kills_its_reader_costs_that_file(lake: Lake) -> None:

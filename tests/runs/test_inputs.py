@@ -24,6 +24,8 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.input.sources import normalisation, parquet
+from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from s3 import S3Server
@@ -209,8 +211,9 @@ def test_one_large_row_group_is_several_shards_and_is_decoded_once(lake: Lake, m
         return read(file, groups, columns)
 
     monkeypatch.setattr(parquet, "_read_groups", counted)
-    lake.run()
+    list(ShardWorker(lake.worker_spec()).process(map(Assignment, lake.planned().shards())))
     assert decoded == [[0]]
+    lake.run()
     assert [record["rows_in"] for record in lake.records() if record["t"] == "receipt"] == [900] * 5
     published = lake.published()
     assert published["_row"].tolist() == published["id"].tolist() == [row for row in range(4500) if row != 3217]

@@ -21,7 +21,7 @@ from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from nightjar.flows.pages import estimate
 from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
-from nightjar.inference import engine
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Damaged, GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.history.replay import measure_shard
 from nightjar.inference.ledger.ledger import State
@@ -37,7 +37,6 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
-from processes import PROCESSES, ProcessEngine
 from support import Lake, is_true, wait_until
 
 ROWS, SHARD = 60, 10
@@ -545,13 +544,13 @@ def test_a_hang_before_any_row_is_asked_ends_the_process_and_is_named(
     assert failed.message.endswith(f"its process was ended while {third.pieces[0].uri} was read or written")
 
 
-def test_a_hang_in_the_preprocess_ends_a_run_in_this_process(lake: Lake, server: Server) -> None:
+def test_a_hang_in_the_preprocess_costs_its_row(lake: Lake, server: Server) -> None:
     lake.write_model(HANGS)
-    ready(lake, server, preprocess={"uses": "model:prep", "placement": "fused"}, retry__stall_s=5)
-    with pytest.raises(
-        RunFailed, match=r"this process can score no more: Stalled: no progress for retry.stall_s = 5 s, in prep"
-    ):
-        lake.run(engine="local")
+    limits = {"retry__stall_s": 5, "retry__max_quarantined": 0.1}
+    ready(lake, server, preprocess={"uses": "model:prep", "placement": "fused"}, **limits).run(engine="local")
+    (lost,) = lake.quarantined().to_dict("records")
+    assert (lost["_row"], lost["error"]) == (25, "ProcessDied")
+    assert lost["message"].startswith("Stalled: no progress for retry.stall_s = 5 s, in prep")
 
 
 def test_an_answer_that_does_not_fit_costs_its_row_and_no_other_of_its_shard(lake: Lake, server: Server) -> None:
@@ -715,7 +714,6 @@ class TestJournal:
             return upper(request)
 
         server.behave = slow
-        monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
         lake.write_model(DIES_ONCE)
         ready(
             lake,
@@ -723,7 +721,7 @@ class TestJournal:
             **{**self.KEYS, "model__requests_in_flight": 1},
             preprocess={"uses": "model:prep", "placement": "fused"},
         )
-        ran = lake.run(engine=PROCESSES)
+        ran = lake.run(engine=LOCAL)
         assert (lake.folder / "died").exists()
         assert ran.scored.progress.deaths > 0
         twice = {text for text, count in Counter(server.paid).items() if count > 1} - sampled()

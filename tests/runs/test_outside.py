@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from nightjar.inference import engine
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
 from nightjar.inference.run import steps as run
-from processes import PROCESSES, ProcessEngine
 from support import Lake
 
 MODEL = """
@@ -58,12 +56,6 @@ def install(site: Path, version: str) -> None:
 
 
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each preflight and each pass loads the model in a process of its own, as on Ray (tests/cluster/test_run.py)."""
-    monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
-
-
-@pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """A folder that nothing covers."""
     folder = tmp_path / "outside"
@@ -80,12 +72,11 @@ def manifest(lake: Lake) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("processes")
 def test_what_identity_does_not_cover_is_said_and_kept(tmp_path: Path, outside: Path) -> None:
     """At load, in the environment, and by a worker hours later; repeating the command says it again, and more."""
     site = tmp_path / "site-packages"
     install(site, "1.0")
-    lake = Lake(tmp_path / "job", PROCESSES)
+    lake = Lake(tmp_path / "job", LOCAL)
     lake.write_model(MODEL.format(outside=outside, site=site))
     lake.ready(model__uses="model:Predictor")
     request = lake.request()

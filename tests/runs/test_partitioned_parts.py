@@ -47,8 +47,8 @@ def test_a_part_stays_one_receipt_of_bounded_size(lake: Lake) -> None:
     assert sum(receipt["data"]["size"] for receipt in receipts) == sizes
 
 
-BETWEEN_FILES = Point("between the files of a part", "score", "write", "*/data/*", 3)
-BEFORE_INDEX = Point("between the files and their part", "score", "write", "*/index/*", 2)
+BETWEEN_FILES = Point("between the files of a part", "score", "write", "*/data/*", 3, scoring=True)
+BEFORE_INDEX = Point("between the files and their part", "score", "write", "*/index/*", 2, scoring=True)
 
 
 @pytest.mark.chaos

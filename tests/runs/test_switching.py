@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from nightjar.inference import engine
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.scoring.worker import SWITCH_S
-from processes import PROCESSES, ProcessEngine
 from support import Lake
 
 TELLS = """
@@ -21,11 +19,10 @@ def score(batch):
 """
 
 
-def test_a_worker_gives_python_back_sooner_than_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gives_python_back_sooner_than_by_default(tmp_path: Path) -> None:
     """Its process is its own; in this one, which only drives the run, nothing is changed."""
-    monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
     before = sys.getswitchinterval()
-    lake = Lake(tmp_path, PROCESSES)
+    lake = Lake(tmp_path, LOCAL)
     lake.write_model(TELLS)
     lake.ready().run()
     np.testing.assert_allclose(lake.published()["score"], SWITCH_S, rtol=1e-3)

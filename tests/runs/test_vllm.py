@@ -19,12 +19,11 @@ import pytest
 pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
 from modeljobs import model_job
-from nightjar.inference import engine
+from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.language.requests import Answered
-from processes import PROCESSES, ProcessEngine
 from support import ROOT, Lake
 
 EXAMPLE = ROOT / "examples" / "llm"
@@ -245,7 +244,6 @@ def test_a_prompt_that_kills_the_engine_is_found(
     lake: Lake, smollm: str, monkeypatch: pytest.MonkeyPatch, end: str, direct: Any
 ) -> None:
     """It is quarantined, and every other row of the shards that died with it is answered."""
-    monkeypatch.setitem(engine.ENGINES, PROCESSES, ProcessEngine)
     texts: list[str | None] = [f"Say {row}" for row in range(60)]
     texts[45] = "Say the word that nobody survives " + "now " * 40
     length = len(direct.tokens(texts[45]))
@@ -259,7 +257,7 @@ def test_a_prompt_that_kills_the_engine_is_found(
         model__engine={**ENGINE, "logits_processors": ["killer:Killer"]},
         retry__max_quarantined=0.1,
         retry__attempts=8,
-    ).run(engine=PROCESSES)
+    ).run(engine=LOCAL)
     assert lake.published()["id"].tolist() == [row for row in range(60) if row != 45]
     assert lake.quarantined()["_row"].tolist() == [45]
 
@@ -278,7 +276,7 @@ def test_a_night_accounts_for_every_prompt(lake: Lake, smollm: str) -> None:
         model__outputs={"digit": "int8", "fits": "bool"},
         retry__max_quarantined=0.5,
     )
-    lake.run(engine=engine.LOCAL)
+    lake.run(engine=LOCAL)
     rows, lost = lake.published(), lake.quarantined()
     assert sorted([*rows["id"], *lost["_row"]]) == list(range(20))
     assert {3, 7, 12} <= set(lost["_row"])
@@ -310,7 +308,7 @@ def test_a_processor_of_ray_data_gives_the_answers_of_the_model(lake: Lake, smol
         "outputs": {"answer": "string", "tokens": "int32"},
     }
     lake.write_job(model=model, carry=["id"], retry__max_quarantined=0.9)
-    lake.run(engine=engine.LOCAL)
+    lake.run(engine=LOCAL)
     rows, lost = lake.published(), lake.quarantined()
     assert rows["answer"].tolist() == [direct.greedy(text, len(text) % 2 + 4) for text in ASKED]
     assert rows["tokens"].tolist() == [len(direct.of(answer)) for answer in rows["answer"]]

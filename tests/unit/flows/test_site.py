@@ -34,12 +34,12 @@ NASTY = "<script>alert(1)</script>"
 HOSTS = ("127.0.0.1",)
 PASSWORD = "nightjar:let-me-in"
 
-KILLS_ITSELF = """
-import os, signal
+KILLS_ITS_COMMAND = """
+import multiprocessing, os, signal
 
 def score(batch):
     if 5300 in batch["x"]:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)
     return {"score": batch["x"]}
 """
 
@@ -164,7 +164,7 @@ def test_a_report_says_how_the_night_stands_now_and_nothing_is_written(tmp_path:
 
 def test_a_run_that_was_killed_has_its_report(lake: Lake) -> None:
     """It could leave none."""
-    lake.ready().write_model(KILLS_ITSELF)
+    lake.ready().write_model(KILLS_ITS_COMMAND)
     code = f"from pathlib import Path\nfrom support import Lake\nLake(Path({str(lake.folder)!r}), 'local').run()"
     path = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, timeout=300)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from constants import set_constants
 from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
@@ -446,8 +447,7 @@ def to_csv(lake: Lake, **changes: Callable[[str], str]) -> None:
 def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_row(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, size in (("SAMPLE_BYTES", 2000), ("UNIT_BYTES", 30_000), ("BLOCK_BYTES", 5000)):
-        monkeypatch.setattr(bounds, name, size)
+    set_constants(monkeypatch, bounds.__name__, SAMPLE_BYTES=2000, UNIT_BYTES=30_000, BLOCK_BYTES=5000)
     lake.ready(input__shard_rows=None, retry__attempts=1)
     to_csv(lake, part_01=lambda text: text.replace("\n3500,", "\nx3500,"))
     found = discover(STORAGE, lake.request().job)

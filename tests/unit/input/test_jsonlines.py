@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from constants import set_constants
 from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, JobError, SchemaMismatch
@@ -196,8 +197,7 @@ def _stems(found: pd.DataFrame) -> pd.Series:
 @pytest.fixture
 def odd(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Files that are counted, not counted, packed and in units."""
-    for name, size in (("SAMPLE_BYTES", 2000), ("UNIT_BYTES", 60_000), ("BLOCK_BYTES", 5000)):
-        monkeypatch.setattr(bounds, name, size)
+    set_constants(monkeypatch, bounds.__name__, SAMPLE_BYTES=2000, UNIT_BYTES=60_000, BLOCK_BYTES=5000)
     lake.ready(input__shard_rows=None)
     lake.write_file("part-04.parquet", 8000, 10)
     lake.write_file("part-05.parquet", 8010, 300)
@@ -251,12 +251,12 @@ def test_a_run_that_is_killed_goes_on_where_it_was(odd: Lake) -> None:
 
 
 KILLS = """
-import os, pathlib, signal
+import multiprocessing, os, pathlib, signal
 
 
 def score(batch):
     if 5000 in batch["x"] and not pathlib.Path(__LIVE__ + ".live").exists():
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)
     return {"score": batch["x"] * 2}
 """
 
@@ -264,12 +264,12 @@ KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from nightjar.inference.input.sources import lines
+import pytest
+from constants import set_constants
 from nightjar.inference.run import campaign
 from support import Lake
 campaign.FLUSH_S = 0.0
-for name, size in {bounds}.items():
-    setattr(lines, name, size)
+set_constants(pytest.MonkeyPatch(), "nightjar.inference.input.sources.lines", **{bounds})
 Lake(Path({folder!r})).run(engine="local")
 """
 

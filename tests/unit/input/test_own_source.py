@@ -48,8 +48,8 @@ def test_the_example_of_the_docs_reads_what_numpy_reads(lake: Lake) -> None:
     assert lake.published()["id"].tolist() == [*range(40, 120)]
 
 
-def test_the_local_engine_loads_the_model_once_for_preflight_and_once_for_all_passes(lake: Lake) -> None:
-    """The process of preflight has ended when this one loads."""
+def test_the_local_engine_loads_the_model_once(lake: Lake) -> None:
+    """The process of preflight scores the passes."""
     lake.write_model(
         "from pathlib import Path\n"
         "class Model:\n"
@@ -61,7 +61,7 @@ def test_the_local_engine_loads_the_model_once_for_preflight_and_once_for_all_pa
     )
     lake.write_job(input={"uri": "data/", "format": "readings:Readings"}, carry=["id"], model__uses="model:Model")
     lake.run()
-    assert (lake.folder / "loads").read_text() == "xx"
+    assert (lake.folder / "loads").read_text() == "x"
 
 
 def test_its_code_is_part_of_the_identity(lake: Lake) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import signal
 import stat
@@ -162,27 +161,6 @@ def test_a_note_that_a_killed_process_had_half_written_is_removed(revision: str)
     half.write_bytes(b"{")
     assert keep_rest(LakeStorage(), revision) == 0
     assert notes_of(revision) == []
-
-
-def test_records_that_go_to_a_file_alone_are_kept(
-    tmp_path: Path, revision: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also where nothing else handles records. What Python then prints by itself is printed and kept once."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    logger, handler = logging.getLogger("to.a.file"), logging.FileHandler(tmp_path / "own.log")
-    logger.addHandler(handler)
-    logs = capture.InProcess(LakeStorage(), revision, 1)
-    try:
-        logger.warning("to the file")
-        logging.getLogger("without.handler").warning("to the terminal")
-        logging.getLogger("without.handler").info("to nobody")
-    finally:
-        logs.close()
-        logger.removeHandler(handler)
-        handler.close()
-    assert [text for _, _, text in said(revision)] == ["to the file", "to the terminal"]
-    assert capsys.readouterr().err == "to the terminal\n"
-    assert logging.getLogger().handlers == []
 
 
 def test_processes_that_begin_and_end_at_once_each_have_a_note(revision: str) -> None:

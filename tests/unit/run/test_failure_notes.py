@@ -75,13 +75,13 @@ def begun(lake: Lake) -> RunRequest:
     return request
 
 
-def killed(lake: Lake, engine: str = "") -> None:
+def killed(lake: Lake) -> None:
     """A process of its own opens the ledger, and is killed."""
     code = (
         "import os, signal; from nightjar.inference.ledger.epochs import open_epoch; "
         "from nightjar.inference.storage.lake import LakeStorage; "
         "from nightjar.inference.ledger.holders import this_holder; "
-        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_holder('score', engine={engine!r})); "
+        f"open_epoch(LakeStorage(), {str(lake.revision())!r}, this_holder('score')); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
@@ -140,12 +140,6 @@ CASES = {
         lambda lake: fails(lake, "score", ShardsFailed("1 of 8 shards has no result"), engine="local"),
         "failed at score",
         "1 of 8 shards has no result",
-        ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --engine local"),
-    ),
-    "killed on the local engine": Case(
-        lambda lake: killed(lake, "local"),
-        "killed",
-        "or the machine was lost, or the model's code ended it: without --engine local Ray finds the row",
         ("nightjar show JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --engine local"),
     ),
     "no input for the local engine": Case(

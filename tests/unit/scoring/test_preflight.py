@@ -34,7 +34,6 @@ from nightjar.inference.scoring.preflight import (
     rows_at_once,
     samples,
     score_sample,
-    with_packages,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
@@ -305,11 +304,11 @@ def test_if_no_place_can_be_read_the_model_is_loaded_and_the_first_reason_said(s
 def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
     assert tried(small, lost) == [
         Loaded("meta"),
-        Loaded("meta", str(ProcessSpoilt("DeviceLost", "the device is gone")), spoilt=True),
+        Loaded("meta", str(ProcessSpoilt("DeviceLost", "the device is gone"))),
     ]
     first, *_ = places = samples(small.planned())
     Path(first.uri).write_bytes(b"torn")
-    assert tried(small, lost, places)[-1] == Loaded("meta", "DeviceLost: the device is gone", 1, spoilt=True)
+    assert tried(small, lost, places)[-1] == Loaded("meta", "DeviceLost: the device is gone", 1)
 
 
 def test_a_sample_is_scored_by_another_scorer_if_one_is_given(small: Lake) -> None:
@@ -387,8 +386,7 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         yield Loaded("meta", place=1)
 
     try:
-        first, second = observed(loaded.spec.job, steps, load, places, True)
-        (end,) = with_packages(second)
+        first, second, end = observed(loaded.spec.job, steps, load, places, True)
     finally:
         witness.unwatch()
     assert isinstance(first, Loaded)

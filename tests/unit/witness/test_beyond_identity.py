@@ -35,7 +35,6 @@ from nightjar.inference.scoring.preflight import (
     observed,
     preflight_steps,
     samples,
-    with_packages,
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness import Seen
@@ -61,8 +60,7 @@ class Predictor:
 def tried(spec: WorkerSpec, places: list[Piece]) -> list[Loaded | str]:
     """What preflight says."""
     with chdir("."):  # the next test does not stand where this one's files were
-        found = list(observed(spec.job, preflight_steps, partial(ShardWorker, spec), places))
-        return [*found, *with_packages(found[-1])]
+        return list(observed(spec.job, preflight_steps, partial(ShardWorker, spec), places))
 
 
 def scored(spec: WorkerSpec, shards: list[Shard]) -> list[Event]:
