@@ -489,4 +489,3 @@ def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[
     with handing(Call(made, on_begin=begin)), pytest.raises(KeyboardInterrupt):
         nightly.fn(job=str(counted.lake.job_path), date=dt.date(2026, 11, 19))
     assert seen == [replace(made, flow_run=str(flow_run.id)), before, []]
-
