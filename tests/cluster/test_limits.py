@@ -101,7 +101,8 @@ def test_a_row_that_ends_preflights_process_at_once_is_not_taken_for_the_model(l
     kills = "import os, signal\n\n\ndef score(batch):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     spec = placed(lake, FILES, kills, stall_s=60)
     for _ in range(3):  # without the wait for each answer, some are lost
-        assert preflight(spec, samples(lake.planned())).sample_error == "scoring the first rows ended the process"
+        said = preflight(spec, samples(lake.planned())).sample_error
+        assert said.startswith("scoring the first rows ended its process")
 
 
 def test_an_actor_in_which_a_row_hangs_says_so_before_it_ends(lake: Lake) -> None:
@@ -164,7 +165,7 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 0, 30, "the CPUs are held")
     try:
         spec = lake.ready(retry__stall_s=1).worker_spec()
-        with pytest.raises(ClusterLost, match=r"3 × retry\.stall_s = 1 s: the cluster started no process for it"):
+        with pytest.raises(ClusterLost, match=r"3 × retry\.stall_s = 1 s: no process was there for it"):
             preflight(spec, [])
         events = run_pass(spec, lake.planned().table, [Attempt()] * 8)
         with pytest.raises(RunFailed, match="no progress"):
