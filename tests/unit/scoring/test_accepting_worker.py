@@ -90,6 +90,7 @@ class Actor:
         self.turns: list[str] = []
         spec = lake.worker_spec(FaultyStorage(LakeStorage(), faults))
         self.worker = AcceptingWorker(spec, self.scorer, turn_to=lambda started: self.turns.append(started.shard))
+        self.worker.begin_anew()  # what other tests of this process used is none of its news
         self.work: list[tuple[Assignment, pa.ListScalar]] = []
         for shard in lake.planned().shards():
             reads = tuple(read_piece(LakeStorage(), spec.job, piece, spec.schema) for piece in shard.pieces)
