@@ -51,7 +51,7 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
         with cluster(ray, request.job, {}, verbose):
             checked = call(steps.check, request, discovery)
     shown = publish.shown(request.storage, request.output, request.run_id)
-    late = told_late(request.storage, request.output, request.run_id, shown) if shown else ""
+    late = told_late(request, shown) if shown else ""
     return found(request, discovery, checked, [*filter(None, [slow, late])])
 
 

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.history.run_status import (
     RunLine,
-    RunState,
     newest_figures,
     run_line,
     sealed_manifest,
@@ -251,9 +250,9 @@ class _Collector:
         request, newest, state = self.request, self.newest, self.newest.state
         now = publish.newest(self.storage, request.output)
         shown = now.runs.get(request.run_id)
-        line = run_line(RunState.of(request, newest, shown))
+        line = run_line(request, newest, shown)
         tables = RunReport(request, newest)
-        name, manifest = self._try(lambda: _manifest(self.storage, request.output, newest)) or ("", None)
+        name, manifest = self._try(lambda: _manifest(request, newest)) or ("", None)
         refused = None if manifest else self._try(lambda: _refused(self.storage, newest))
         judged: Manifest | Refused | None = manifest or refused
         metrics = judged.metrics if judged else None
@@ -264,7 +263,7 @@ class _Collector:
         date = state.planned.date if state.planned else request.date
         whole = state.progress.done_shards == state.progress.shards
         rows, lost = state.progress.rows, state.progress.counts.rows_quarantined
-        account = account or self._try(self._account)
+        account = account or self._try(lambda: kept(self.storage, newest))
         return Report(
             job=request.job.name,
             job_path=request.job_path,
@@ -318,9 +317,6 @@ class _Collector:
             self.incomplete.append(str(error))
             return None
 
-    def _account(self) -> Account | None:
-        return kept(self.storage, self.newest)
-
     def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
         if kept is None:
             return ()
@@ -328,20 +324,20 @@ class _Collector:
         return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.counts.rows_out)
 
 
-def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str, Manifest] | None:
+def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[str, Manifest] | None:
     """The manifest of a revision that passed its gates, and its URI; also of one that is not published."""
     state = newest.state
     if state.intent is not None:
-        name = state.intent.published.manifest
-        found = sealed_manifest(storage, output, state)
+        name = join(request.output, state.intent.published.manifest)
+        found = sealed_manifest(request, state)
         if found is None:
-            raise StorageError(f"{join(output, name)}: not the manifest that was published; restore it")
-        return join(output, name), found
+            raise StorageError(f"{name}: not the manifest that was published; restore it")
+        return name, found
     asked = state.question
     name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_judged(newest):06d}.json"
     file = join(newest.uri, name)
     try:
-        return file, manifest_of(storage.read(file), file)
+        return file, manifest_of(request.storage.read(file), file)
     except Missing:
         return None
 

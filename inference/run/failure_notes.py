@@ -13,7 +13,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import join
 
 _NOTE = "not-begun.json"
 _MAX_TRIES = 10
@@ -35,11 +35,11 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
             _note(request, of_error(error, step, publish=request.publish, engine=request.engine))
 
 
-def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
-    """Why the last try could not begin, if that was kept."""
+def note_of(request: RunRequest) -> Ended | None:
+    """Why the last try of a run could not begin, if that was kept."""
     try:
-        kept = json.loads(storage.read(join(run_uri, _NOTE)))
-        return of_json(Ended, kept) if kept["job"] == job else None
+        kept = json.loads(request.storage.read(join(request.run_uri, _NOTE)))
+        return of_json(Ended, kept) if kept["job"] == request.job.name else None
     except (Missing, ValueError, LookupError, TypeError, AttributeError):
         return None  # a note that somebody overwrote is ignored
 

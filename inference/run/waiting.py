@@ -224,12 +224,13 @@ class _Kept:
             request.storage.write(self._uri, json.dumps(to_json(told)).encode())
 
 
-def waits(storage: Storage, run_uri: str, job: str, after: str = "") -> Waits | None:
-    """The wait of a run of this job; of several processes, the last that began. None if no process waits that may be
-    alive. after: ignore waits that began before this time, in UTC, as ISO 8601.
+def waits(request: RunRequest, after: str = "") -> Waits | None:
+    """The wait of a run; of several processes, the last that began. None if no process waits that may be alive.
+
+    after: ignore waits that began before this time, in UTC, as ISO 8601.
     """
-    found = []
-    for entry in storage.list(join(run_uri, _FOLDER)):
+    storage, job, found = request.storage, request.job.name, []
+    for entry in storage.list(join(request.run_uri, _FOLDER)):
         # The wait may end just now; and a damaged file is ignored.
         with suppress(StorageError, ValueError, LookupError, TypeError, AttributeError):
             found.append(of_json(Waits, json.loads(storage.read(entry.uri))))

@@ -11,7 +11,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.pages.standing import status
 from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswered
-from nightjar.inference.history.run_status import RunState, Standing, stands
+from nightjar.inference.history.run_status import Standing, stands
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
 from nightjar.inference.run import approving, steps
@@ -40,7 +40,7 @@ def stands_at(lake: Lake) -> Standing:
     newest = revs.newest_revision(request.storage, request.run_uri)
     assert newest is not None
     shown = lake.snapshot().runs.get(request.run_id)
-    return stands(RunState.of(request, newest, shown))
+    return stands(request, newest, shown)
 
 
 def yes(lake: Lake, **more: object) -> Answered:

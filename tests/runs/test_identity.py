@@ -477,7 +477,7 @@ def test_a_limited_run_is_scored_and_never_published(lake: Lake) -> None:
     more = lake.run(limit=2500, run_id="trial")
     assert (more.scored.progress.shards, more.publication.number) == (3, 0)
     request = lake.request(run_id="trial")
-    (line,) = (each for each in list_runs(request.storage, request.output, "lake") if each.run_id == "trial")
+    (line,) = (each for each in list_runs(request) if each.run_id == "trial")
     assert (line.shards, line.rows, line.done_shards, line.rows_out) == (3, 3000, 3, 3000), "not the first limit's"
 
 

@@ -97,7 +97,7 @@ def test_a_late_part_is_named_by_every_command_and_deleted_by_the_next_writer(
 def named(lake: Lake) -> list[str]:
     """What commands say of the night: `status`, `runs`, and what `check` adds to its notes."""
     request = lake.request(date=NIGHT)
-    (line,) = (each for each in stood.list_runs(request.storage, request.output, "lake") if each.run_id == NIGHT)
+    (line,) = (each for each in stood.list_runs(request) if each.run_id == NIGHT)
     entry = publications.newest(request.storage, request.output).runs[NIGHT]
     return [
         standing.status(request).cause,

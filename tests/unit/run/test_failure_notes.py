@@ -40,7 +40,7 @@ from nightjar.inference.errors import (
     Terminated,
     Transient,
 )
-from nightjar.inference.history.run_status import RunState, stands
+from nightjar.inference.history.run_status import stands
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -553,5 +553,5 @@ def stood(request: RunRequest) -> tuple[str, str]:
     """How the run stands, and why."""
     newest = revs.newest_revision(LakeStorage(), request.run_uri)
     assert newest is not None
-    found = stands(RunState.of(request, newest, None))
+    found = stands(request, newest, None)
     return found.words, found.cause
