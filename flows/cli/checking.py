@@ -16,10 +16,8 @@ from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.history.run_status import told_late
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
-from nightjar.inference.output import publications as publish
 from nightjar.inference.run import steps
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
@@ -50,9 +48,7 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
 
         with cluster(ray, request.job, {}, verbose):
             checked = call(steps.check, request, discovery)
-    shown = publish.shown(request.storage, request.output, request.run_id)
-    late = told_late(request, shown) if shown else ""
-    return found(request, discovery, checked, [*filter(None, [slow, late])])
+    return found(request, discovery, checked, [slow] if slow else [])
 
 
 def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:

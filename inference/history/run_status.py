@@ -14,12 +14,10 @@ from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.nights import deleted, late_files, night_of
-from nightjar.inference.output.parts import DATA, INDEX
+from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import Counts
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
@@ -60,7 +58,7 @@ class Standing:
     kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
     cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
     nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
-    asked then, or is asked. late: as of `told_late`, of what readers see.
+    asked then, or is asked.
     """
 
     state: str
@@ -70,7 +68,6 @@ class Standing:
     opened: str = ""
     may_be_approved: bool = False
     question: str = ""
-    late: str = ""
 
     @property
     def engine(self) -> str:
@@ -90,11 +87,7 @@ class Standing:
 
     @property
     def causes(self) -> list[str]:
-        """The reasons, one of each gate; and what lies beside the parts that readers see."""
-        return [*self._causes, *filter(None, [self.late])]
-
-    @property
-    def _causes(self) -> list[str]:
+        """The reasons, one of each gate."""
         if self.ended is not None:
             gates = [gate.sentence for gate in self.ended.gates]
             # The gates say all that the message says, unless it is a question's, which says how long it waits.
@@ -288,29 +281,6 @@ def stands(request: RunRequest, newest: revs.Revision, shown: Published | None) 
 
     A writer on another machine can only be watched: for at most the request's lease.
     """
-    found = _stands(request, newest, shown)
-    return replace(found, late=told_late(request, shown)) if shown else found
-
-
-def told_late(request: RunRequest, shown: Published) -> str:
-    """A sentence about the `late_files` of the revision that readers see of a run; empty if there are none."""
-    storage, output, run_id = request.storage, request.output, request.run_id
-    folder, manifest = revs.revision_in(output, run_id, shown.revision), _readable(request, shown)
-    size = sum(file.size for kind in (DATA, INDEX) for file in storage.list(join(folder, kind)))
-    # Many parts are not looked at one by one. The sizes of exports are not in the manifest.
-    if manifest is None or (size == manifest.totals.bytes and not manifest.exports):
-        return ""
-    with suppress(JobError, StorageError):  # another part of `status` tells of a list that cannot be read
-        if late := late_files(storage, night_of(storage, output, 0, run_id, shown)):
-            return (
-                f"{counted(len(late), 'file')} beside the parts in its folder, not published: {late[0]}. Who reads the "
-                f"folder whole reads these rows, too. `nightjar files JOB {run_id}` deletes files of late workers; "
-                "others are yours to move"
-            )
-    return ""
-
-
-def _stands(request: RunRequest, newest: revs.Revision, shown: Published | None) -> Standing:
     state = standing(newest, shown.revision if shown else 0, request.lease_s)
     note = failure_notes.note_of(request)
     ended = _ended(newest.state) if newest.state.holder is None else None
