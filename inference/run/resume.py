@@ -19,16 +19,12 @@ from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output, naming_output
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join, read_control, same_version
-
-_TO_SECONDS = len("2026-11-19T02:00:00")
-"""The part of a time that all records have: some have milliseconds behind it."""
 
 
 def claim(request: RunRequest) -> None:
@@ -274,20 +270,11 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
     """
     if request.limit:  # never published
         return
-    state = _state_of(newest, number)
-    source = _source(request, state, newest)
-    begun = "" if request.fresh or source is not None or not state.openers else state.openers[0][1].at
-    if begun:
-        # It takes over nothing. But it may be older than the person's act, who had what scores alike in mind.
-        below = (revs.read_revision(request.storage, request.run_uri, each) for each in range(number - 1, 0, -1))
-        source = next((each for each in below if each.sealed), None)
+    source = _source(request, _state_of(newest, number), newest)
     if source is None or source.state.planned is None or source.state.planned.fingerprint != fingerprint:
         return
     shown = publish.shown(request.storage, request.output, request.run_id)
-    if shown is not None and shown.revision == source.number:
-        return
-    lost = visibility.lost_at(request.storage, request.output, request.run_id, source.number) if begun else ""
-    if begun[:_TO_SECONDS] < lost[:_TO_SECONDS] or not begun:
+    if shown is None or shown.revision != source.number:
         raise TakenBack(
             f"r{source.number} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since, and this run would publish its results again: nothing was scored, and readers do not see them. "
