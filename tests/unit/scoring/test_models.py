@@ -19,7 +19,7 @@ from nightjar.inference.history.replay import replay_row
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
 from nightjar.inference.run import steps as run
-from nightjar.inference.run.campaign import Underway
+from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Ahead, Cuts, drained
