@@ -120,7 +120,7 @@ def test_a_check_through_a_ray_client(fleet: Fleet, doubled: Lake, env: dict[str
     """`ray://`: what `check` tries is tried in the cluster, too. A run through it: tests/chaos/test_nodes.py."""
     checked = forked("check", doubled.job_path, "--ray", fleet.world.client, env=env, timeout_s=120)
     assert checked.returncode == 0, checked.stderr
-    assert "the model loads and scores 480 rows of 8 places on cpu" in checked.stdout
+    assert "the model loads and scores 256 rows of 8 places on cpu" in checked.stdout
     assert "Ready.\n  reads      " in checked.stdout
     assert "\n  columns    id int64, name string, score float32, _file string, _row int64\n" in checked.stdout
     rows = [line.split() for line in checked.stdout.splitlines()[-6:-1]]
