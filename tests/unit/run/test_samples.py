@@ -102,7 +102,7 @@ def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lak
         f"first: {lake.folder}/data/part-02.parquet: ValueError: not 4010 (model.py:7, in score)",
     ]
     (note,) = last.notes
-    assert note.startswith("'score' is NaN or infinite in 1 value of 415 rows of the sample; a check ")
+    assert note.startswith("'score' is NaN or infinite in 1 value of 191 rows of the sample; a check ")
     assert "column 'x' is missing: its shards will fail" in sample_notes(lake.worker_spec(), found)[0]
 
 
