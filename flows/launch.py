@@ -113,7 +113,6 @@ def _call_flow(request: RunRequest, address: str | None) -> None:
         limit=request.limit,
         fresh=request.fresh,
         publish=request.publish,
-        shards=list(request.shards) or None,
         ray=address,
         engine=request.engine,
     )

@@ -115,7 +115,6 @@ def nightly(
     fresh: bool = False,
     publish: bool = True,
     run_id: str | None = None,
-    shards: list[str] | None = None,
     ray: str | None = None,
     engine: str = RAY,
 ) -> State[Any]:
@@ -130,12 +129,11 @@ def nightly(
         fresh: Score everything again, as a new revision, whatever is done already.
         publish: Off: stop after the gates.
         run_id: A name for the run; a run of this name is continued. Default: its logical date.
-        shards: Score only these of the missing shards. Default: all of them.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
         engine: Where shards are scored: on Ray, or in the run's own process (small nights; a row that kills a process
             kills the run).
     """
-    make = partial(request_of, job, date, limit, fresh, publish, run_id, shards, engine=engine)
+    make = partial(request_of, job, date, limit, fresh, publish, run_id, engine=engine)
     return _run(make, job, ray, current_call())
 
 

@@ -65,9 +65,6 @@ def retry(
     run_name: OptionalRunArgument = None,
     date: DateOfRunOption = None,
     run_id: RunIdOption = None,
-    shard: Annotated[
-        list[str] | None, typer.Option("--shard", help="Only this shard; repeat the option for several.")
-    ] = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -81,7 +78,7 @@ def retry(
     from nightjar.inference.output.revisions import newest_revision
 
     run = named_run(run_name, run_id, date)
-    request = request_to_begin(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
+    request = request_to_begin(job, date=date, run_id=run, engine=engine)
     note_run(request)
     if newest_revision(request.storage, request.run_uri) is None:
         if shown(request.storage, request.output, request.run_id) is not None:

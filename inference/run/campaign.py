@@ -123,23 +123,21 @@ class Campaign:
         """Of the run, as its ledger has it."""
         return self.writer.state.progress
 
-    def run(self, only: frozenset[str] = frozenset()) -> None:
-        """Score what is missing. only: of these shards alone.
+    def run(self) -> None:
+        """Score what is missing.
 
         Raises:
             ShardsFailed: Some shards have no result and will get none; the message names the first.
             QuarantineFull: more rows are quarantined than the job allows.
             Fenced: another writer took over.
         """
-        self.try_each(only)
+        self.try_each()
         if given_up := self._failures.given_up:
             raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
-        if left := len(set(self.plan.ids()) - self.writer.state.committed):
-            raise ShardsFailed(f"the shards asked for are done; {left} others have no result yet", left, len(self.plan))
 
     def try_each(self, only: frozenset[str] = frozenset()) -> frozenset[str]:
-        """Score what is missing, and leave it to `run` to say which shards got no result. Returns the shards that
-        `only` named, where some were split.
+        """Score what is missing, of `only` if it names shards, and leave it to `run` to say which shards got no result.
+        Returns the shards that `only` named, where some were split.
 
         Raises:
             As `run`, but for shards that fail each for a cause of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from nightjar.inference.errors import Held, Interrupted, JobError, Missing, NoSuchShard, StorageError, TakenBack
+from nightjar.inference.errors import Held, Interrupted, JobError, Missing, StorageError, TakenBack
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import Ended, of_error
 from nightjar.inference.ledger.epochs import open_epoch
@@ -31,7 +31,7 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
-        elif not isinstance(error, Interrupted | TakenBack | NoSuchShard):
+        elif not isinstance(error, Interrupted | TakenBack):
             _note(request, of_error(error, step, publish=request.publish, engine=request.engine))
 
 

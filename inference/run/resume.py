@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Set
 from dataclasses import replace
-from typing import NamedTuple
 
-from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NoSuchShard, TakenBack
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError, TakenBack
 from nightjar.inference.identity.identity import Identity, differences, read_identity, summed
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
@@ -81,8 +79,14 @@ def plan_in(
     newest: revs.Revision | None,
 ) -> Plan:
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
-    storage, fingerprint = writer.ledger.storage, identity.fingerprint
-    previous, source, source_plan, before, made = _planning(request, uri, writer.state, newest, discovery, fingerprint)
+    storage, state, fingerprint = writer.ledger.storage, writer.state, identity.fingerprint
+    previous = revs.read_plan(storage, uri, state, fingerprint)
+    source = _source(request, state, newest)
+    source_plan = source.plan() if source is not None else None
+    before = state.planned or (source.state.planned if source else None)
+    made = make_plan(
+        discovery, request.job, fingerprint, previous or source_plan, before.fingerprint if before else ""
+    ).with_splits(state.splits, fingerprint)[0]
     wanted, limit = limited(made, request), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
@@ -117,57 +121,6 @@ def plan_in(
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan, request.job.companions)
     return wanted
-
-
-class _Planning(NamedTuple):
-    """What a revision's plan is made of. previous: its plan so far. source: the revision whose results it takes over,
-    and the plan of that. before: the line of the ledger that tells the previous plan. made: the plan of now.
-    """
-
-    previous: Plan | None
-    source: revs.Revision | None
-    source_plan: Plan | None
-    before: Planned | None
-    made: Plan
-
-
-def _planning(
-    request: RunRequest,
-    uri: str,
-    state: State,
-    newest: revs.Revision | None,
-    discovery: Discovery,
-    fingerprint: str,
-) -> _Planning:
-    """The plan of the revision that is in this state."""
-    previous = revs.read_plan(request.storage, uri, state, fingerprint)
-    source = _source(request, state, newest)
-    source_plan = source.plan() if source is not None else None
-    before = state.planned or (source.state.planned if source else None)
-    planned_by = before.fingerprint if before else ""
-    planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
-    return _Planning(previous, source, source_plan, before, planned.with_splits(state.splits, fingerprint)[0])
-
-
-def check_shards(
-    request: RunRequest, discovery: Discovery, identity: Identity, newest: revs.Revision | None, number: int
-) -> None:
-    """Check that the plan of the revision of this number will have the shards that the request names: before anything
-    is written, because the run stays as it is if it has not.
-
-    Raises:
-        NoSuchShard: It will not.
-    """
-    state = _state_of(newest, number)
-    uri = revs.revision_uri(request.run_uri, number)
-    wanted = limited(_planning(request, uri, state, newest, discovery, identity.fingerprint).made, request)
-    if not (unknown := sorted(set(request.shards) - set(wanted.ids()))):
-        return
-    which = f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard"
-    if newest is not None and (before := newest.plan()) is not None and unknown[0] in before.ids():
-        why = why_again(request, identity, wanted, newest) or ("its file or the job was changed",)
-        raise NoSuchShard(f"{which} any more: {why[0]}. Repeat the command without --shard")
-    raise NoSuchShard(f"{which}; `{shlex.join(['nightjar', 'show', request.job_path, *request.words])}` lists them")
 
 
 def _described(job: Job, fingerprint: str, made: Plan, before: Planned | None) -> float:

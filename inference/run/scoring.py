@@ -20,7 +20,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
+from nightjar.inference.run.canary import canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
@@ -28,7 +28,6 @@ from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, with_time
 from nightjar.inference.run.resume import (
     check_not_taken_back,
-    check_shards,
     claim,
     limited,
     number_for,
@@ -82,8 +81,6 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     identity = identity_of(request, discovery.schema)
     newest, now = _caught_up(request)
     number = number_for(newest, request, now)
-    if request.shards:
-        check_shards(request, discovery, identity, newest, number)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
         return with_time(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
@@ -101,19 +98,18 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
         spec = _spec_of(request, discovery, uri, made, writer, limits)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
-        only = frozenset(request.shards)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
         notes = told(request, loaded)
-        canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
+        canary = canary_of(request, made, writer.state.committed)
         keep_external_reads(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
         if canary.shards:
             tried = campaign.try_each(canary.shards)
             with watch.during("canary"):
                 judge(request, engine, uri, writer, campaign.plan, tried, canary)
-        campaign.run(only)
+        campaign.run()
         watch.turn_to("close")
         started = (campaign.first_event_at or time.time()) - began
         scored = Scored(
@@ -177,15 +173,8 @@ def was_published(request: RunRequest) -> bool:
 
 
 def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
-    """Whether `score` would find everything done: the newest revision is published, and what this run would make.
-
-    Raises:
-        NoSuchShard: As `score` would, for which nothing need be started.
-    """
+    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
     newest = revs.newest_revision(request.storage, request.run_uri)
-    if request.shards:
-        identity = identity_of(request, discovery.schema)
-        check_shards(request, discovery, identity, newest, number_for(newest, request, None))
     if newest is None or not newest.sealed:
         return False
     return _is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
