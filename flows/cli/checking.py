@@ -18,11 +18,10 @@ from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
-from nightjar.inference.run import steps
+from nightjar.inference.run.checking import Checked, check, check_input
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.samples import Sampled
-from nightjar.inference.run.steps import Checked
 
 
 def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: bool) -> CheckReport:
@@ -31,7 +30,7 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
     Raises:
         JobError, ClusterError: Something must be changed.
     """
-    steps.check_input(request, discovery)
+    check_input(request, discovery)
     check_output(request, ray)
     if (limit := request.job.resources.concurrency_limit) is not None:
         # If no API is configured, this starts an own server, as a run does; it has the limits of this machine's
@@ -41,13 +40,13 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
             check_limit(limit)
     slow = inspect_code(request, elsewhere=named(ray) is not None)
     if request.engine == LOCAL:
-        checked = steps.check(request, discovery)
+        checked = check(request, discovery)
     else:
         from nightjar.flows.cluster.connection import cluster  # Ray takes a while to import
         from nightjar.flows.cluster.tasks import call
 
         with cluster(ray, request.job, {}, verbose):
-            checked = call(steps.check, request, discovery)
+            checked = call(check, request, discovery)
     return found(request, discovery, checked, [slow] if slow else [])
 
 

@@ -157,10 +157,11 @@ def plan(
     note_run(request)
     from nightjar.flows.pages import estimate
     from nightjar.inference.history.replay import measure_shard
-    from nightjar.inference.run import steps
+    from nightjar.inference.run.scoring import discover
+    from nightjar.inference.run.scoring import plan as plan_run
 
-    found = steps.discover(request)
-    made = steps.plan(request, found)
+    found = discover(request)
+    made = plan_run(request, found)
     measured = measure_shard(request, found, made.plan) if measure else None
     planned = estimate.planned(request, found, made, measured)
     emit(planned) if as_json else tell(estimate.plan_text(planned))
@@ -182,9 +183,9 @@ def check(
 
     request = make_request(job, date=date, engine=engine)
     note_run(request)
-    from nightjar.inference.run import steps
+    from nightjar.inference.run.scoring import discover
 
-    discovery = steps.discover(request)
+    discovery = discover(request)
     from nightjar.flows.cli import checking  # Prefect takes a while to import
 
     with aside(as_json):

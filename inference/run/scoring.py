@@ -1,4 +1,9 @@
-"""The second step: scores every shard without a receipt in the ledger."""
+"""The first steps: `discover` finds tonight's input, and `score` scores every shard without a receipt in the ledger.
+
+Each step that writes (`score`, `validating.validate`, `publishing.publish_run`) opens an epoch, does its part, and
+stops. The flow's tasks call them, and so may a plain script. They hand each other small frozen records; whatever
+matters is in the ledger, so that any step may be repeated, by anybody, at any time.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import Held, JobError, Missing
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
@@ -24,8 +30,9 @@ from nightjar.inference.run.canary import canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
+from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, with_time
+from nightjar.inference.run.results import RunPlan, Scored, with_time
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     claim,
@@ -33,6 +40,7 @@ from nightjar.inference.run.resume import (
     number_for,
     plan_in,
     retire,
+    why_again,
 )
 from nightjar.inference.run.samples import check_labels
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -43,6 +51,37 @@ from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
 from nightjar.inference.witness import Seen, sentences
 from nightjar.inference.witness.seen import UNSURE
+
+_FILES = 1000
+"""The paths of this many files are looked at for the name of a column that the files lack."""
+
+
+def discover(request: RunRequest) -> Discovery:
+    """Find tonight's input and check it against the job. Writes nothing.
+
+    Raises:
+        JobError: nothing to score, or job, input, output and model do not fit together.
+    """
+    check_without_input(request)
+    discovery = discover_input(request.storage, request.job)
+    check_columns(request.job, discovery.schema, discovery.files["uri"].slice(0, _FILES).to_pylist())
+    return discovery
+
+
+def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
+    """Plan what would be scored, and say what the ledger already has. Writes nothing.
+
+    Raises:
+        JobError: a table of the job's cannot be written, or cannot take the columns.
+    """
+    targets.check(request.storage, request.job, discovery.schema)
+    identity = identity_of(request, discovery.schema)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    previous = newest.plan(identity.fingerprint) if newest and not request.fresh else None
+    made = make_plan(discovery, request.job, identity.fingerprint, previous, revs.planned_by(newest))
+    made = limited(made, request)
+    state = newest.state if newest and not request.fresh else None
+    return RunPlan(made, state, why_again(request, identity, made, newest))
 
 
 def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:

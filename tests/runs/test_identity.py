@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from faults import FaultyStorage, fail
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, GateFailed, JobError, RunFailed, ShardsFailed, Transient
 from nightjar.inference.history.run_status import list_runs
 from nightjar.inference.output import visibility
-from nightjar.inference.run import steps as run
-from nightjar.inference.run.steps import Scored
+from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, Ran, data_files
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import steps as run
 from faults import (
     Fault,
     FaultyStorage,
@@ -39,7 +40,6 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.lake import LakeStorage

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import steps as run
 from faults import FaultyStorage, fail
 from nightjar import flows
 from nightjar.flows import starting
@@ -19,7 +20,6 @@ from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
 from nightjar.inference.output.owner import check_writable, claim_output, leave_unowned
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error

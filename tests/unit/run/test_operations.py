@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 from prefect.runtime import flow_run
 
+import steps as run
 from nightjar.flows import starting
 from nightjar.flows.cli import running
 from nightjar.flows.flow_call import Call, handing
@@ -38,7 +39,6 @@ from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import campaign
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage

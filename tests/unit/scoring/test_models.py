@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from nightjar.inference.errors import BatchesBroken, GateFailed, JobError, OverBudget, ProcessSpoilt, QuarantineFull
 from nightjar.inference.history.replay import replay_row
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
