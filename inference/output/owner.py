@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,19 +60,6 @@ def check_owner(storage: Storage, output: str, name: str) -> str | None:
     if owner != name:
         raise JobError(f"output.uri: {output} belongs to the job {owner!r}; give {name!r} a place of its own")
     return owner
-
-
-def leave_unowned(storage: Storage, output: str, folder: str, name: str) -> None:
-    """Remove this folder of a local output, and those between the two, as far as they are empty, if the output belongs
-    to nobody: deleting a file leaves its folder. Whatever goes wrong leaves the folders, which nobody reads.
-    """
-    with suppress(StorageError, JobError):
-        if is_local(output) and check_owner(storage, output, name) is None:
-            below = [Path(each) for each, *_ in os.walk(folder, topdown=False)]
-            above = [each for each in Path(folder).parents if each.is_relative_to(output) and each != Path(output)]
-            for each in (*below, *above):
-                with suppress(OSError):
-                    each.rmdir()
 
 
 @contextmanager

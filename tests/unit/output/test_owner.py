@@ -19,7 +19,7 @@ from nightjar.flows.cli import checking
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
-from nightjar.inference.output.owner import check_writable, claim_output, leave_unowned
+from nightjar.inference.output.owner import check_writable, claim_output
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error
@@ -122,27 +122,3 @@ def test_the_machines_of_a_named_cluster_may_write_where_this_one_may_not(
         starting.check_output(lake.request(engine=RAY), "head:6379")
         monkeypatch.setenv("NIGHTJAR_RAY", "head:6379")
         starting.check_output(lake.request(engine=RAY), None)
-
-
-def test_empty_folders_stay_only_in_an_output_that_somebody_owns(tmp_path: Path) -> None:
-    """A file that was deleted leaves its folder. What is not empty stays in any case, and so does what lies beside."""
-    storage, out = LakeStorage(), tmp_path / "out"
-    night, other = out / "runs" / "2026-11-19", out / "runs" / "2026-11-20"
-    (night / "waits").mkdir(parents=True)
-    (other / "waits").mkdir(parents=True)
-    leave_unowned(storage, str(out), str(night), "lake")
-    assert list((out / "runs").iterdir()) == [other]
-    (other / "waits" / "mine.json").touch()
-    leave_unowned(storage, str(out), str(other), "lake")
-    assert (other / "waits" / "mine.json").exists()
-    (other / "waits" / "mine.json").unlink()
-    leave_unowned(storage, str(out), str(other), "lake")
-    assert list(out.iterdir()) == []
-    (night / "waits").mkdir(parents=True)
-    away = FaultyStorage(storage, [fail("read", "*", None, Transient("away"))])
-    leave_unowned(away, str(out), str(night), "lake")
-    assert (night / "waits").exists(), "nobody knows whose it is"
-    claim_output(storage, str(out), "lake")
-    leave_unowned(storage, str(out), str(night), "lake")
-    leave_unowned(storage, str(out), str(night), "another job")
-    assert (night / "waits").exists()
