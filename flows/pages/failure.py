@@ -132,7 +132,7 @@ def _progress(request: RunRequest) -> tuple[bool, bool, list[tuple[str, str]]]:
             return False, before_it_begins(request) is not None, []
         progress = newest.state.progress
         so_far = [("so far", describe(progress))] if progress.shards else []
-        mends = [("mend", each) for each in mending(newest, lost(request.storage, newest))]
+        mends = [("mend", each) for each in mending(newest, lost(newest))]
         return True, True, [*so_far, *remarks(newest), *mends]
     return True, True, []
 

@@ -63,7 +63,7 @@ def status(request: RunRequest) -> RunStatus:
     progress, remarks = newest.state.progress, newest.state.about
     manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
-    failed = lost(request.storage, newest)
+    failed = lost(newest)
     if len(failed) > _FAILURES:
         commands["more"] = about.command("show", *request.words, "--lines", str(len(failed)))
     return replace(

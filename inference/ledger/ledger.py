@@ -155,7 +155,7 @@ class Ledger:
         self.storage = storage
         self.uri = join(revision_uri, "ledger")
         self._kept: dict[int, Segment] = before._kept if before is not None else {}
-        self._room = before._room if before is not None else _KEPT_BYTES
+        self._room: int = before._room if before is not None else _KEPT_BYTES
 
     def segment_uri(self, number: int) -> str:
         """The URI of segment `number`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import steps
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.pages.standing import status
@@ -14,7 +15,7 @@ from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswere
 from nightjar.inference.history.run_status import Standing, stands
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.run import approving, steps
+from nightjar.inference.run import approving
 from nightjar.inference.run.approving import Answered, answer, carried_out
 from nightjar.inference.run.request import RunRequest
 from support import Lake
