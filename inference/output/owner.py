@@ -76,12 +76,10 @@ def naming_output(output: str) -> Iterator[None]:
         raise JobError(
             f"output.uri: {output} is not there and cannot be made ({error}); choose another place"
         ) from error
-    except Denied as error:
-        raise JobError(f"output.uri: nothing can be written to {output}: {error}") from error
     except StorageError as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno == errno.EROFS:
-            raise _read_only(output) from error
+        if isinstance(error, Denied) or (isinstance(cause, OSError) and cause.errno == errno.EROFS):
+            raise JobError(f"output.uri: nothing can be written to {output}: {error}") from error
         raise
 
 
@@ -95,14 +93,11 @@ def check_writable(output: str) -> None:
     if not is_local(output):
         return
     folder = _existing(output)
-    if os.access(folder, os.W_OK | os.X_OK):
-        return
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
-        raise _read_only(output)
-    raise JobError(
-        f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
-        "process runs as, or choose another place"
-    )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise JobError(
+            f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
+            "process runs as, or choose another place"
+        )
 
 
 _RESERVE, _RESERVED_SHARE = 256 << 20, 0.02
@@ -131,12 +126,6 @@ def _existing(output: str) -> Path:
     while not os.path.exists(folder):  # noqa: PTH110 (`Path.exists` raises where it may not look into a folder)
         folder = folder.parent
     return folder
-
-
-def _read_only(output: str) -> JobError:
-    return JobError(
-        f"output.uri: nothing can be written to {output}: its file system is read-only; choose another place"
-    )
 
 
 def _uri(output: str) -> str:
