@@ -89,25 +89,10 @@ def check_labels(
     Raises:
         JobError: A label is of no value that the job's label may have. Names the file.
     """
-    wrong: JobError | None = None
-    for piece, error in _labels(storage, job, schema, places):
-        if error is None and all_alike:
-            return
-        if error is not None:
-            wrong = wrong or JobError(f"label: {error} (in {piece.uri})")
-            if not all_alike:
-                break
-    if wrong is not None:
-        raise wrong
-
-
-def _labels(
-    storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece]
-) -> Iterator[tuple[Piece, LabelInvalid | None]]:
-    """The places that have labels, with what is wrong with them; none for a job without a label."""
     evaluation = evaluator_of(job)
     if evaluation is None:
         return
+    wrong: JobError | None = None
     column = pa.schema([each for each in schema if each.name in {evaluation.label, *job.input.compared()}])
     for piece in places:
         try:
@@ -117,10 +102,14 @@ def _labels(
         try:
             evaluation.check(labels)
         except LabelInvalid as error:
-            yield piece, error
+            wrong = wrong or JobError(f"label: {error} (in {piece.uri})")
+            if not all_alike:
+                break
         else:
-            if labels.null_count < len(labels):
-                yield piece, None
+            if all_alike and labels.null_count < len(labels):
+                return
+    if wrong is not None:
+        raise wrong
 
 
 def refuse_broken(job: Job, sampled: Sampled) -> None:
