@@ -17,7 +17,7 @@ from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, 
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports, listings
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import Files, folder_of, night_of, sweep_late
+from nightjar.inference.output.nights import Files, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.storage import local as localstore
@@ -209,6 +209,6 @@ class _Places:
             return
         if there is None:
             return
-        published = {f"{up}{folder_of(run, entry)}/{folder}" for run, entry in self.now.runs.items()}
+        published = {f"{up}runs/{run}/r{entry.revision}/{folder}" for run, entry in self.now.runs.items()}
         if not (night and night.run_id and there in published):
             self.storage.delete([link])

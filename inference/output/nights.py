@@ -191,8 +191,3 @@ def sweep_late(storage: Storage, night: Files) -> str:
         return ""
     storage.delete(late)
     return f"{counted(len(late), 'late file')} of a worker had to be deleted: {late[0]}"
-
-
-def folder_of(run: str, entry: Published) -> str:
-    """Where a run's published revision lies, relative to the output."""
-    return f"runs/{run}/r{entry.revision}"
