@@ -105,10 +105,7 @@ class RunReport:
             revision = revs.read_revision(self.storage, request.run_uri, revision)
         self._words = ("nightjar", "replay", request.job_path, request.run_id, *request.place)
         self.uri, self.ledger, self.state = revision.uri, revision.ledger, revision.state
-        plan = revision.plan()
-        if plan is not None and request.limit:
-            plan = plan.limited(request.limit)
-        self.plan = plan or Plan.of([])
+        self.plan = (revision.plan() or Plan.of([])).limited(request.limit)
         self.outcomes = outcomes(self.plan, self.ledger, self.state)
 
     @cached_property

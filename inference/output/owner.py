@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.output.publications import now_utc
+from nightjar.inference.ledger.endings import utc
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 
@@ -36,7 +36,7 @@ def claim_output(storage: Storage, output: str, name: str) -> None:
     """
     try:
         with naming_output(output):
-            storage.create(_uri(output), json.dumps(to_json(Owner(name, now_utc()))).encode())
+            storage.create(_uri(output), json.dumps(to_json(Owner(name, utc()))).encode())
     except AlreadyExists:
         check_owner(storage, output, name)
 

@@ -66,10 +66,6 @@ def retire(request: RunRequest, newest: revs.Revision) -> None:
         pass
 
 
-def limited(made: Plan, request: RunRequest) -> Plan:
-    return made.limited(request.limit) if request.limit else made
-
-
 def plan_in(
     request: RunRequest,
     writer: LedgerWriter,
@@ -87,7 +83,7 @@ def plan_in(
     made = make_plan(
         discovery, request.job, fingerprint, previous or source_plan, before.fingerprint if before else ""
     ).with_splits(state.splits, fingerprint)[0]
-    wanted, limit = limited(made, request), request.limit or 0
+    wanted, limit = made.limited(request.limit), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
         try:

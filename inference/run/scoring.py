@@ -36,7 +36,6 @@ from nightjar.inference.run.results import RunPlan, Scored, with_time
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     claim,
-    limited,
     number_for,
     plan_in,
     retire,
@@ -79,7 +78,7 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     newest = revs.newest_revision(request.storage, request.run_uri)
     previous = newest.plan(identity.fingerprint) if newest and not request.fresh else None
     made = make_plan(discovery, request.job, identity.fingerprint, previous, revs.planned_by(newest))
-    made = limited(made, request)
+    made = made.limited(request.limit)
     state = newest.state if newest and not request.fresh else None
     return RunPlan(made, state, why_again(request, identity, made, newest))
 
@@ -234,7 +233,7 @@ def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revisio
     if request.fresh:
         return False
     previous = newest.plan(fingerprint)
-    wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
+    wanted = make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)).limited(request.limit)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
     return set(previous.ids()) == set(wanted.ids()) and _counted_alike(request, newest)

@@ -30,7 +30,6 @@ from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict, with_time
-from nightjar.inference.run.resume import limited
 from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
@@ -67,7 +66,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             # What a person has approved is published as that person saw it.
             assert writer.state.question is not None
             return with_time(verdict_of(request, writer.state.question.published, writer.epoch), watch)
-        made = limited(made, request)
+        made = made.limited(request.limit)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
