@@ -25,7 +25,7 @@ from nightjar.inference import predictors
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors.batches import Copier, OwnCopy
 from nightjar.inference.records import Receipt
-from nightjar.inference.run import steps as run
+from nightjar.inference.run import scoring as run
 from nightjar.inference.run.request import RunRequest, make_request, worker_spec
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assignment import Assignment

@@ -146,7 +146,7 @@ def by_nightjar(
 ) -> tuple[float, Vectors]:
     """The score step of a night on the local engine: from the first shard's start to the last one's end."""
     from nightjar.inference.engine import LOCAL
-    from nightjar.inference.run import steps
+    from nightjar.inference.run import scoring
     from nightjar.inference.run.request import make_request
 
     target.mkdir()
@@ -160,7 +160,7 @@ def by_nightjar(
     }
     (target / "job.yaml").write_text(yaml.safe_dump(job))
     request = make_request(target / "job.yaml", date="2026-11-19", engine=LOCAL)
-    scored = steps.score(request, steps.discover(request))
+    scored = scoring.score(request, scoring.discover(request))
     return scored.progress.steady_s, vectors_of(sorted((target / "out").rglob("data/*.parquet")))
 
 

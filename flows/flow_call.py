@@ -126,7 +126,6 @@ def request_of(
     fresh: bool = False,
     publish: bool = True,
     run_id: str | None = None,
-    shards: list[str] | None = None,
     ray: str | None = None,  # a parameter, and not part of the request
     engine: str = RAY,
 ) -> RunRequest:
@@ -146,7 +145,6 @@ def request_of(
         fresh=fresh,
         publish=publish,
         flow_run=str(flow_run.id),
-        shards=tuple(shards or ()),
         engine=engine,
         moment=flow_run.scheduled_start_time,
         scores=False,

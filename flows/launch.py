@@ -25,8 +25,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.endings import stopped_by
-from nightjar.inference.run import steps
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.scoring import was_published
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _cluster_if_needed(request: RunRequest, address: str | None, waits: bool, ve
     A run that waits for its input needs the cluster only when the input is there. A run that was published before needs
     it only if something is left to score.
     """
-    if request.engine == LOCAL or waits or steps.was_published(request):
+    if request.engine == LOCAL or waits or was_published(request):
         yield False
         return
     with seldom_collected():
@@ -78,7 +78,7 @@ def launch(
         ):
             if not on_ray:
                 flow_begins("starting Prefect")
-            if request.engine == LOCAL and not steps.was_published(request):
+            if request.engine == LOCAL and not was_published(request):
                 predictors.warm(request.job)
             ray_s = time.monotonic() - began
             reporting.wait()
@@ -113,7 +113,6 @@ def _call_flow(request: RunRequest, address: str | None) -> None:
         limit=request.limit,
         fresh=request.fresh,
         publish=request.publish,
-        shards=list(request.shards) or None,
         ray=address,
         engine=request.engine,
     )

@@ -41,11 +41,12 @@ from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.output.revisions import revision_uri
-from nightjar.inference.run import steps
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
-from nightjar.inference.run.publishing import unanswered
+from nightjar.inference.run.publishing import publish_run, unanswered
 from nightjar.inference.run.request import RunRequest, fixed
-from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.scoring import discover, nothing_to_score, score, was_published
+from nightjar.inference.run.validating import validate
 from nightjar.inference.stopwatch import Stopwatch
 
 
@@ -63,7 +64,7 @@ _TWICE: dict[str, Any] = {"retries": 1, "retry_delay_seconds": 5, "retry_conditi
 def discover_task(request: RunRequest) -> Discovery:
     """Tonight's files and their row counts."""
     expect_failures()
-    return steps.discover(request)
+    return discover(request)
 
 
 @task(name="score", task_run_name="score", cache_policy=NO_CACHE, persist_result=False, **_TWICE)
@@ -72,7 +73,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     expect_failures()
     try:
         with ProgressArtifact(request) as progress:
-            scored = steps.score(request, discovery, [progress])
+            scored = score(request, discovery, [progress])
             progress.progress(scored.progress)
     except RunFailed as error:
         if isinstance(error, GateFailed):
@@ -88,7 +89,7 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
     """The audit and the gates."""
     expect_failures()
     try:
-        verdict = steps.validate(request, scored, discovery)
+        verdict = validate(request, scored, discovery)
     except GateFailed as error:
         artifacts.show_gates(request, error.gates)
         raise
@@ -100,7 +101,7 @@ def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> 
 def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
     """One atomic publication."""
     expect_failures()
-    return steps.publish_run(request, scored, verdict)
+    return publish_run(request, scored, verdict)
 
 
 _FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
@@ -115,7 +116,6 @@ def nightly(
     fresh: bool = False,
     publish: bool = True,
     run_id: str | None = None,
-    shards: list[str] | None = None,
     ray: str | None = None,
     engine: str = RAY,
 ) -> State[Any]:
@@ -130,12 +130,11 @@ def nightly(
         fresh: Score everything again, as a new revision, whatever is done already.
         publish: Off: stop after the gates.
         run_id: A name for the run; a run of this name is continued. Default: its logical date.
-        shards: Score only these of the missing shards. Default: all of them.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
         engine: Where shards are scored: on Ray, or in the run's own process (small nights; a row that kills a process
             kills the run).
     """
-    make = partial(request_of, job, date, limit, fresh, publish, run_id, shards, engine=engine)
+    make = partial(request_of, job, date, limit, fresh, publish, run_id, engine=engine)
     return _run(make, job, ray, current_call())
 
 
@@ -204,10 +203,10 @@ class _Here:
 def _on_ray(request: RunRequest, address: str | None, watch: Stopwatch) -> FinishedRun:
     """The four steps on a cluster; without one where discovery finds nothing to score, in a run published before."""
     found = None
-    if not is_connected() and steps.was_published(request):
+    if not is_connected() and was_published(request):
         with watch.during("discover"):
             found = discover_task(request)
-        if steps.nothing_to_score(request, found):
+        if nothing_to_score(request, found):
             return _further_steps(request, _Here(), found, watch)
     # Imported only now: importing Ray takes a while.
     with seldom_collected():

@@ -41,7 +41,6 @@ from nightjar.inference.errors import (
     Held,
     Interrupted,
     NightjarError,
-    NoSuchShard,
     Rejected,
     Unanswered,
 )
@@ -89,10 +88,9 @@ def failed(request: RunRequest, error: NightjarError, ray: str | None, *, notify
     keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
-        if not isinstance(error, NoSuchShard):  # a mistake of whoever typed it, at whose terminal it is said
-            events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
-            if notify:
-                _warn(notifying.failed(request, error))
+        events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
+        if notify:
+            _warn(notifying.failed(request, error))
     if isinstance(error, Unanswered):
         return _ask(request, error, ray)
     # The run's page shows the message alone; calling the flow still raises the error.

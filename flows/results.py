@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nightjar.inference.messages import counted
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Scored, Verdict
+from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.validation.gates import marked, overruled
 
 

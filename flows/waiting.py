@@ -27,7 +27,6 @@ from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import is_away, no_such_limit
 from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
-from nightjar.inference.output.owner import leave_unowned
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input, keeping
 
@@ -59,22 +58,17 @@ def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
     until the end of the block.
     """
     key, show = f"{request.job.name}-progress", current_call().show
-    try:
-        with keeping(request) as keep:
+    with keeping(request) as keep:
 
-            def tell(sentence: str) -> None:
-                about = f"{markdown(request.run_id)}: {markdown(sentence)}"
-                show(sentence)
-                get_run_logger().info("%s", sentence)
-                keep(sentence)
-                deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+        def tell(sentence: str) -> None:
+            about = f"{markdown(request.run_id)}: {markdown(sentence)}"
+            show(sentence)
+            get_run_logger().info("%s", sentence)
+            keep(sentence)
+            deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
 
-            yield tell
-            show("")  # only of a run that goes on: of another the last sentence stays
-    except BaseException:
-        # The first night of a job may have owned nothing yet: then it leaves nothing.
-        leave_unowned(request.storage, request.output, request.run_uri, request.job.name)
-        raise
+        yield tell
+        show("")  # only of a run that goes on: of another the last sentence stays
 
 
 _LEASE_MIN = 5

@@ -2,7 +2,6 @@
 
 NightjarError                 * marks errors that are worth repeating
 ├── JobError              the job file, its input or its model is wrong: change it, nothing was scored  (exit 2)
-│   └── NoSuchShard       a command names a shard that the run has not; this says nothing about the run
 ├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
 │   ├── ClusterLost *     the cluster lost a task of the run, let it stand still, or is lost itself
 │   ├── PassEnded *       Ray gave up on one pass; the shards it had started are charged, and the next pass begins
@@ -79,10 +78,6 @@ class JobError(NightjarError):
     """The job file, its input or its model is wrong. The message names the key, file or column."""
 
     exit_code = 2
-
-
-class NoSuchShard(JobError):
-    """A command names a shard that the run does not have. How the run itself ended before stays as it is."""
 
 
 class ClusterError(NightjarError):

@@ -16,15 +16,12 @@ from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.history.run_status import told_late
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.messages import counted
-from nightjar.inference.output import publications as publish
-from nightjar.inference.run import steps
+from nightjar.inference.run.checking import Checked, check, check_input
 from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.samples import Sampled
-from nightjar.inference.run.steps import Checked
 
 
 def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: bool) -> CheckReport:
@@ -33,7 +30,7 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
     Raises:
         JobError, ClusterError: Something must be changed.
     """
-    steps.check_input(request, discovery)
+    check_input(request, discovery)
     check_output(request, ray)
     if (limit := request.job.resources.concurrency_limit) is not None:
         # If no API is configured, this starts an own server, as a run does; it has the limits of this machine's
@@ -43,16 +40,14 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
             check_limit(limit)
     slow = inspect_code(request, elsewhere=named(ray) is not None)
     if request.engine == LOCAL:
-        checked = steps.check(request, discovery)
+        checked = check(request, discovery)
     else:
         from nightjar.flows.cluster.connection import cluster  # Ray takes a while to import
         from nightjar.flows.cluster.tasks import call
 
         with cluster(ray, request.job, {}, verbose):
-            checked = call(steps.check, request, discovery)
-    shown = publish.shown(request.storage, request.output, request.run_id)
-    late = told_late(request.storage, request.output, request.run_id, shown) if shown else ""
-    return found(request, discovery, checked, [*filter(None, [slow, late])])
+            checked = call(check, request, discovery)
+    return found(request, discovery, checked, [slow] if slow else [])
 
 
 def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:

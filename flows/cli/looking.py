@@ -73,7 +73,7 @@ def runs(
     request = make_request(job, date=date, scores=False)
     place = request.date if request.dated else None
     found = []
-    for line in list_runs(request.storage, request.output, request.job.name, lines, request.lease_s):
+    for line in list_runs(request, lines):
         asked = request
         # There are no commands for a run that cannot be read, and its request may not be made.
         if line.standing.state != UNREADABLE:

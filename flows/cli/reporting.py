@@ -75,7 +75,7 @@ def history(
 
     request = make_request(job, date=date, scores=False)
     most = max(lines, MAX_NIGHTS) if show else lines
-    runs = list_runs(request.storage, request.output, request.job.name, most, request.lease_s)
+    runs = list_runs(request, most)
     found = by_date(runs)
     if as_json:
         emit([night_listed(each) for each in found[:lines]])

@@ -65,9 +65,6 @@ def retry(
     run_name: OptionalRunArgument = None,
     date: DateOfRunOption = None,
     run_id: RunIdOption = None,
-    shard: Annotated[
-        list[str] | None, typer.Option("--shard", help="Only this shard; repeat the option for several.")
-    ] = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -81,7 +78,7 @@ def retry(
     from nightjar.inference.output.revisions import newest_revision
 
     run = named_run(run_name, run_id, date)
-    request = request_to_begin(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
+    request = request_to_begin(job, date=date, run_id=run, engine=engine)
     note_run(request)
     if newest_revision(request.storage, request.run_uri) is None:
         if shown(request.storage, request.output, request.run_id) is not None:
@@ -160,10 +157,11 @@ def plan(
     note_run(request)
     from nightjar.flows.pages import estimate
     from nightjar.inference.history.replay import measure_shard
-    from nightjar.inference.run import steps
+    from nightjar.inference.run.scoring import discover
+    from nightjar.inference.run.scoring import plan as plan_run
 
-    found = steps.discover(request)
-    made = steps.plan(request, found)
+    found = discover(request)
+    made = plan_run(request, found)
     measured = measure_shard(request, found, made.plan) if measure else None
     planned = estimate.planned(request, found, made, measured)
     emit(planned) if as_json else tell(estimate.plan_text(planned))
@@ -185,9 +183,9 @@ def check(
 
     request = make_request(job, date=date, engine=engine)
     note_run(request)
-    from nightjar.inference.run import steps
+    from nightjar.inference.run.scoring import discover
 
-    discovery = steps.discover(request)
+    discovery = discover(request)
     from nightjar.flows.cli import checking  # Prefect takes a while to import
 
     with aside(as_json):

@@ -77,9 +77,9 @@ def _import() -> None:
         import prefect.task_engine
         import prefect_ray
 
-        from nightjar.inference.run import steps
+        from nightjar.inference.run import publishing, scoring, validating
 
-    del prefect, prefect_ray, steps
+    del prefect, prefect_ray, publishing, scoring, validating
 
 
 def driving() -> dict[str, Any]:

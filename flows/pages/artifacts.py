@@ -42,7 +42,7 @@ from nightjar.inference.records import Event
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Scored, Verdict
+from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
 
 _COMMANDS = 400_000

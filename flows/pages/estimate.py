@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nightjar.inference.history.replay import Measured
     from nightjar.inference.input.discovery import Discovery
     from nightjar.inference.input.plan import Plan
-    from nightjar.inference.run.steps import RunPlan
+    from nightjar.inference.run.results import RunPlan
 
 START_S = 20.0
 """What a run takes besides its model and its rows: starting Ray and Prefect, the steps' own beginning and end. Taken

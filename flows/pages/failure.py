@@ -129,10 +129,10 @@ def _progress(request: RunRequest) -> tuple[bool, bool, list[tuple[str, str]]]:
     with suppress(StorageError):  # the run may have failed because the storage is away
         newest = newest_revision(request.storage, request.run_uri)
         if newest is None:
-            return False, before_it_begins(request.storage, request.run_uri, request.job.name) is not None, []
+            return False, before_it_begins(request) is not None, []
         progress = newest.state.progress
         so_far = [("so far", describe(progress))] if progress.shards else []
-        mends = [("mend", each) for each in mending(newest, lost(request.storage, newest))]
+        mends = [("mend", each) for each in mending(newest, lost(newest))]
         return True, True, [*so_far, *remarks(newest), *mends]
     return True, True, []
 

@@ -38,7 +38,7 @@ from nightjar.inference.predictors.language.languagemodel import TokenPrices, pr
 from nightjar.inference.records import as_line
 from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Verdict
+from nightjar.inference.run.results import Publication, Verdict
 from nightjar.inference.validation.gates import marked, overruled, warnings
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
     RunFigures,
     RunLine,
-    RunState,
     run_line,
     run_not_begun,
     shown_instead,
@@ -47,7 +46,7 @@ def status(request: RunRequest) -> RunStatus:
     newest = revs.newest_revision(request.storage, request.run_uri)
     now = publish.newest(request.storage, request.output)
     shown = now.runs.get(request.run_id)
-    line = run_line(RunState.of(request, newest, shown)) if newest else run_not_begun(request, shown)
+    line = run_line(request, newest, shown) if newest else run_not_begun(request, shown)
     about = Commands.here(request)
     known = RunStatus(
         **as_line(run_listed(request, line)),
@@ -64,7 +63,7 @@ def status(request: RunRequest) -> RunStatus:
     progress, remarks = newest.state.progress, newest.state.about
     manifest, unreadable = _manifest(request, newest)
     evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
-    failed = lost(request.storage, newest)
+    failed = lost(newest)
     if len(failed) > _FAILURES:
         commands["more"] = about.command("show", *request.words, "--lines", str(len(failed)))
     return replace(
@@ -121,7 +120,7 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     """What the next step of the run, or a command that continues it, waits for."""
     ended, openers = newest.state.ended, newest.state.openers
     after = max(ended.at if ended else "", openers[-1][1].at if openers else "")
-    found = waits(request.storage, request.run_uri, request.job.name, after)
+    found = waits(request, after)
     return (str(found),) if found else ()
 
 

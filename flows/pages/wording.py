@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.language.languagemodel import TokenPrices
     from nightjar.inference.run.account import WorkersCost
-    from nightjar.inference.run.steps import Publication
+    from nightjar.inference.run.results import Publication
     from nightjar.inference.validation.gates import Offender
 
 

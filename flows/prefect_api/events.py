@@ -119,7 +119,7 @@ def _lost(request: RunRequest) -> list[dict[str, Any]]:
     """The failed shards without a result, each with its last failure."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
-        found = lost(request.storage, newest) if newest is not None else {}
+        found = lost(newest) if newest is not None else {}
     except StorageError:
         return []  # The run failed because the storage is away, and the event says so.
     return [

@@ -22,7 +22,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
-from nightjar.inference.run.request import RunRequest, is_run_id, make_request, storage_of
+from nightjar.inference.run.request import RunRequest, is_run_id, make_request
 
 _SHOWN, _LOOKED_AT = 5, 12
 """The nights of a job on the page of all jobs; and the most runs that are read to find them, as some are no nights."""
@@ -64,7 +64,7 @@ def newest(served: Served) -> ShownJob:
         StorageError: Its storage refused or failed.
     """
     job = _job(served)
-    lines = [line for line in _lines(job, _DAYS, _LOOKED_AT) if line.run_id != BASELINE]
+    lines = [line for line in _lines(served, job, _DAYS, _LOOKED_AT) if line.run_id != BASELINE]
     # Of one date, the night itself comes before trials, which have other names.
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = [ShownNight(line=line, report=_report_of(served, job, line)) for line in lines[:_SHOWN]]
@@ -76,7 +76,7 @@ def newest(served: Served) -> ShownJob:
 def nights_page(served: Served) -> str:
     """The page of all nights of a job. Raises as `newest`."""
     job = _job(served)
-    lines = _lines(job, _MORE_DAYS, MAX_NIGHTS)
+    lines = _lines(served, job, _MORE_DAYS, MAX_NIGHTS)
     nights = by_date(lines)[:MAX_NIGHTS]
 
     def report(night: RunLine) -> str:
@@ -123,13 +123,13 @@ def _request(served: Served, run_id: str, date: str | None) -> RunRequest | None
     return request if revs.newest_number(request.storage, request.run_uri) else None
 
 
-def _lines(job: Job, days: int, most: int) -> list[RunLine]:
+def _lines(served: Served, job: Job, days: int, most: int) -> list[RunLine]:
     """The runs of a job; where nights have an output each, those of the last days."""
     today = job.date_of(dt.datetime.now(dt.UTC))
     back = range(days if is_dated(job.output.uri) else 1)
-    places = dict.fromkeys(job.at(today - dt.timedelta(day)).output.uri for day in back)
-    storage = storage_of(job.at(today))
-    return [line for place in places for line in list_runs(storage, place, job.name, most)]
+    places = {night.output.uri: night for night in (job.at(today - dt.timedelta(day)) for day in back)}
+    request = make_request(served.path, scores=False)
+    return [line for night in places.values() for line in list_runs(replace(request, job=night), most)]
 
 
 def _place(job: Job, date: str) -> str:

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.history.run_status import (
     RunLine,
-    RunState,
     newest_figures,
     run_line,
     sealed_manifest,
@@ -25,9 +24,9 @@ from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.metrics.drift import ColumnCompared, Drift, Group, Incomparable, compare_column, drifts
+from nightjar.inference.metrics.drift import ColumnCompared, Drift, Group, compare_column, drifts
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.metrics.profile import ColumnProfile, Profile
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
@@ -140,22 +139,19 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) 
 
 def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
     """Compare the columns that both nights have. called: the other night, for a sentence."""
-    found = [
-        _column(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
-    ]
+    found = []
+    for name, apart in drifts(before, now).items():
+        figures = compare_column(name, before.columns[name], now.columns[name], apart)
+        if isinstance(apart, Drift):
+            found.append(ColumnDrifted(figures, apart.beyond_chance, apart.groups))
+        else:
+            found.append(ColumnDrifted(figures, apart.changed))
     found.sort(key=lambda each: (each.beyond, each.figures.rank), reverse=True)
     bounded = [
         ColumnDrifted(each.figures, each.beyond, each.groups if each.beyond and place < MAX_GROUPED else ())
         for place, each in enumerate(found[:MAX_COLUMNS])
     ]
     return NightsCompared(called, "", tuple(bounded), len(found), sum(each.beyond for each in found))
-
-
-def _column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnDrifted:
-    figures = compare_column(name, before, now, found)
-    if not isinstance(found, Drift):
-        return ColumnDrifted(figures, found.changed)
-    return ColumnDrifted(figures, found.beyond_chance, found.groups)
 
 
 REPORT = "report.html"
@@ -251,10 +247,10 @@ class _Collector:
         request, newest, state = self.request, self.newest, self.newest.state
         now = publish.newest(self.storage, request.output)
         shown = now.runs.get(request.run_id)
-        line = run_line(RunState.of(request, newest, shown))
+        line = run_line(request, newest, shown)
         tables = RunReport(request, newest)
-        name, manifest = self._try(lambda: _manifest(self.storage, request.output, newest)) or ("", None)
-        refused = None if manifest else self._try(lambda: _refused(self.storage, newest))
+        name, manifest = self._try(lambda: _manifest(request, newest)) or ("", None)
+        refused = None if manifest else self._try(lambda: read_refused(self.storage, newest.uri, _judged(newest)))
         judged: Manifest | Refused | None = manifest or refused
         metrics = judged.metrics if judged else None
         seen = revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
@@ -264,7 +260,7 @@ class _Collector:
         date = state.planned.date if state.planned else request.date
         whole = state.progress.done_shards == state.progress.shards
         rows, lost = state.progress.rows, state.progress.counts.rows_quarantined
-        account = account or self._try(self._account)
+        account = account or self._try(lambda: kept(self.storage, newest))
         return Report(
             job=request.job.name,
             job_path=request.job_path,
@@ -274,7 +270,9 @@ class _Collector:
             input=manifest.input if manifest else request.job.input.shown,
             newest=now.number,
             instead=shown_instead(now, request.run_id),
-            late_tables=self._late_tables(now),
+            late_tables=targets.late_tables(
+                targets.shown(self.storage, request.output, request.job.output.tables), now.number, bool(now.runs)
+            ),
             validated_at=manifest.validated_at if manifest else "",
             remarks=self._remarks(),
             gates=judged.gates if judged else _kept_gates(line),
@@ -300,13 +298,9 @@ class _Collector:
             incomplete=tuple(dict.fromkeys(self.incomplete)),
         )
 
-    def _late_tables(self, now: publish.Snapshot) -> tuple[TableShown, ...]:
-        shown = targets.shown(self.storage, self.request.output, self.request.job.output.tables)
-        return targets.late_tables(shown, now.number, bool(now.runs))
-
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress
-        mend = self._try(lambda: mending(self.newest, lost(self.storage, self.newest))) or []
+        mend = self._try(lambda: mending(self.newest, lost(self.newest))) or []
         said = worded(about.again, about.notes(progress.counts.batches_cut, progress.backoffs))
         return (*said, *(("mend", each) for each in mend))
 
@@ -318,9 +312,6 @@ class _Collector:
             self.incomplete.append(str(error))
             return None
 
-    def _account(self) -> Account | None:
-        return kept(self.storage, self.newest)
-
     def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
         if kept is None:
             return ()
@@ -328,26 +319,22 @@ class _Collector:
         return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.counts.rows_out)
 
 
-def _manifest(storage: Storage, output: str, newest: revs.Revision) -> tuple[str, Manifest] | None:
+def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[str, Manifest] | None:
     """The manifest of a revision that passed its gates, and its URI; also of one that is not published."""
     state = newest.state
     if state.intent is not None:
-        name = state.intent.published.manifest
-        found = sealed_manifest(storage, output, state)
+        name = join(request.output, state.intent.published.manifest)
+        found = sealed_manifest(request, state)
         if found is None:
-            raise StorageError(f"{join(output, name)}: not the manifest that was published; restore it")
-        return join(output, name), found
+            raise StorageError(f"{name}: not the manifest that was published; restore it")
+        return name, found
     asked = state.question
     name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_judged(newest):06d}.json"
     file = join(newest.uri, name)
     try:
-        return file, manifest_of(storage.read(file), file)
+        return file, manifest_of(request.storage.read(file), file)
     except Missing:
         return None
-
-
-def _refused(storage: Storage, newest: revs.Revision) -> Refused | None:
-    return read_refused(storage, newest.uri, _judged(newest))
 
 
 def _judged(newest: revs.Revision) -> int:

@@ -14,12 +14,10 @@ from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.nights import deleted, late_files, night_of
-from nightjar.inference.output.parts import DATA, INDEX
+from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import Counts
 from nightjar.inference.run import account, failure_notes
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
@@ -60,7 +58,7 @@ class Standing:
     kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
     cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
     nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
-    asked then, or is asked. late: as of `told_late`, of what readers see.
+    asked then, or is asked.
     """
 
     state: str
@@ -70,7 +68,6 @@ class Standing:
     opened: str = ""
     may_be_approved: bool = False
     question: str = ""
-    late: str = ""
 
     @property
     def engine(self) -> str:
@@ -90,11 +87,7 @@ class Standing:
 
     @property
     def causes(self) -> list[str]:
-        """The reasons, one of each gate; and what lies beside the parts that readers see."""
-        return [*self._causes, *filter(None, [self.late])]
-
-    @property
-    def _causes(self) -> list[str]:
+        """The reasons, one of each gate."""
         if self.ended is not None:
             gates = [gate.sentence for gate in self.ended.gates]
             # The gates say all that the message says, unless it is a question's, which says how long it waits.
@@ -107,28 +100,6 @@ _CAUSES = {
     SILENT: "no sign of life from its writer: gone, hanging, or waiting between two steps (its page says)",
     "rolled back": "it was published; a person rolled it back or unpublished it since",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """A run that has a revision. newest: its newest one. shown: the one that readers see, if any. job: its name.
-
-    A writer on another machine can only be watched: for at most `lease_s`.
-    """
-
-    storage: Storage
-    output: str
-    run_id: str
-    newest: revs.Revision
-    shown: Published | None
-    job: str
-    lease_s: float = LEASE_S
-
-    @classmethod
-    def of(cls, request: RunRequest, newest: revs.Revision, shown: Published | None) -> RunState:
-        """Of the request's run."""
-        of = request.storage, request.output, request.run_id
-        return cls(*of, newest, shown, request.job.name, request.lease_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,14 +163,17 @@ def shown_instead(now: publish.Snapshot, run_id: str) -> str:
     return "" if night == run_id else night
 
 
-def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s: float = LEASE_S) -> list[RunLine]:
-    """The runs of a job, at most `limit`. The latest nights come first, then runs with other names. job: its name."""
-    now = publish.newest(storage, output)
+def list_runs(request: RunRequest, limit: int = 20) -> list[RunLine]:
+    """The runs in the request's output, at most `limit`. The latest nights come first, then runs with other names."""
+    now = publish.newest(request.storage, request.output)
 
     def look(run_id: str) -> RunLine | None:
-        shown = now.runs.get(run_id)
+        shown, of = now.runs.get(run_id), replace(request, run_id=run_id)
         try:
-            return _line(storage, output, run_id, shown, job, lease_s)
+            newest = revs.newest_revision(of.storage, of.run_uri)
+            if newest is not None:
+                return run_line(of, newest, shown)
+            return _without_ledger(run_id, found, shown) if (found := before_it_begins(of)) else None
         except StorageError as error:
             # A damaged run must not hide the others.
             return _without_ledger(run_id, Standing(UNREADABLE, problem=str(error)), shown)
@@ -207,52 +181,39 @@ def list_runs(storage: Storage, output: str, job: str, limit: int = 20, lease_s:
     # In parallel, because each run may have to be watched for a lease.
     with ThreadPoolExecutor(_RUNS_READ) as pool:
         # A folder of another name is none that a run made.
-        names = filter(is_run_id, storage.subfolders(join(output, "runs")))
+        names = filter(is_run_id, request.storage.subfolders(join(request.output, "runs")))
         # Else thirty experiments that are named by words would hide every night.
         named = sorted(names, key=lambda name: (name[:1].isdigit(), name), reverse=True)
         lines = pool.map(look, named[:limit])
         return [line for line in lines if line is not None]
 
 
-def _line(
-    storage: Storage, output: str, run_id: str, shown: Published | None, job: str, lease_s: float
-) -> RunLine | None:
-    uri = revs.run_folder(output, run_id)
-    newest = revs.newest_revision(storage, uri)
-    if newest is None:
-        found = before_it_begins(storage, uri, job)
-        return _without_ledger(run_id, found, shown) if found else None
-    return run_line(RunState(storage, output, run_id, newest, shown, job, lease_s))
-
-
 def run_not_begun(request: RunRequest, shown: Published | None) -> RunLine:
     """A run without a ledger: what it waits for, why it could not begin, or that nothing is known of it."""
     unknown = Standing("unknown", problem=deleted(request.run_id, date=shown.date) if shown else "")
-    found = before_it_begins(request.storage, request.run_uri, request.job.name) or unknown
-    return _without_ledger(request.run_id, found, shown)
+    return _without_ledger(request.run_id, before_it_begins(request) or unknown, shown)
 
 
-def before_it_begins(storage: Storage, run_uri: str, job: str) -> Standing | None:
+def before_it_begins(request: RunRequest) -> Standing | None:
     """How a run stands that has no ledger: what it waits for, or why it could not begin; None if nothing was kept."""
-    note = failure_notes.note_of(storage, run_uri, job)
-    if found := waits(storage, run_uri, job, note.at if note else ""):
+    note = failure_notes.note_of(request)
+    if found := waits(request, note.at if note else ""):
         return Standing(SILENT if found.silent else WAITING, problem=str(found), opened=found.holder.engine)
     return Standing(note.outcome, note) if note else None
 
 
-def run_line(run: RunState) -> RunLine:
-    """A run in a list."""
-    storage, output, newest, shown = run.storage, run.output, run.newest, run.shown
-    uri, progress = revs.run_folder(output, run.run_id), newest.state.progress
-    manifest = sealed_manifest(storage, output, newest.state)
-    began, seconds = took(storage, newest, manifest)
-    scored, seen = _scored(newest.state), shown.revision if shown else 0
+def run_line(request: RunRequest, newest: revs.Revision, shown: Published | None) -> RunLine:
+    """The request's run in a list. newest: its newest revision. shown: the one that readers see, if any."""
+    progress = newest.state.progress
+    manifest = sealed_manifest(request, newest.state)
+    began, seconds = took(request, newest, manifest)
+    scored = _scored(newest.state)
     return RunLine(
-        run_id=run.run_id,
-        date=newest.state.planned.date if newest.state.planned else _date_of(storage, uri),
-        standing=stands(run),
+        run_id=request.run_id,
+        date=newest.state.planned.date if newest.state.planned else _date_of(request),
+        standing=stands(request, newest, shown),
         revision=newest.number,
-        shown=seen,
+        shown=shown.revision if shown else 0,
         publication=newest.success.publication if newest.success else 0,
         began=began,
         seconds=seconds,
@@ -261,7 +222,7 @@ def run_line(run: RunState) -> RunLine:
         rows=progress.rows,
         **progress.counts.by_name,
         failed=progress.failed_attempts,
-        metric=_metric(storage, output, newest, manifest, shown),
+        metric=_metric(request, newest, manifest, shown),
         flow_run=scored[-1].flow_run if scored else "",
         **overruled(manifest.gates if manifest else ()),
     )
@@ -275,14 +236,14 @@ def _scored(state: State) -> list[Holder]:
 
 
 def _metric(
-    storage: Storage, output: str, newest: revs.Revision, manifest: Manifest | None, shown: Published | None
+    request: RunRequest, newest: revs.Revision, manifest: Manifest | None, shown: Published | None
 ) -> Metric | None:
     """The figure of the revision that readers see, or else of the newest one. manifest: of that one."""
     uri, number = newest.uri, 0
     if shown is not None and shown.revision != newest.number:
-        number, manifest = shown.revision, _readable(storage, output, shown)
-        uri = revs.revision_uri(newest.uri.rpartition("/")[0], number)
-    found = first_metric(newest_figures(storage, uri, manifest)) if manifest else None
+        number, manifest = shown.revision, _readable(request, shown)
+        uri = revs.revision_uri(request.run_uri, number)
+    found = first_metric(newest_figures(request.storage, uri, manifest)) if manifest else None
     return replace(found, revision=number) if found else None
 
 
@@ -294,10 +255,10 @@ def newest_figures(storage: Storage, revision: str, manifest: Manifest) -> Figur
         return manifest.metrics  # `status` says what is wrong with the evaluation
 
 
-def _date_of(storage: Storage, run_uri: str) -> str:
+def _date_of(request: RunRequest) -> str:
     """The run's logical date; empty if it never began."""
     try:
-        return begun(storage, run_uri).date
+        return begun(request.storage, request.run_uri).date
     except Missing:
         return ""
 
@@ -315,33 +276,13 @@ def _without_ledger(run_id: str, found: Standing, shown: Published | None) -> Ru
     )
 
 
-def stands(run: RunState) -> Standing:
-    """How a run stands, and why."""
-    found = _stands(run)
-    return replace(found, late=told_late(run.storage, run.output, run.run_id, run.shown)) if run.shown else found
+def stands(request: RunRequest, newest: revs.Revision, shown: Published | None) -> Standing:
+    """How the request's run stands, and why. newest, shown: as of `run_line`.
 
-
-def told_late(storage: Storage, output: str, run_id: str, shown: Published) -> str:
-    """A sentence about the `late_files` of the revision that readers see of a run; empty if there are none."""
-    folder, manifest = revs.revision_in(output, run_id, shown.revision), _readable(storage, output, shown)
-    size = sum(file.size for kind in (DATA, INDEX) for file in storage.list(join(folder, kind)))
-    # Many parts are not looked at one by one. The sizes of exports are not in the manifest.
-    if manifest is None or (size == manifest.totals.bytes and not manifest.exports):
-        return ""
-    with suppress(JobError, StorageError):  # another part of `status` tells of a list that cannot be read
-        if late := late_files(storage, night_of(storage, output, 0, run_id, shown)):
-            return (
-                f"{counted(len(late), 'file')} beside the parts in its folder, not published: {late[0]}. Who reads the "
-                f"folder whole reads these rows, too. `nightjar files JOB {run_id}` deletes files of late workers; "
-                "others are yours to move"
-            )
-    return ""
-
-
-def _stands(run: RunState) -> Standing:
-    newest = run.newest
-    state = standing(newest, run.shown.revision if run.shown else 0, run.lease_s)
-    note = failure_notes.note_of(run.storage, revs.run_folder(run.output, run.run_id), run.job)
+    A writer on another machine can only be watched: for at most the request's lease.
+    """
+    state = standing(newest, shown.revision if shown else 0, request.lease_s)
+    note = failure_notes.note_of(request)
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""
@@ -388,19 +329,19 @@ def _ended(state: State) -> Ended | None:
     return Ended(FAILED, ended.step, question.until, Rejected.__name__, question.no(None))
 
 
-def sealed_manifest(storage: Storage, output: str, state: State) -> Manifest | None:
+def sealed_manifest(request: RunRequest, state: State) -> Manifest | None:
     """The manifest of a revision whose publication was begun, if it is as it was written."""
-    return _readable(storage, output, state.intent.published) if state.intent else None
+    return _readable(request, state.intent.published) if state.intent else None
 
 
-def _readable(storage: Storage, output: str, published: Published) -> Manifest | None:
+def _readable(request: RunRequest, published: Published) -> Manifest | None:
     try:
-        return read_manifest(storage, output, published)
+        return read_manifest(request.storage, request.output, published)
     except (JobError, StorageError):
         return None  # a deleted manifest must not end the list of runs
 
 
-def took(storage: Storage, newest: revs.Revision, manifest: Manifest | None) -> tuple[str, float | None]:
+def took(request: RunRequest, newest: revs.Revision, manifest: Manifest | None) -> tuple[str, float | None]:
     """When the flow run began that ended the run or is writing it now, and how many seconds the night took: as in
     `Account.wall_s`; of one that kept no account, by the times in its ledger.
     """
@@ -415,7 +356,7 @@ def took(storage: Storage, newest: revs.Revision, manifest: Manifest | None) -> 
     if not end:
         return began, None
     with suppress(StorageError):
-        if (made := account.kept(storage, newest)) is not None:
+        if (made := account.kept(request.storage, newest)) is not None:
             return began, made.wall_s
     return began, (dt.datetime.fromisoformat(end) - dt.datetime.fromisoformat(began)).total_seconds()
 

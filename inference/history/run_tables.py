@@ -105,10 +105,7 @@ class RunReport:
             revision = revs.read_revision(self.storage, request.run_uri, revision)
         self._words = ("nightjar", "replay", request.job_path, request.run_id, *request.place)
         self.uri, self.ledger, self.state = revision.uri, revision.ledger, revision.state
-        plan = revision.plan()
-        if plan is not None and request.limit:
-            plan = plan.limited(request.limit)
-        self.plan = plan or Plan.of([])
+        self.plan = (revision.plan() or Plan.of([])).limited(request.limit)
         self.outcomes = outcomes(self.plan, self.ledger, self.state)
 
     @cached_property
@@ -280,7 +277,7 @@ def printed_last(storage: Storage, run_uri: str) -> dict[str, list[str]]:
     newest = revs.newest_revision(storage, run_uri)
     if newest is None or newest.sealed:
         return {}
-    failures = lost(storage, newest)
+    failures = lost(newest)
     if failures:
         return last_lines(storage, newest.uri, failures)
     said = tail(storage, newest.uri)
@@ -315,7 +312,7 @@ def mending(revision: revs.Revision, failed: Mapping[str, Sequence[Failed]]) -> 
     return [f"replace {which}, or remove {them} from the input, then repeat the command{listed}"]
 
 
-def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:
+def lost(revision: revs.Revision) -> dict[str, list[Failed]]:
     """Shards that failed and have no result, with all their failures, in the order of their first failures.
 
     Only shards of the newest plan: after a change of the file, the model or the job, earlier failures do not matter.
@@ -326,8 +323,6 @@ def lost(storage: Storage, revision: revs.Revision) -> dict[str, list[Failed]]:
         for shard, said in state.failures.items()
         if shard not in state.committed and shard not in state.splits
     }
-    if not failed or state.planned is None:
-        return {}
-    plan = revs.read_plan(storage, revision.uri, state, state.planned.fingerprint)
+    plan = revision.plan() if failed else None
     planned = set(plan.ids()) if plan is not None else set()
     return {shard: said for shard, said in failed.items() if shard in planned}

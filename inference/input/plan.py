@@ -123,8 +123,12 @@ class Plan:
         batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
         return cls(_sorted(pa.Table.from_batches(batches)))
 
-    def limited(self, rows: int) -> Plan:
-        """The first shards with at least `rows` rows together. One with an unknown number of rows is the last."""
+    def limited(self, rows: int | None) -> Plan:
+        """The first shards with at least `rows` rows together; without a limit all. One whose rows are unknown is the
+        last.
+        """
+        if not rows:
+            return self
         held = 0
         for index, count in enumerate(self.table["rows"].to_pylist()):
             held += max(count, 0)

@@ -7,7 +7,6 @@ The first line of a segment names its format, epoch and writer; each further lin
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -148,24 +147,6 @@ _KEPT_BYTES = 2 << 20
 """The most bytes of a ledger that are kept in memory; segments never change. The rest is read again when needed."""
 
 
-class _Kept:
-    """The segments of a ledger that were read first, as many as `_KEPT_BYTES` allows."""
-
-    def __init__(self) -> None:
-        self._segments: dict[int, Segment] = {}
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def get(self, number: int) -> Segment | None:
-        return self._segments.get(number)
-
-    def add(self, segment: Segment, size: int) -> None:
-        with self._lock:
-            if segment.number not in self._segments and self._size + size <= _KEPT_BYTES:
-                self._segments[segment.number] = segment
-                self._size += size
-
-
 class Ledger:
     """The ledger for readers: anybody may replay it. A reader does not read a small ledger again."""
 
@@ -173,7 +154,8 @@ class Ledger:
         """before: the same ledger, which was read through another storage."""
         self.storage = storage
         self.uri = join(revision_uri, "ledger")
-        self._kept: _Kept = before._kept if before is not None else _Kept()
+        self._kept: dict[int, Segment] = before._kept if before is not None else {}
+        self._room: int = before._room if before is not None else _KEPT_BYTES
 
     def segment_uri(self, number: int) -> str:
         """The URI of segment `number`."""
@@ -194,8 +176,14 @@ class Ledger:
             "a ledger segment",
             "restore it, or score the run anew in another output.uri",
         )
-        self._kept.add(segment, size)
+        self._keep(segment, size)
         return segment
+
+    def _keep(self, segment: Segment, size: int) -> None:
+        """Keep the segments that are read first in memory, as many as there is room for."""
+        if size <= self._room and segment.number not in self._kept:
+            self._kept[segment.number] = segment
+            self._room -= size
 
     def write(self, segment: Segment) -> None:
         """Create a segment.
@@ -208,7 +196,7 @@ class Ledger:
         lines = [json.dumps(record, separators=(",", ":"), ensure_ascii=False) for record in records]
         raw = "\n".join(lines).encode(errors="backslashreplace")
         self.storage.create(self.segment_uri(segment.number), raw)
-        self._kept.add(segment, len(raw))
+        self._keep(segment, len(raw))
 
     def segments(self, after: int = 0) -> Iterator[Segment]:
         """Segments beyond `after` in order, with a bounded number of them in memory."""

@@ -1,10 +1,10 @@
 """`latest/` and `dates/<date>/` in the output, for readers who cannot run a command.
 
 These folders are made from the newest snapshot, and may be behind it: the snapshot is the truth. Each file is replaced
-whole. `latest/files.json` is written last, and says which snapshot the folders show. A command that finds them behind
-updates the dates that have changed since. Two commands may do so at once. Each looks again when it is done, and if
-there is a newer snapshot, writes again what it may have overwritten. `latest/unfinished.json` lists dates that could
-not be written; a date whose night `latest/` could not show is one of them.
+whole. `latest/files.json` is written last, and says which snapshot the folders show; `dates_since` there names an
+earlier one if not all dates that changed since it could be written. A command that finds the folders behind updates the
+dates that have changed since. Two commands may do so at once. Each looks again when it is done, and if there is a newer
+snapshot, writes again what it may have overwritten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, 
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports, listings
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.nights import Files, folder_of, night_of, sweep_late
+from nightjar.inference.output.nights import Files, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.storage import local as localstore
@@ -25,7 +25,6 @@ from nightjar.inference.storage.protocol import Storage, is_local, join
 
 FILES = "files.json"
 VIEW = "view.sql"
-UNFINISHED = "unfinished.json"
 LINKS = "_symlink_format_manifest/manifest"
 
 _AT_ONCE = 8
@@ -61,50 +60,25 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
     now = now or publish.newest(storage, output)
     if not now.number:
         return ""
-    shown, unfinished = _shown(storage, output, now), _unfinished(storage, output)
-    if behind and not (dates or unfinished) and shown == now:
+    shown = _shown(storage, output, now)
+    if behind and not dates and shown == now:
         return ""
-    dates = dates | unfinished
     for _ in range(_MAX_ROUNDS):
-        changed = dates | _changed(storage, output, shown, now)
-        places = _Places(storage, output, job, now, now.nights())
+        places = _Places(storage, output, job, now, now.nights(), since=shown.number if shown else 0)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(places.show_date, sorted(changed)))
-        if not places.unfinished <= unfinished:
-            # Before `files.json` says that all of this snapshot is shown: a command killed after it is not repeated.
-            unfinished = places.unfinished | _unfinished(storage, output)
-            _keep_unfinished(storage, output, unfinished)
+            list(pool.map(places.show_date, sorted(dates | _changed(storage, output, shown, now))))
         problem = places.show_latest()
         before = shown.latest() if shown else None
         if before is not None and before in now.runs:
             places.read(before)  # and sweep: its workers that were cut off have ended by now
         if publish.numbers(storage, output)[-1:] == [now.number]:
-            if places.unfinished != unfinished:
-                _keep_unfinished(storage, output, places.unfinished)
             return "; ".join(filter(None, [problem, places.problem(), *places.swept]))
-        dates = dates | places.unfinished
-        shown, now = now, publish.newest(storage, output)
+        shown, now = shown if places.refused else now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
 
 
-def _unfinished(storage: Storage, output: str) -> set[str]:
-    """The dates that an earlier command could not write."""
-    try:
-        return set(json.loads(storage.read(join(output, "latest", UNFINISHED))))
-    except (Missing, ValueError, TypeError):
-        return set()
-
-
-def _keep_unfinished(storage: Storage, output: str, dates: set[str]) -> None:
-    uri = join(output, "latest", UNFINISHED)
-    if dates:
-        storage.write(uri, json.dumps(sorted(dates)).encode())
-    else:
-        storage.delete([uri])
-
-
 def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
-    """The snapshot that the folders show; None if this is not known. now: the newest.
+    """The last snapshot of which the folders show everything; None if this is not known. now: the newest.
 
     Of an output that was moved or copied nothing is known: the folders name files where it was.
     """
@@ -112,7 +86,7 @@ def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
         found = json.loads(storage.read(join(output, "latest", FILES)))
         if found["manifest"] and not str(found["manifest"]).startswith(join(output, "runs", "")):
             return None
-        number = int(found["publication"])
+        number = int(found.get("dates_since", found["publication"]))
         return now if number == now.number else publish.snapshot(storage, output, number)
     except (Missing, Damaged, JobError, ValueError, TypeError, LookupError):
         return None
@@ -130,8 +104,8 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
 class _Places:
     """The folders for readers of one output, for one snapshot.
 
-    nights: the snapshot's nights, computed once. swept: what was deleted beside the parts, in sentences. refused: why
-    links or dates could not be written. unfinished: these dates.
+    nights: the snapshot's nights, computed once. since: the number of the snapshot whose dates are all there. swept:
+    what was deleted beside the parts, in sentences. refused: why links or dates could not be written.
     """
 
     storage: Storage
@@ -139,9 +113,9 @@ class _Places:
     job: str
     now: Snapshot
     nights: dict[str, str]
+    since: int
     swept: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    unfinished: set[str] = field(default_factory=set)
     _latest: list[Files] = field(default_factory=list)
 
     def problem(self) -> str:
@@ -156,23 +130,18 @@ class _Places:
         """
         run = self.nights.get(date)
         try:
-            whole = self._show(join(self.output, "dates", date), f"{self.job}-{date}", self.read(run) if run else None)
+            self._show(join(self.output, "dates", date), f"{self.job}-{date}", self.read(run) if run else None)
         except Transient:
             raise  # the storage is away: it would not take the other dates either
         except StorageError as error:
             self.refused.append(str(error))
-            whole = False
-        if not whole:
-            self.unfinished.add(date)
 
     def show_latest(self) -> str:
         """Write the folder of the latest night. Returns why that night cannot be read, if it cannot."""
         run, place = self.now.latest(), join(self.output, "latest")
         nothing = Files(self.storage, self.now.number, problem=f"nothing is published in {self.output}")
         night = self.read(run) if run else nothing
-        whole = self._show(place, self.job, night)
-        if run and not whole:
-            self.unfinished.add(self.now.runs[run].date)
+        self._show(place, self.job, night, latest=True)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
     def read(self, run: str) -> Files:
@@ -189,13 +158,12 @@ class _Places:
             self._latest.append(night)
         return night
 
-    def _show(self, place: str, view: str, night: Files | None) -> bool:
-        """Returns whether every link could be made, or taken away. No link keeps the files from being written."""
-        blocked = []
+    def _show(self, place: str, view: str, night: Files | None, *, latest: bool = False) -> None:
+        """No link that cannot be made, or taken away, keeps the files from being written."""
         for name in (DATA, *EXPORTS) if is_local(place) else ():
             # A copy that followed links has folders in their place.
             if localstore.is_folder(join(place, name)):
-                blocked.append(
+                self.refused.append(
                     f"{join(place, name)} is a folder where a link belongs (remove it if nobody keeps files of their "
                     "own there; `nightjar files JOB` then makes the link)"
                 )
@@ -204,11 +172,11 @@ class _Places:
             else:
                 exported = night if night and name in night.forms else None
                 self._link(place, exported, name, f"{exports.FOLDER}/{name}")
-        self.refused.extend(blocked)
+        # Of the newest snapshot the latest link may be lacking alone: that counts as one that is not shown.
+        since = min(self.since, self.now.number - 1) if latest and self.refused else None
         self._put(join(place, LINKS), listings.as_links(night) if night and night.run_id else None)
         self._put(join(place, VIEW), listings.as_view(night, view) if night else None)
-        self._put(join(place, FILES), listings.as_json(night) if night else None)
-        return not blocked
+        self._put(join(place, FILES), listings.as_json(night, since) if night else None)
 
     def _put(self, uri: str, text: str | None) -> None:
         """Make the object contain this text, or delete it for None."""
@@ -241,6 +209,6 @@ class _Places:
             return
         if there is None:
             return
-        published = {f"{up}{folder_of(run, entry)}/{folder}" for run, entry in self.now.runs.items()}
+        published = {f"{up}runs/{run}/r{entry.revision}/{folder}" for run, entry in self.now.runs.items()}
         if not (night and night.run_id and there in published):
             self.storage.delete([link])

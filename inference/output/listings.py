@@ -47,7 +47,8 @@ class PublishedFiles:
     `problem` is left out. data: the folder with these files and no others; null until it has been swept. exports: of
     each form in `output.exports` the exact files, in the same order; left out if there are none. partitioned_by: with
     `output.partition_by` the columns that the files lack and their folders name, outermost first, each with its type;
-    left out if there are none.
+    left out if there are none. dates_since: in `latest/`, if not all of `dates/` could be written, the publication
+    since which dates may be lacking; else left out.
     """
 
     publication: int
@@ -61,11 +62,12 @@ class PublishedFiles:
     problem: str | None = field(default=None, metadata=SELDOM)
     exports: Mapping[str, tuple[str, ...]] | None = field(default=None, metadata=SELDOM)
     partitioned_by: Mapping[str, str] | None = field(default=None, metadata=SELDOM)
+    dates_since: int | None = field(default=None, metadata=SELDOM)
     files: tuple[PublishedFile, ...]
 
 
-def as_json(night: Files) -> str:
-    """`files.json`: a line for each file."""
+def as_json(night: Files, dates_since: int | None = None) -> str:
+    """`files.json`: a line for each file. dates_since: as in `PublishedFiles`."""
     about = PublishedFiles(
         publication=night.publication,
         run=night.run_id or None,
@@ -78,6 +80,7 @@ def as_json(night: Files) -> str:
         problem=night.problem or None,
         exports=night.exports or None,
         partitioned_by=night.partitioned_by or None,
+        dates_since=dates_since,
         files=(),
     )
     each = (PublishedFile(uri, *sizes) for uri, *sizes in night.sized())

@@ -179,28 +179,15 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
     )
 
 
-def late_files(storage: Storage, night: Files) -> list[str]:
-    """The files in the folders of a night's data and exports that are none of its parts: a worker that was cut off may
-    finish a write after the sweep.
-    """
-    if night.data is None:
-        return []
-    named = set(map(stem_of, night.parts["name"].to_pylist()))
-    folders = [night.data, *(join(night.folder, forms.FOLDER, form) for form in night.forms)]
-    return [file.uri for folder in folders for file in storage.list(folder) if stem_of(file.uri) not in named]
-
-
 def sweep_late(storage: Storage, night: Files) -> str:
-    """Delete the `late_files` that a worker wrote: no later command adds to a published revision. Returns a sentence if
-    there were any.
+    """Delete the files in the folders of a night's data and exports that a worker wrote and that are none of its parts:
+    one that was cut off may finish a write after the sweep. Returns a sentence if there were any.
     """
-    late = [uri for uri in late_files(storage, night) if epoch_of(uri) is not None]
+    named = set(map(stem_of, night.parts["name"].to_pylist()))
+    folders = [night.data, *(join(night.folder, forms.FOLDER, form) for form in night.forms)] if night.data else []
+    files = [file.uri for folder in folders for file in storage.list(folder)]
+    late = [uri for uri in files if stem_of(uri) not in named and epoch_of(uri) is not None]
     if not late:
         return ""
     storage.delete(late)
     return f"{counted(len(late), 'late file')} of a worker had to be deleted: {late[0]}"
-
-
-def folder_of(run: str, entry: Published) -> str:
-    """Where a run's published revision lies, relative to the output."""
-    return f"runs/{run}/r{entry.revision}"

@@ -10,13 +10,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.output.publications import now_utc
+from nightjar.inference.ledger.endings import utc
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 
@@ -36,7 +36,7 @@ def claim_output(storage: Storage, output: str, name: str) -> None:
     """
     try:
         with naming_output(output):
-            storage.create(_uri(output), json.dumps(to_json(Owner(name, now_utc()))).encode())
+            storage.create(_uri(output), json.dumps(to_json(Owner(name, utc()))).encode())
     except AlreadyExists:
         check_owner(storage, output, name)
 
@@ -62,19 +62,6 @@ def check_owner(storage: Storage, output: str, name: str) -> str | None:
     return owner
 
 
-def leave_unowned(storage: Storage, output: str, folder: str, name: str) -> None:
-    """Remove this folder of a local output, and those between the two, as far as they are empty, if the output belongs
-    to nobody: deleting a file leaves its folder. Whatever goes wrong leaves the folders, which nobody reads.
-    """
-    with suppress(StorageError, JobError):
-        if is_local(output) and check_owner(storage, output, name) is None:
-            below = [Path(each) for each, *_ in os.walk(folder, topdown=False)]
-            above = [each for each in Path(folder).parents if each.is_relative_to(output) and each != Path(output)]
-            for each in (*below, *above):
-                with suppress(OSError):
-                    each.rmdir()
-
-
 @contextmanager
 def naming_output(output: str) -> Iterator[None]:
     """For the first writes into an output.
@@ -89,12 +76,10 @@ def naming_output(output: str) -> Iterator[None]:
         raise JobError(
             f"output.uri: {output} is not there and cannot be made ({error}); choose another place"
         ) from error
-    except Denied as error:
-        raise JobError(f"output.uri: nothing can be written to {output}: {error}") from error
     except StorageError as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno == errno.EROFS:
-            raise _read_only(output) from error
+        if isinstance(error, Denied) or (isinstance(cause, OSError) and cause.errno == errno.EROFS):
+            raise JobError(f"output.uri: nothing can be written to {output}: {error}") from error
         raise
 
 
@@ -108,14 +93,11 @@ def check_writable(output: str) -> None:
     if not is_local(output):
         return
     folder = _existing(output)
-    if os.access(folder, os.W_OK | os.X_OK):
-        return
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
-        raise _read_only(output)
-    raise JobError(
-        f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
-        "process runs as, or choose another place"
-    )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise JobError(
+            f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
+            "process runs as, or choose another place"
+        )
 
 
 _RESERVE, _RESERVED_SHARE = 256 << 20, 0.02
@@ -144,12 +126,6 @@ def _existing(output: str) -> Path:
     while not os.path.exists(folder):  # noqa: PTH110 (`Path.exists` raises where it may not look into a folder)
         folder = folder.parent
     return folder
-
-
-def _read_only(output: str) -> JobError:
-    return JobError(
-        f"output.uri: nothing can be written to {output}: its file system is read-only; choose another place"
-    )
 
 
 def _uri(output: str) -> str:

@@ -7,12 +7,12 @@ manifest, then tries that number alone: whoever continues after a crash finds ou
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from dataclasses import dataclass, field
 
 from nightjar.inference.errors import AlreadyExists, Damaged, Held, JobError, Missing
 from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
@@ -114,9 +114,9 @@ def add(storage: Storage, output: str, number: int, runs: dict[str, Published], 
 
     The caller sees from its origin and runs whether it is the wanted one.
     """
-    new = Snapshot(number, runs, now_utc(), str(origin), origin)
+    new = Snapshot(number, runs, utc(), str(origin), origin)
     try:
-        storage.create(_uri(output, number), _encode(new))
+        storage.create(_uri(output, number), json.dumps(to_json(new), indent=1).encode())
     except AlreadyExists:
         return snapshot(storage, output, number)
     return new
@@ -209,12 +209,3 @@ def numbers(storage: Storage, output: str) -> list[int]:
 
 def _uri(output: str, number: int) -> str:
     return join(output, "publications", f"{number:08d}.json")
-
-
-def _encode(content: Snapshot) -> bytes:
-    return json.dumps(to_json(content), indent=1).encode()
-
-
-def now_utc() -> str:
-    """The present time in UTC, in the form of the records."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

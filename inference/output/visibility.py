@@ -202,17 +202,6 @@ def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
     return max((number for number in publish.numbers(storage, output) if number < effective.number), default=None)
 
 
-def lost_at(storage: Storage, output: str, run_id: str, revision: int) -> str:
-    """When readers lost a revision, in UTC; empty if they see it, or never saw it."""
-    after = ""
-    for number in reversed(publish.numbers(storage, output)):
-        found = publish.readable(storage, output, number)
-        if run_id in found.runs and found.runs[run_id].revision == revision:
-            return after
-        after = after if found.damaged else found.at
-    return ""
-
-
 def _last_of(storage: Storage, output: str, date: str) -> str:
     """The run of a date that readers saw last, and do not see now; else one that they see, or a run of that name."""
     shown = publish.newest(storage, output)

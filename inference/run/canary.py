@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
@@ -38,39 +37,24 @@ LEAST = 4
 """The fewest groups by which shares and means are judged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """The shards that are scored first. of: all shards of the plan."""
-
-    shards: frozenset[str] = frozenset()
-    of: int = 0
-
-    def notes(self) -> list[str]:
-        """What a person should know of it."""
-        if not self.shards or len(self.shards) >= LEAST:
-            return []
-        return [
-            f"canary: it has {len(self.shards)} of {counted(self.of, 'shard')}, too few to judge shares and metrics by;"
-            f" for {LEAST} or more, lower input.shard_rows or raise canary"
-        ]
-
-
-NO_CANARY = Canary()
-"""Every shard is scored at once."""
-
-
-def canary_of(request: RunRequest, made: Plan, committed: Set[str]) -> Canary:
-    """Choose the canary. The same plan has the same canary, so a command that goes on with the run judges it, too.
+def canary_of(request: RunRequest, made: Plan, committed: Set[str]) -> frozenset[str]:
+    """Choose the canary: the shards that are scored first. The same plan has the same canary, so a command that goes on
+    with the run judges it, too.
 
     There is none if the job asks for none, or nothing would be left to be spared.
     """
-    job = request.job
-    if not job.canary:
-        return NO_CANARY
-    chosen = _sample(made, job.canary)
-    if not set(made.ids()) - committed - chosen:
-        return NO_CANARY
-    return Canary(chosen, len(made))
+    chosen = _sample(made, request.job.canary) if request.job.canary else frozenset[str]()
+    return chosen if set(made.ids()) - committed - chosen else frozenset()
+
+
+def canary_notes(canary: Set[str], of: int) -> list[str]:
+    """What a person should know of a canary. of: all shards of the plan."""
+    if not canary or len(canary) >= LEAST:
+        return []
+    return [
+        f"canary: it has {len(canary)} of {counted(of, 'shard')}, too few to judge shares and metrics by; for {LEAST} "
+        "or more, lower input.shard_rows or raise canary"
+    ]
 
 
 def _sample(made: Plan, share: float) -> frozenset[str]:
@@ -89,14 +73,7 @@ def _sample(made: Plan, share: float) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def _rules(job: Job) -> Iterable[gates.Rule]:
-    """The gates that may stop the run."""
-    return (rule for rule in gates.gates_of(job) if rule.on_fail == "block")
-
-
-def judge(
-    request: RunRequest, engine: Engine, uri: str, writer: LedgerWriter, made: Plan, shards: Set[str], canary: Canary
-) -> None:
+def judge(request: RunRequest, engine: Engine, uri: str, writer: LedgerWriter, made: Plan, shards: Set[str]) -> None:
     """Judge the shards of the canary that have a result. uri: of the revision. shards: as `Campaign.try_each` says.
 
     Raises:
@@ -123,11 +100,11 @@ def judge(
     together = replace(collected(request, nothing, whole, table, others), sampled=whole.shards)
     failed = [
         replace(result, on_fail=rule.on_fail, sentence=f"Canary: {result.sentence}")
-        for rule in _rules(request.job)
-        if (result := _failure(rule.gate, together, each)) is not None
+        for rule in gates.gates_of(request.job)
+        if rule.on_fail == "block" and (result := _failure(rule.gate, together, each)) is not None
     ]
     if failed:
-        size = f"{whole.shards:,} of {counted(canary.of, 'shard')}, {counted(whole.counts.rows_in, 'row')}"
+        size = f"{whole.shards:,} of {counted(len(made), 'shard')}, {counted(whole.counts.rows_in, 'row')}"
         said = "; ".join(map(gates.told, failed))
         refusal = GateFailed(f"the canary ({size}) stopped the run before the other shards: {said}", tuple(failed))
         keep_refused(writer, uri, refusal, whole.metrics.results(), whole)

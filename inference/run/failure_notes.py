@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from nightjar.inference.errors import Held, Interrupted, JobError, Missing, NoSuchShard, StorageError, TakenBack
+from nightjar.inference.errors import Held, Interrupted, JobError, Missing, StorageError, TakenBack
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import Ended, of_error
 from nightjar.inference.ledger.epochs import open_epoch
@@ -13,7 +13,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import join
 
 _NOTE = "not-begun.json"
 _MAX_TRIES = 10
@@ -31,15 +31,15 @@ def keep(request: RunRequest, error: BaseException, step: str) -> None:
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
-        elif not isinstance(error, Interrupted | TakenBack | NoSuchShard):
+        elif not isinstance(error, Interrupted | TakenBack):
             _note(request, of_error(error, step, publish=request.publish, engine=request.engine))
 
 
-def note_of(storage: Storage, run_uri: str, job: str) -> Ended | None:
-    """Why the last try could not begin, if that was kept."""
+def note_of(request: RunRequest) -> Ended | None:
+    """Why the last try of a run could not begin, if that was kept."""
     try:
-        kept = json.loads(storage.read(join(run_uri, _NOTE)))
-        return of_json(Ended, kept) if kept["job"] == job else None
+        kept = json.loads(request.storage.read(join(request.run_uri, _NOTE)))
+        return of_json(Ended, kept) if kept["job"] == request.job.name else None
     except (Missing, ValueError, LookupError, TypeError, AttributeError):
         return None  # a note that somebody overwrote is ignored
 

@@ -12,7 +12,6 @@ from typing import Any
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.code import explained
-from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import modules_of
 from nightjar.inference.predictors import user
 from nightjar.inference.run.request import RunRequest
@@ -37,9 +36,12 @@ class Inspection:
         """silent: discard what the imports print; else it goes to standard error."""
         if request.engine == LOCAL:
             prepare()  # preflight is in such a process, too
-        self._child = Child(_look, request, silent=silent) if _names_code(request.job) else None
-        self._key = _key(request.job)
-        self._installs = bool(request.job.resources.runtime_env.installs)
+        job = request.job
+        named = modules_of(job)
+        self._child = Child(_look, request, silent=silent) if named or job.beside() else None
+        # That of most of the code, for messages about all of it.
+        self._key = "model.uses" if named else "checks" if job.calls() else "accumulators"
+        self._installs = bool(job.resources.runtime_env.installs)
 
     def __enter__(self) -> Inspection:
         return self
@@ -57,42 +59,28 @@ class Inspection:
             JobError: The code cannot be found or imported, is not a predictor, or does not take its options or the
             model's path.
         """
+        imported, key = False, self._key
+        try:
+            for _ in self._child.answers(patience_s) if self._child is not None else ():
+                imported = True
+        except TimeoutError:
+            return f"{key}: importing the code took longer than {patience_s:g} s here; every worker has to do it"
+        except WorkLost as lost:
+            found: NightjarError = JobError(f"{key}: importing the job's code {lost.how}")
+        except NightjarError as error:
+            found = error
+        else:
+            return ""
         # What the run installs for its processes may be missing here.
-        elsewhere = elsewhere or self._installs
-        return _found(self._child, elsewhere, patience_s, self._key) if self._child is not None else ""
+        if imported or not (elsewhere or self._installs):
+            raise found
+        return f"on this machine, {found}"
 
 
 def inspect_code(request: RunRequest, *, elsewhere: bool = False, patience_s: float = PATIENCE_S) -> str:
     """Start an `Inspection` and wait for it."""
     with Inspection(request) as inspection:
         return inspection.found(elsewhere=elsewhere, patience_s=patience_s)
-
-
-def _names_code(job: Job) -> bool:
-    return bool(modules_of(job) or job.beside())
-
-
-def _key(job: Job) -> str:
-    """The key that names the code, or most of it, for messages about all of it."""
-    return "model.uses" if modules_of(job) else "checks" if job.calls() else "accumulators"
-
-
-def _found(child: Child, elsewhere: bool, patience_s: float, key: str) -> str:
-    imported = False
-    try:
-        for _ in child.answers(patience_s):
-            imported = True
-    except TimeoutError:
-        return f"{key}: importing the code took longer than {patience_s:g} s here; every worker has to do it"
-    except WorkLost as lost:
-        found: NightjarError = JobError(f"{key}: importing the job's code {lost.how}")
-    except NightjarError as error:
-        found = error
-    else:
-        return ""
-    if imported or not elsewhere:
-        raise found
-    return f"on this machine, {found}"
 
 
 def _look(request: RunRequest) -> Iterator[str]:

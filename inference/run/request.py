@@ -47,7 +47,7 @@ class RunRequest:
 
     job: with its dates filled in. scoring: code and model as they were when the run began. cache: where each node keeps
     its copies of them. flow_run: Prefect's id, or any id unique to this command; the steps of one flow run may follow
-    each other at once. shards: score only these (of the missing shards); empty for all. lease_s: the seconds without a
+    each other at once. lease_s: the seconds without a
     segment after which another writer may be replaced. dated: output.uri has {date}, so each night has publications of
     its own. engine: where shards are scored and audited: a name in `engine.ENGINES`. environment: variables of the
     processes that score, with their values. inputs: of `nightjar baseline`, in place of the job's own.
@@ -63,7 +63,6 @@ class RunRequest:
     limit: int | None = None
     fresh: bool = False
     publish: bool = True
-    shards: tuple[str, ...] = ()
     cache: str = str(CACHE)
     lease_s: float = LEASE_S
     dated: bool = False
@@ -133,7 +132,6 @@ def make_request(
     storage: Storage | None = None,
     scores: bool = True,
     moment: dt.datetime | None = None,
-    shards: tuple[str, ...] = (),
     engine: str = RAY,
     inputs: tuple[str, ...] = (),
 ) -> RunRequest:
@@ -166,7 +164,6 @@ def make_request(
         limit=limit,
         fresh=fresh,
         publish=publish and not limit,
-        shards=shards,
         dated=is_dated(job.output.uri),
         engine=engine,
         inputs=tuple(map(location, job.input.uris)) if inputs else (),

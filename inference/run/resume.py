@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Set
 from dataclasses import replace
-from typing import NamedTuple
 
-from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NoSuchShard, TakenBack
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError, TakenBack
 from nightjar.inference.identity.identity import Identity, differences, read_identity, summed
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import Plan, make_plan
@@ -19,16 +17,12 @@ from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output, naming_output
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join, read_control, same_version
-
-_TO_SECONDS = len("2026-11-19T02:00:00")
-"""The part of a time that all records have: some have milliseconds behind it."""
 
 
 def claim(request: RunRequest) -> None:
@@ -72,10 +66,6 @@ def retire(request: RunRequest, newest: revs.Revision) -> None:
         pass
 
 
-def limited(made: Plan, request: RunRequest) -> Plan:
-    return made.limited(request.limit) if request.limit else made
-
-
 def plan_in(
     request: RunRequest,
     writer: LedgerWriter,
@@ -85,9 +75,15 @@ def plan_in(
     newest: revs.Revision | None,
 ) -> Plan:
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
-    storage, fingerprint = writer.ledger.storage, identity.fingerprint
-    previous, source, source_plan, before, made = _planning(request, uri, writer.state, newest, discovery, fingerprint)
-    wanted, limit = limited(made, request), request.limit or 0
+    storage, state, fingerprint = writer.ledger.storage, writer.state, identity.fingerprint
+    previous = revs.read_plan(storage, uri, state, fingerprint)
+    source = _source(request, state, newest)
+    source_plan = source.plan() if source is not None else None
+    before = state.planned or (source.state.planned if source else None)
+    made = make_plan(
+        discovery, request.job, fingerprint, previous or source_plan, before.fingerprint if before else ""
+    ).with_splits(state.splits, fingerprint)[0]
+    wanted, limit = made.limited(request.limit), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
         try:
@@ -121,57 +117,6 @@ def plan_in(
     if source is not None and source_plan is not None:
         revs.adopt(writer, uri, made, source, source_plan, request.job.companions)
     return wanted
-
-
-class _Planning(NamedTuple):
-    """What a revision's plan is made of. previous: its plan so far. source: the revision whose results it takes over,
-    and the plan of that. before: the line of the ledger that tells the previous plan. made: the plan of now.
-    """
-
-    previous: Plan | None
-    source: revs.Revision | None
-    source_plan: Plan | None
-    before: Planned | None
-    made: Plan
-
-
-def _planning(
-    request: RunRequest,
-    uri: str,
-    state: State,
-    newest: revs.Revision | None,
-    discovery: Discovery,
-    fingerprint: str,
-) -> _Planning:
-    """The plan of the revision that is in this state."""
-    previous = revs.read_plan(request.storage, uri, state, fingerprint)
-    source = _source(request, state, newest)
-    source_plan = source.plan() if source is not None else None
-    before = state.planned or (source.state.planned if source else None)
-    planned_by = before.fingerprint if before else ""
-    planned = make_plan(discovery, request.job, fingerprint, previous or source_plan, planned_by)
-    return _Planning(previous, source, source_plan, before, planned.with_splits(state.splits, fingerprint)[0])
-
-
-def check_shards(
-    request: RunRequest, discovery: Discovery, identity: Identity, newest: revs.Revision | None, number: int
-) -> None:
-    """Check that the plan of the revision of this number will have the shards that the request names: before anything
-    is written, because the run stays as it is if it has not.
-
-    Raises:
-        NoSuchShard: It will not.
-    """
-    state = _state_of(newest, number)
-    uri = revs.revision_uri(request.run_uri, number)
-    wanted = limited(_planning(request, uri, state, newest, discovery, identity.fingerprint).made, request)
-    if not (unknown := sorted(set(request.shards) - set(wanted.ids()))):
-        return
-    which = f"--shard {unknown[0]}: the run {request.run_id!r} has no such shard"
-    if newest is not None and (before := newest.plan()) is not None and unknown[0] in before.ids():
-        why = why_again(request, identity, wanted, newest) or ("its file or the job was changed",)
-        raise NoSuchShard(f"{which} any more: {why[0]}. Repeat the command without --shard")
-    raise NoSuchShard(f"{which}; `{shlex.join(['nightjar', 'show', request.job_path, *request.words])}` lists them")
 
 
 def _described(job: Job, fingerprint: str, made: Plan, before: Planned | None) -> float:
@@ -274,20 +219,11 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
     """
     if request.limit:  # never published
         return
-    state = _state_of(newest, number)
-    source = _source(request, state, newest)
-    begun = "" if request.fresh or source is not None or not state.openers else state.openers[0][1].at
-    if begun:
-        # It takes over nothing. But it may be older than the person's act, who had what scores alike in mind.
-        below = (revs.read_revision(request.storage, request.run_uri, each) for each in range(number - 1, 0, -1))
-        source = next((each for each in below if each.sealed), None)
+    source = _source(request, _state_of(newest, number), newest)
     if source is None or source.state.planned is None or source.state.planned.fingerprint != fingerprint:
         return
     shown = publish.shown(request.storage, request.output, request.run_id)
-    if shown is not None and shown.revision == source.number:
-        return
-    lost = visibility.lost_at(request.storage, request.output, request.run_id, source.number) if begun else ""
-    if begun[:_TO_SECONDS] < lost[:_TO_SECONDS] or not begun:
+    if shown is None or shown.revision != source.number:
         raise TakenBack(
             f"r{source.number} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since, and this run would publish its results again: nothing was scored, and readers do not see them. "

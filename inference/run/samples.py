@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import shown
@@ -17,7 +16,6 @@ from nightjar.inference.errors import (
     JobError,
     LabelInvalid,
     OutputInvalid,
-    OverBudget,
     ProcessSpoilt,
     ShardError,
     StorageError,
@@ -28,12 +26,11 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
-from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
+from nightjar.inference.records import NO_USAGE, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.microbatches import ScoredRows, relayed
+from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import LoadedModel
-from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, calls, preflight_steps, rows_at_once, score_sample
-from nightjar.inference.scoring.streaming import spans
+from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, preflight_steps, score_sample
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates import answers_gates_of, column_gates_of
@@ -56,7 +53,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The result of scoring `rows` rows from `places` places of the input: a few of each, and of one a whole batch.
+    """The result of scoring `rows` rows from `places` places of the input, a few of each.
 
     broken: a sentence for each place whose outputs are not what the job declares. cut: batches that failed although
     each row can be scored. failed: the number of rows that cannot be scored. first_failure: of one of them. unread: why
@@ -92,25 +89,10 @@ def check_labels(
     Raises:
         JobError: A label is of no value that the job's label may have. Names the file.
     """
-    wrong: JobError | None = None
-    for piece, error in _labels(storage, job, schema, places):
-        if error is None and all_alike:
-            return
-        if error is not None:
-            wrong = wrong or JobError(f"label: {error} (in {piece.uri})")
-            if not all_alike:
-                break
-    if wrong is not None:
-        raise wrong
-
-
-def _labels(
-    storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece]
-) -> Iterator[tuple[Piece, LabelInvalid | None]]:
-    """The places that have labels, with what is wrong with them; none for a job without a label."""
     evaluation = evaluator_of(job)
     if evaluation is None:
         return
+    wrong: JobError | None = None
     column = pa.schema([each for each in schema if each.name in {evaluation.label, *job.input.compared()}])
     for piece in places:
         try:
@@ -120,10 +102,14 @@ def _labels(
         try:
             evaluation.check(labels)
         except LabelInvalid as error:
-            yield piece, error
+            wrong = wrong or JobError(f"label: {error} (in {piece.uri})")
+            if not all_alike:
+                break
         else:
-            if labels.null_count < len(labels):
-                yield piece, None
+            if all_alike and labels.null_count < len(labels):
+                return
+    if wrong is not None:
+        raise wrong
 
 
 def refuse_broken(job: Job, sampled: Sampled) -> None:
@@ -150,35 +136,22 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
 
 
 def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """Run `preflight_steps`; when the model works at one place, score every place, and one whole batch."""
+    """Run `preflight_steps`; when the model works at one place, score every place."""
     step: Loaded | str = Loaded(worker.device)
     for step in preflight_steps(worker, places, last):
         yield step
     if isinstance(step, str) or step.sample_error:
         return
-    look = _Look(worker)
-    for step in look.at_each(places):
-        yield step
-    # A model that is asked for one row at a time has no batch: more rows would only cost more.
-    for model in () if spans(worker.spec.job) else worker.models:
-        if isinstance(step, Examined) and not step.sample_error and not step.sampled.broken:
-            for step in look.at_whole_batch(model, places):
-                yield step
+    yield from _Look(worker).at_each(places)
 
 
 class _Look:
-    """Scores rows of the input, and keeps what is found. Rows are read from the beginning of a place, so those that
-    were counted there before are not counted again.
-    """
+    """Scores the first rows of each place, and keeps what is found."""
 
     def __init__(self, worker: ShardWorker) -> None:
         self._worker = worker
         self._found = Sampled()
         self._metrics = Metrics.for_job(worker.spec.job)
-        self._rows: dict[Piece, int] = {}
-        self._counted: dict[tuple[Piece, str], int] = {}  # rows, for each column
-        self._failed: set[tuple[Piece, int]] = set()
-        self._notes: list[str] = []
         self._place = 0
         self._usage = NO_USAGE
         worker.claimed()  # what preflight asked is no part of the sample
@@ -197,71 +170,29 @@ class _Look:
             yield self._so_far()
 
     def _at(self, piece: Piece) -> None:
+        worker, spec = self._worker, self._worker.spec
         try:
-            read, first = self._read(piece, SAMPLE_ROWS)
+            read, first = read_sample(spec.storage, spec.job, piece, spec.schema, SAMPLE_ROWS)
         except (ShardError, StorageError) as error:
             self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
             return
-        witnessed = [_Witness(model) for model in self._worker.models]
+        found, where = self._found, f"({counted(read.readable, 'row')} of {piece.uri})"
+        witnessed, cut = [_Witness(model) for model in worker.models], found.cut
         scored = None
         try:
-            scored = score_sample(self._worker, read, first, [each.model for each in witnessed])
+            scored = score_sample(worker, read, first, [each.model for each in witnessed])
         except BatchesBroken as error:
             if not any(each.broken for each in witnessed):
-                self._found = replace(self._found, cut=(*self._found.cut, f"{clip(str(error))} {_where(piece, read)}"))
-        self._count(piece, read)
-        for each in witnessed:
-            self._refuse(each, piece, read)
+                cut = (*cut, f"{clip(str(error))} {where}")
+        broken = (
+            f"{each.model.name}: {each.broken} {where}" if each.model.name else f"{each.broken} {where}"
+            for each in witnessed
+            if each.broken
+        )
+        rows, places = found.rows + read.table.num_rows, found.places + 1
+        self._found = replace(found, rows=rows, places=places, broken=(*found.broken, *broken), cut=cut)
         if scored is not None:
             self._keep(piece, read, scored)
-
-    def at_whole_batch(self, model: LoadedModel, places: Sequence[Piece]) -> Iterator[Examined | str]:
-        """Score one batch of as many rows as the model will get at once, where they lie: a few rows may hide what many
-        show.
-
-        Yields before each call of the predictor, so that each has the time of one, and with what is learnt. A batch
-        that breaks may be an accident: the next place has the say.
-        """
-        rows, broken = rows_at_once(self._worker, model, places), ""
-        for piece in sorted(places, key=lambda piece: -_at_most(piece, rows)):
-            if _at_most(piece, rows) <= SAMPLE_ROWS:
-                break  # so much was scored before
-            try:
-                read, first = self._read(piece, rows)
-            except (ShardError, StorageError):
-                continue
-            if not read.readable:
-                continue
-            witnessed = _Witness(model)
-            try:
-                steps = calls(self._worker, read, first, [witnessed.model], budget=self._worker.spec.budget)
-                scored = yield from relayed(steps, lambda _: self._so_far())
-            except BatchesBroken as error:
-                if not witnessed.broken:
-                    if broken:
-                        break
-                    broken = clip(str(error))
-                    continue
-                scored = None
-            except OverBudget as error:
-                # The passes will quarantine the rows, and end the run.
-                self._notes.append(f"of the first {counted(read.table.num_rows, 'row')} of {piece.uri} {error}")
-                scored = None
-            except (ShardError, StorageError):
-                continue
-            except ProcessSpoilt as spoilt:
-                yield self._so_far(str(spoilt))
-                return
-            else:
-                self._notes += [broken] if broken else []
-            self._refuse(witnessed, piece, read)
-            if scored is not None:
-                self._count(piece, read)
-                self._keep(piece, read, scored)
-            yield self._so_far()
-            return
-        if broken:
-            yield broken
 
     def _so_far(self, error: str = "") -> Examined:
         """What is known now."""
@@ -275,24 +206,8 @@ class _Look:
             *self._found.cut,
             *nonfinite_notes(metrics.results().outputs, "the sample"),
             *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
-            *self._notes,
         )
         return Examined(worker.device, error, self._place, notes=notes, sampled=self._found)
-
-    def _read(self, piece: Piece, rows: int) -> tuple[RowsRead, int]:
-        """The first rows of a place, as a run reads them."""
-        spec = self._worker.spec
-        return read_sample(spec.storage, spec.job, piece, spec.schema, rows)
-
-    def _count(self, piece: Piece, read: RowsRead) -> None:
-        self._rows[piece] = max(self._rows.get(piece, 0), read.table.num_rows)
-        self._found = replace(self._found, rows=sum(self._rows.values()), places=len(self._rows))
-
-    def _refuse(self, witnessed: _Witness, piece: Piece, read: RowsRead) -> None:
-        if witnessed.broken:
-            named = f"{witnessed.model.name}: " if witnessed.model.name else ""
-            said = f"{named}{witnessed.broken} {_where(piece, read)}"
-            self._found = replace(self._found, broken=(*self._found.broken, said))
 
     def _keep(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
         """Add what was scored to what is known: carried columns and outputs, as a part would have them."""
@@ -302,32 +217,19 @@ class _Look:
         for name in scored.outputs.column_names:
             written = written.append_column(name, scored.outputs[name])
         for name in written.column_names:
-            before = self._counted.get((piece, name), 0)
-            self._counted[piece, name] = max(before, read.table.num_rows)
-            new = written[name].slice(before if scored.kept is None else int(np.searchsorted(scored.kept, before)))
             for states in (self._metrics.columns, self._metrics.outputs):
                 if name in states:
-                    states[name].update(new)
-        self._failed |= {(piece, failure.row) for failure in scored.failures}
+                    states[name].update(written[name])
         first = scored.failures[0] if scored.failures else None
         by = f", {first.model}" if first and first.model else ""
         outputs = self._metrics.outputs.items()
         self._found = replace(
             found,
-            failed=len(self._failed),
+            failed=found.failed + len({failure.row for failure in scored.failures}),
             first_failure=found.first_failure or (f"{piece.uri}{by}: {first.said}" if first else ""),
             nonfinite=tuple((name, state.nonfinite) for name, state in outputs if state.nonfinite),
             shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
         )
-
-
-def _at_most(piece: Piece, rows: int) -> int:
-    """How many of so many rows a piece may have."""
-    return rows if piece.rows == UNKNOWN else min(piece.rows, rows)
-
-
-def _where(piece: Piece, read: RowsRead) -> str:
-    return f"({counted(read.readable, 'row')} of {piece.uri})"
 
 
 class _Witness:

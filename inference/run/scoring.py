@@ -1,4 +1,9 @@
-"""The second step: scores every shard without a receipt in the ledger."""
+"""The first steps: `discover` finds tonight's input, and `score` scores every shard without a receipt in the ledger.
+
+Each step that writes (`score`, `validating.validate`, `publishing.publish_run`) opens an epoch, does its part, and
+stops. The flow's tasks call them, and so may a plain script. They hand each other small frozen records; whatever
+matters is in the ledger, so that any step may be repeated, by anybody, at any time.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import Held, JobError, Missing
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.discovery import discover as discover_input
 from nightjar.inference.input.plan import Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
@@ -20,20 +26,20 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.canary import NO_CANARY, canary_of, judge
+from nightjar.inference.run.canary import canary_notes, canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
+from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, with_time
+from nightjar.inference.run.results import RunPlan, Scored, with_time
 from nightjar.inference.run.resume import (
     check_not_taken_back,
-    check_shards,
     claim,
-    limited,
     number_for,
     plan_in,
     retire,
+    why_again,
 )
 from nightjar.inference.run.samples import check_labels
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -44,6 +50,37 @@ from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
 from nightjar.inference.witness import Seen, sentences
 from nightjar.inference.witness.seen import UNSURE
+
+_FILES = 1000
+"""The paths of this many files are looked at for the name of a column that the files lack."""
+
+
+def discover(request: RunRequest) -> Discovery:
+    """Find tonight's input and check it against the job. Writes nothing.
+
+    Raises:
+        JobError: nothing to score, or job, input, output and model do not fit together.
+    """
+    check_without_input(request)
+    discovery = discover_input(request.storage, request.job)
+    check_columns(request.job, discovery.schema, discovery.files["uri"].slice(0, _FILES).to_pylist())
+    return discovery
+
+
+def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
+    """Plan what would be scored, and say what the ledger already has. Writes nothing.
+
+    Raises:
+        JobError: a table of the job's cannot be written, or cannot take the columns.
+    """
+    targets.check(request.storage, request.job, discovery.schema)
+    identity = identity_of(request, discovery.schema)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    previous = newest.plan(identity.fingerprint) if newest and not request.fresh else None
+    made = make_plan(discovery, request.job, identity.fingerprint, previous, revs.planned_by(newest))
+    made = made.limited(request.limit)
+    state = newest.state if newest and not request.fresh else None
+    return RunPlan(made, state, why_again(request, identity, made, newest))
 
 
 def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:
@@ -82,8 +119,6 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     identity = identity_of(request, discovery.schema)
     newest, now = _caught_up(request)
     number = number_for(newest, request, now)
-    if request.shards:
-        check_shards(request, discovery, identity, newest, number)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
         return with_time(_finished(request, newest, identity.fingerprint), watch)
     targets.check(request.storage, request.job, discovery.schema)
@@ -101,19 +136,18 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
         spec = _spec_of(request, discovery, uri, made, writer, limits)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
-        only = frozenset(request.shards)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
         notes = told(request, loaded)
-        canary = canary_of(request, made, writer.state.committed) if not only else NO_CANARY
-        keep_external_reads(request.job, loaded, [*notes, *canary.notes()], writer, remembered)
-        if canary.shards:
-            tried = campaign.try_each(canary.shards)
+        canary = canary_of(request, made, writer.state.committed)
+        keep_external_reads(request.job, loaded, [*notes, *canary_notes(canary, len(made))], writer, remembered)
+        if canary:
+            tried = campaign.try_each(canary)
             with watch.during("canary"):
-                judge(request, engine, uri, writer, campaign.plan, tried, canary)
-        campaign.run(only)
+                judge(request, engine, uri, writer, campaign.plan, tried)
+        campaign.run()
         watch.turn_to("close")
         started = (campaign.first_event_at or time.time()) - began
         scored = Scored(
@@ -177,15 +211,8 @@ def was_published(request: RunRequest) -> bool:
 
 
 def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
-    """Whether `score` would find everything done: the newest revision is published, and what this run would make.
-
-    Raises:
-        NoSuchShard: As `score` would, for which nothing need be started.
-    """
+    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
     newest = revs.newest_revision(request.storage, request.run_uri)
-    if request.shards:
-        identity = identity_of(request, discovery.schema)
-        check_shards(request, discovery, identity, newest, number_for(newest, request, None))
     if newest is None or not newest.sealed:
         return False
     return _is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
@@ -206,7 +233,7 @@ def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revisio
     if request.fresh:
         return False
     previous = newest.plan(fingerprint)
-    wanted = limited(make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)), request)
+    wanted = make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)).limited(request.limit)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
     return set(previous.ids()) == set(wanted.ids()) and _counted_alike(request, newest)

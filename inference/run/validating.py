@@ -6,13 +6,12 @@ from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
-from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import AuditFailed, FoldersInvalid, GateFailed, RunFailed, ShardsFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
@@ -31,7 +30,6 @@ from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict, with_time
-from nightjar.inference.run.resume import limited
 from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
@@ -68,28 +66,32 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             # What a person has approved is published as that person saw it.
             assert writer.state.question is not None
             return with_time(verdict_of(request, writer.state.question.published, writer.epoch), watch)
-        made = limited(made, request)
+        made = made.limited(request.limit)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
-        audited = _last(engine.audit(request.storage, uri, request.job, table), writer, Audited())
+        storage, job = request.storage, request.job
+        audited = _last(engine.audit(storage, uri, job, table), writer, Audited())
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         _check_folders(audited)
+        spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
+        rescored, own, pairs = None, dict[str, AccumulatorFigures](), dict[str, gates.Repeated]()
         with watch.during("rescore"):
-            rescored = _rescore(engine, request, discovery, uri, table, writer)
+            if job.rescore.share and table.num_rows:
+                again = sample(table, job.rescore.share, uri)
+                rescored = _last(engine.rescore(spec, again), writer, Rescored())
         watch.turn_to("gates")
-        amount = found(
-            request.storage, request.job, request.date, discovery, None if request.limit else audited.counts.rows_in
-        )
-        own = _accumulated(engine, request, discovery, uri, table, writer)
+        amount = found(storage, job, request.date, discovery, None if request.limit else audited.counts.rows_in)
+        if job.accumulators:
+            own = _last(accumulated(engine.each, spec, table), writer, own)
+        if unique_checks(job):
+            pairs = _last(repeated(engine.each, storage, uri, job, table, audited.spills), writer, pairs)
         shown = replace(audited.metrics.results(), accumulators=own)
+        others = baselines(storage, job, request.date)
         evidence = replace(
-            collected(request, amount, audited, table, baselines(request.storage, request.job, request.date)),
-            rescored=rescored,
-            accumulators=own,
-            repeated=_repeated(engine, request, uri, table, writer, audited),
+            collected(request, amount, audited, table, others), rescored=rescored, accumulators=own, repeated=pairs
         )
-        if request.job.calls():
+        if job.calls():
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
         results = _judged(request, evidence, writer, uri, shown, audited)
@@ -97,7 +99,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         watch.turn_to("manifest")
         identity = identity_of(request, discovery.schema)
         name, digest, listed = write_manifest(
-            request.job,
+            job,
             request.run_id,
             request.date,
             scored.revision,
@@ -110,7 +112,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             results,
             rescored,
             discovery.left_out,
-            hive.types_of(request.job.output.partition_by, output_schema(request.job, discovery.schema)),
+            hive.types_of(job.output.partition_by, output_schema(job, discovery.schema)),
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
@@ -170,47 +172,17 @@ def _last(steps: Generator[T | None, None, None], writer: LedgerWriter, found: T
     return found
 
 
-def _rescore(
-    engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
-) -> Rescored | None:
-    """Score a sample again, if the job asks for it."""
-    share = request.job.rescore.share
-    if not share or not table.num_rows:
-        return None
-    spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
-    return _last(engine.rescore(spec, sample(table, share, uri)), writer, Rescored())
-
-
-def _repeated(
-    engine: Engine, request: RunRequest, uri: str, table: pa.Table, writer: LedgerWriter, audited: Audited
-) -> dict[str, gates.Repeated]:
-    """Find the rows that share a key, for each check on keys."""
-    if not unique_checks(request.job):
-        return {}
-    return _last(repeated(engine.each, request.storage, uri, request.job, table, audited.spills), writer, {})
-
-
-def _accumulated(
-    engine: Engine, request: RunRequest, discovery: Discovery, uri: str, table: pa.Table, writer: LedgerWriter
-) -> dict[str, AccumulatorFigures]:
-    """The figures of the job's own accumulators."""
-    if not request.job.accumulators:
-        return {}
-    spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
-    return _last(accumulated(engine.each, spec, table), writer, {})
-
-
 def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
     """Revoke the receipts of shards with damaged parts, so that they are scored again. Returns their number."""
     damaged = table.filter(pc.is_in(table["shard"], value_set=pa.array(audited.damaged, pa.string())))
-    if damaged.num_rows:
-        writer.append([_revocation(line, audited.damaged[line["shard"]]) for line in outcomes.lines(damaged)])
-    return len(damaged)
-
-
-def _revocation(line: dict[str, Any], why: str) -> Revoked:
-    uri = line["pieces"][0]["uri"]
-    return Revoked(line["shard"], line["attempt"], "PartDamaged", why, uri=uri, counts=of_json(Counts, line))
+    revoked = []
+    for line in outcomes.lines(damaged):
+        shard, uri, counts = line["shard"], line["pieces"][0]["uri"], of_json(Counts, line)
+        why = audited.damaged[shard]
+        revoked.append(Revoked(shard, line["attempt"], "PartDamaged", why, uri=uri, counts=counts))
+    if revoked:
+        writer.append(revoked)
+    return len(revoked)
 
 
 def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:

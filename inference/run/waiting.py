@@ -180,56 +180,45 @@ def keeping(request: RunRequest, sign_s: float = SIGN_S) -> Iterator[Callable[[s
     sign_s: the seconds between two signs of life. Does nothing if the output belongs to another job, or if the storage
     is away.
     """
-    kept = _Kept(request, sign_s)
-    try:
-        yield kept.keep
-    finally:
-        kept.end()
+    holder = this_holder("waits", request.flow_run, request.engine)
+    uri = join(request.run_uri, _FOLDER, f"{holder.nonce}.json")
+    said, over, writing = list[str](), threading.Event(), threading.Lock()
 
-
-class _Kept:
-    """The file of one process that waits, and the thread that gives its signs of life."""
-
-    def __init__(self, request: RunRequest, sign_s: float) -> None:
-        self._request = request
-        self._holder = this_holder("waits", request.flow_run, request.engine)
-        self._uri = join(request.run_uri, _FOLDER, f"{self._holder.nonce}.json")
-        self._sentence = ""
-        self._writing = threading.Lock()
-        self._over = threading.Event()
-        self._signs = threading.Thread(target=self._give_signs, args=(sign_s,), daemon=True, name="nightjar-waits")
-
-    def keep(self, sentence: str) -> None:
-        begins, self._sentence = not self._sentence, sentence
-        self._write()
-        if begins:
-            self._signs.start()
-
-    def end(self) -> None:
-        self._over.set()
-        if self._sentence:
-            self._signs.join()  # else it might write once more what is deleted here
-            with suppress(StorageError):
-                self._request.storage.delete([self._uri])
-
-    def _give_signs(self, every_s: float) -> None:
-        while not self._over.wait(every_s):
-            self._write()
-
-    def _write(self) -> None:
-        request = self._request
-        with self._writing, suppress(StorageError, JobError):
+    def write() -> None:
+        with writing, suppress(StorageError, JobError):
             request.check_owner()
-            told = Waits(request.job.name, self._sentence, self._holder, utc())
-            request.storage.write(self._uri, json.dumps(to_json(told)).encode())
+            told = Waits(request.job.name, said[-1], holder, utc())
+            request.storage.write(uri, json.dumps(to_json(told)).encode())
+
+    def give_signs() -> None:
+        while not over.wait(sign_s):
+            write()
+
+    signs = threading.Thread(target=give_signs, daemon=True, name="nightjar-waits")
+
+    def keep(sentence: str) -> None:
+        said.append(sentence)
+        write()
+        if not signs.is_alive():
+            signs.start()
+
+    try:
+        yield keep
+    finally:
+        over.set()
+        if said:
+            signs.join()  # else it might write once more what is deleted here
+            with suppress(StorageError):
+                request.storage.delete([uri])
 
 
-def waits(storage: Storage, run_uri: str, job: str, after: str = "") -> Waits | None:
-    """The wait of a run of this job; of several processes, the last that began. None if no process waits that may be
-    alive. after: ignore waits that began before this time, in UTC, as ISO 8601.
+def waits(request: RunRequest, after: str = "") -> Waits | None:
+    """The wait of a run; of several processes, the last that began. None if no process waits that may be alive.
+
+    after: ignore waits that began before this time, in UTC, as ISO 8601.
     """
-    found = []
-    for entry in storage.list(join(run_uri, _FOLDER)):
+    storage, job, found = request.storage, request.job.name, []
+    for entry in storage.list(join(request.run_uri, _FOLDER)):
         # The wait may end just now; and a damaged file is ignored.
         with suppress(StorageError, ValueError, LookupError, TypeError, AttributeError):
             found.append(of_json(Waits, json.loads(storage.read(entry.uri))))

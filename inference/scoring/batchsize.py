@@ -97,9 +97,6 @@ PACKED_ROWS, PACKED_ROWS_GPU = 2048, 16384
 """Rows of a micro-batch that a predictor packs into calls of the model: many, so that it finds rows of one size; and
 few enough that a large model on a few cores, at four rows a second, is done with them before `retry.stall_s`."""
 
-_MOST_ROWS = 65536
-"""The most rows that are assumed of a micro-batch in bytes before its rows are known."""
-
 
 class BatchSize:
     """The largest micro-batch, kept from table to table, so that running out of memory happens only once.
@@ -121,11 +118,6 @@ class BatchSize:
     def anew(self) -> BatchSize:
         """One that begins with the size in use, and learns for itself."""
         return BatchSize(self.most, self.unit)
-
-    def rows_like(self, table: pa.Table) -> int:
-        """The rows of a micro-batch in bytes if all rows are like those of this table."""
-        weight = int(row_sizes(table).sum())
-        return max(1, min(_MOST_ROWS, self.most * table.num_rows // weight)) if weight else 1
 
 
 class Weighed:

@@ -44,7 +44,7 @@ from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.batchsize import Weighed
-from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, drained
+from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel
@@ -373,40 +373,20 @@ def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _ReadSamp
     return Sample(table.slice(0, rows), found[:rows])
 
 
-def rows_at_once(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece]) -> int:
-    """The rows of a micro-batch. If the job says its bytes, the first rows of the input tell how many, about."""
-    if model.size.unit == "rows":
-        return model.size.most
-    for piece in places:
-        with suppress(ShardError, StorageError):  # it fails its own shards later
-            read, _ = worker.sample(piece, SAMPLE_ROWS)
-            if read.readable:
-                return model.size.rows_like(read.table.select(list(model.columns)))
-    return 1
-
-
 def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequence[LoadedModel]) -> ScoredRows:
-    """Score the rows. Raises BatchesBroken if a batch fails though each of its rows can be scored."""
-    return drained(calls(worker, read, first, models))
-
-
-def calls(
-    worker: ShardWorker,
-    read: RowsRead,
-    first: int,
-    models: Sequence[LoadedModel],
-    budget: int | None = None,
-) -> Generator[Ahead, None, ScoredRows]:
-    """Run `score_models` and keep nothing of what memory shows. Raises BatchesBroken if any batch is broken."""
-    return score_models(
-        read.table,
-        [replace(model, size=model.size.anew(), preparer=None) for model in models],
-        skip=read.failures,
-        origin=first,
-        index=read.index,
-        cuts={model.name: Cuts(allowed=0, share=0.0) for model in models},
-        budget=budget,
-        complete=worker.spec.job.output.rows == "all",
+    """Score the rows, and keep nothing of what memory shows. Raises BatchesBroken if a batch fails though each of its
+    rows can be scored.
+    """
+    return drained(
+        score_models(
+            read.table,
+            [replace(model, size=model.size.anew(), preparer=None) for model in models],
+            skip=read.failures,
+            origin=first,
+            index=read.index,
+            cuts={model.name: Cuts(allowed=0, share=0.0) for model in models},
+            complete=worker.spec.job.output.rows == "all",
+        )
     )
 
 

@@ -93,7 +93,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with pytest.raises(RunFailed):
         lake.run(date="2026-11-20")
     request = lake.request()
-    found = by_date(list_runs(request.storage, request.output, request.job.name))
+    found = by_date(list_runs(request))
     history = lake.folder / "history.html"
     history.write_text(history_page(request.job.name, request.output, found))
     made = {

@@ -120,7 +120,7 @@ def test_a_check_through_a_ray_client(fleet: Fleet, doubled: Lake, env: dict[str
     """`ray://`: what `check` tries is tried in the cluster, too. A run through it: tests/chaos/test_nodes.py."""
     checked = forked("check", doubled.job_path, "--ray", fleet.world.client, env=env, timeout_s=120)
     assert checked.returncode == 0, checked.stderr
-    assert "the model loads and scores 480 rows of 8 places on cpu" in checked.stdout
+    assert "the model loads and scores 256 rows of 8 places on cpu" in checked.stdout
     assert "Ready.\n  reads      " in checked.stdout
     assert "\n  columns    id int64, name string, score float32, _file string, _row int64\n" in checked.stdout
     rows = [line.split() for line in checked.stdout.splitlines()[-6:-1]]
@@ -176,7 +176,7 @@ def test_nights_that_an_interrupted_backfill_scores_at_once_are_stopped_and_say_
 ) -> None:
     """Each of them is scored in a thread, which learns of no signal: they were said to be killed, without a word."""
     resources = {"actors": 1, "cpus": 1, "gpus": 1}
-    lake, output = fleet.world.lake(
+    lake, _ = fleet.world.lake(
         4000,
         SLEEPING,
         name="sleeping",
@@ -196,7 +196,7 @@ def test_nights_that_an_interrupted_backfill_scores_at_once_are_stopped_and_say_
     command.send_signal(signal.SIGINT)
     told, trouble = command.communicate(timeout=120)
     assert command.returncode == 130, told + trouble
-    runs = {line.run_id: line.standing for line in list_runs(fleet.world.storage, output, "sleeping")}
+    runs = {line.run_id: line.standing for line in list_runs(lake.request(storage=fleet.world.storage))}
     assert [(night, standing.state) for night, standing in sorted(runs.items())] == [
         ("2026-11-01", "stopped"),
         ("2026-11-02", "stopped"),

@@ -109,7 +109,7 @@ def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
 
 
 def has_the_tasks() -> bool:
-    return {"prefect.task_engine", "nightjar.inference.run.steps"} <= set(sys.modules)
+    return {"prefect.task_engine", "nightjar.inference.run.scoring"} <= set(sys.modules)
 
 
 def test_the_next_task_runs_in_the_process_that_imported(monkeypatch: pytest.MonkeyPatch) -> None:

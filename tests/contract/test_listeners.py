@@ -13,10 +13,10 @@ import pytest
 
 import nightjar.flows.pages
 import nightjar.inference.run
+import steps as run
 from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Crumb, Event, Failed, Noticed, Prepared, Preparing, Receipt, Started
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
 from support import Lake, run_steps

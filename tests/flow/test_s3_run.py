@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import steps as run
 from commands import DATE, Flights
 from forked import Done, forked, forked_light
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.run import steps as run
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import ANYBODY

@@ -11,6 +11,7 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from test_artifacts import page
 
+import steps
 from commands import DATE
 from faults import FaultyStorage, fail
 from forked import forked
@@ -20,7 +21,7 @@ from nightjar.flows.pages import standing
 from nightjar.flows.prefect_api.events import FAILED
 from nightjar.flows.prefect_api.server import drain
 from nightjar.inference.errors import ClusterError, Denied, JobError, StorageError, Transient
-from nightjar.inference.run import request, resume, steps
+from nightjar.inference.run import request, resume
 from nightjar.inference.storage.lake import LakeStorage
 from service import events
 from support import Lake

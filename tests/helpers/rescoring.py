@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+import steps as run
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run import steps as run
 from support import Lake
 
 NOTES = '''

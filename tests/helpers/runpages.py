@@ -7,7 +7,7 @@ from nightjar.flows.pages.failure import as_page, failure
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Publication, Verdict
+from nightjar.inference.run.results import Publication, Verdict
 
 PUBLISHED = Verdict(1, 1, (), Figures({}), "manifest.json", "", "shards.parquet")
 PUBLICATION = Publication(1, 1, "manifest.json")

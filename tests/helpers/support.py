@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+import steps as run
 from forked import COMMAND_S
 from nightjar.inference.engine import RAY
 from nightjar.inference.environ import environment
@@ -30,7 +31,6 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage

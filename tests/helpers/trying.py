@@ -25,7 +25,7 @@ def try_all(folder: str) -> None:
 
     import nightjar.inference.ledger.remarks
     import nightjar.inference.run.scoring
-    import nightjar.inference.run.steps
+    import nightjar.inference.run.validating
     import nightjar.inference.scoring.worker  # noqa: F401
     from nightjar.inference.identity.packages import loaded_packages
 
@@ -50,9 +50,9 @@ def try_all(folder: str) -> None:
 
 def become(root: Path, way: Way) -> str:
     """What becomes of one way, with what was said."""
+    import steps as run
     from nightjar.inference.identity.packages import added
     from nightjar.inference.ledger.remarks import Remarks
-    from nightjar.inference.run import steps as run
 
     lay(root, way)
     # Whoever is scored again needs no preflight to be told of.
@@ -87,7 +87,7 @@ def request_of(root: Path) -> Any:
 
 
 def spec_of(root: Path) -> Any:
-    from nightjar.inference.run import steps as run
+    import steps as run
     from nightjar.inference.run.request import worker_spec
 
     request = request_of(root)

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+import steps as run
 from faults import Fault, FaultyStorage, pause
 from forked import forked_call
 from nightjar.inference.input.discovery import Discovery
@@ -24,10 +25,9 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.approving import answer
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.steps import Scored, Verdict
+from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.manifest import read_manifest

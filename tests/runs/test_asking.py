@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import steps
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.pages.standing import status
 from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswered
-from nightjar.inference.history.run_status import RunState, Standing, stands
+from nightjar.inference.history.run_status import Standing, stands
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.run import approving, steps
+from nightjar.inference.run import approving
 from nightjar.inference.run.approving import Answered, answer, carried_out
 from nightjar.inference.run.request import RunRequest
 from support import Lake
@@ -40,7 +41,7 @@ def stands_at(lake: Lake) -> Standing:
     newest = revs.newest_revision(request.storage, request.run_uri)
     assert newest is not None
     shown = lake.snapshot().runs.get(request.run_id)
-    return stands(RunState.of(request, newest, shown))
+    return stands(request, newest, shown)
 
 
 def yes(lake: Lake, **more: object) -> Answered:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from nightjar.inference.errors import ShardsFailed
-from nightjar.inference.run import steps as run
 from support import Lake, Ran
 
 NIGHT = "2026-11-20"

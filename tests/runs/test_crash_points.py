@@ -16,10 +16,9 @@ from nightjar.inference.errors import (
     StorageError,
     TakenBack,
 )
-from nightjar.inference.ledger.endings import utc
 from nightjar.inference.output import visibility
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake, run_steps, wait_until
+from support import Lake, run_steps
 from writers import (
     BEFORE_INTENT,
     BEFORE_MANIFEST,
@@ -256,28 +255,6 @@ def test_what_was_taken_back_does_not_come_again_with_a_file_that_is_late(lake: 
     again = lake.run()
     assert (again.scored.revision, again.scored.progress.reused_shards) == (2, 0)
     assert lake.published()["score"].max() == (7999 if how == "limited" else 9999) / 2
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_fresh_revision_that_waits_does_not_bring_back_what_was_taken_back_since(lake: Lake, when: str) -> None:
-    """It was made to be looked at, or was stopped; whoever took the night back had the same results before them. One
-    that is begun after that is meant to be published.
-    """
-    lake.ready().run()
-    if when == "before":
-        lake.run(fresh=True, publish=False)
-        begun = utc()
-        wait_until(lambda: utc() != begun, 10, "a second is over: the times that are compared have no parts of it")
-    visibility.unpublish(LakeStorage(), str(lake.out), "2026-11-19")
-    if when == "after":
-        lake.run(fresh=True, publish=False)
-        assert lake.run().scored.revision == 2
-        return
-    with pytest.raises(TakenBack, match=r"^r1 of the run '2026-11-19' was published before and rolled back or unpub"):
-        lake.run()
-    assert not lake.snapshot().runs
-    assert lake.run(fresh=True).scored.revision == 3
-    assert lake.snapshot().runs["2026-11-19"].revision == 3
 
 
 def test_a_fresh_run_that_was_killed_before_its_plan_is_continued_afresh(lake: Lake, tmp_path: Path) -> None:

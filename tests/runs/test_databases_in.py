@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import steps as run
 from nightjar.inference.errors import ShardsFailed
-from nightjar.inference.run import steps as run
 from postgres import PASSWORD, PostgresServer, programs, running
 from support import Lake
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import AuditFailed, GateFailed
 from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.run import steps
 from support import Lake
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, Point, die_at, metrics_of
 

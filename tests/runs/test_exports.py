@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps
 from lazily import lazily
 from nightjar.inference.errors import AuditFailed, JobError
 from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.output import exports, latest_view, nights, outcomes, visibility
-from nightjar.inference.run import steps
 from nightjar.inference.validation.audit import audit_block
 from support import Lake
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from faults import FaultyStorage, fail
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, GateFailed, JobError, RunFailed, ShardsFailed, Transient
 from nightjar.inference.history.run_status import list_runs
 from nightjar.inference.output import visibility
-from nightjar.inference.run import steps as run
-from nightjar.inference.run.steps import Scored
+from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, Ran, data_files
 
@@ -477,7 +477,7 @@ def test_a_limited_run_is_scored_and_never_published(lake: Lake) -> None:
     more = lake.run(limit=2500, run_id="trial")
     assert (more.scored.progress.shards, more.publication.number) == (3, 0)
     request = lake.request(run_id="trial")
-    (line,) = (each for each in list_runs(request.storage, request.output, "lake") if each.run_id == "trial")
+    (line,) = (each for each in list_runs(request) if each.run_id == "trial")
     assert (line.shards, line.rows, line.done_shards, line.rows_out) == (3, 3000, 3, 3000), "not the first limit's"
 
 

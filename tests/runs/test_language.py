@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 import pyarrow.parquet as pq
 import pytest
 
+import steps
+import steps as run
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from nightjar.flows.pages import estimate
 from nightjar.flows.pages.finished import as_page, as_text, run_result
@@ -29,8 +31,6 @@ from nightjar.inference.output.keptanswers import KeptAnswers, discard
 from nightjar.inference.predictors.language import answers as reading
 from nightjar.inference.predictors.language.answers import Answer
 from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
-from nightjar.inference.run import steps
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.scoring import attempts, child
 from nightjar.inference.scoring.assignment import Assignment

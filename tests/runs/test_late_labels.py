@@ -156,7 +156,7 @@ def test_groups_are_ranked_and_divided_by_labels_that_come_late(tmp_path: Path) 
     found = compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures
     assert {"ndcg", "mrr", "map", "precision", "ndcg hour=0"} & {each.name for each in found} >= {"ndcg", "precision"}
     assert any(each.name.startswith("ndcg hour=") and each.now is not None for each in found)
-    (line,) = list_runs(request.storage, request.output, "lake")
+    (line,) = list_runs(request)
     assert line.metric is not None
     assert line.metric.name == "ndcg"
 
@@ -199,7 +199,7 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     assert "AUC-ROC" in text
     figures = {each.name: each.now for each in compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures}
     assert figures["auroc"] == second.evaluation.metrics["auroc"].value
-    (line,) = list_runs(request.storage, request.output, "lake")
+    (line,) = list_runs(request)
     assert line.metric is not None
     assert (line.metric.name, line.metric.value) == ("auroc", second.evaluation.metrics["auroc"].value)
     last = night_before(request.storage, request.job, "2026-11-20")
@@ -248,7 +248,7 @@ def test_labels_of_the_revision_that_readers_see_are_shown_when_a_newer_one_has_
     assert said in page
     assert "<dt>warning</dt><dd>r1, which readers see: auroc.min: " in page
     assert f"  labels     {said}\n" in status_text(status(request))
-    (line,) = list_runs(request.storage, request.output, "lake")
+    (line,) = list_runs(request)
     assert line.metric == Metric("auroc", made.evaluation.metrics["auroc"].value, revision=1)
     app(["runs", str(lake.job_path), "--json"], standalone_mode=False)
     (listed,) = json.loads(capsys.readouterr().out)
@@ -257,7 +257,7 @@ def test_labels_of_the_revision_that_readers_see_are_shown_when_a_newer_one_has_
     lake.write_job(**{**JOB, "late_labels": LATE, "checks": checks})
     lake.run()
     assert collect(request).late is None, "readers see r2, which has no labels yet"
-    (line,) = list_runs(request.storage, request.output, "lake")
+    (line,) = list_runs(request)
     assert line.metric is None or line.metric.revision == 0
 
 
@@ -502,7 +502,7 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     request = lake.request()
     said = r"00000001.json: not an evaluation .*`nightjar evaluate JOB` makes another one"
     assert re.search(said, status_text(status(request)))
-    assert list_runs(request.storage, request.output, "lake")[0].standing.state == "published"
+    assert list_runs(request)[0].standing.state == "published"
     with pytest.raises(Damaged, match=said):
         compare(request.storage, "lake", request.output, NIGHT, NIGHT)
     assert evaluate(lake.job_path).number == 2

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+import steps as run
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, RunFailed, ShardsFailed
-from nightjar.inference.run import steps as run
 from support import Lake
 
 MODEL = """

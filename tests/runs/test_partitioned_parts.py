@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import steps
 from nightjar.inference.errors import AuditFailed, JobError, RunFailed, ShardsFailed
 from nightjar.inference.output import hive
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.records import Failed
-from nightjar.inference.run import steps
 from nightjar.inference.run.validating import _check_folders
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import Attempt

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError
 from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics import profile
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.run import steps
 from support import NIGHT, Lake, conforms
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, BEFORE_SWEEP, Point, die_at, metrics_of
 

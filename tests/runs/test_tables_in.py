@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from lazily import lazily
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.output.publications import newest
-from nightjar.inference.run import steps as run
 from nightjar.inference.validation.manifest import read_manifest
 from support import Lake
 

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 
 import faults
+import steps as run
 from faults import pause
 from nightjar.inference.errors import AlreadyExists, Held
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, run_steps, wait_until
 from writers import (

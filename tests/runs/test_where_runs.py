@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError
 from nightjar.inference.history.replay import Replayed, _replay_here, replay_row
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.records import Crumb, Receipt
-from nightjar.inference.run import steps as run
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker

@@ -53,7 +53,7 @@ def test_the_wheel_holds_both_packages_with_their_types(installed: Path) -> None
 
 def test_the_wheel_imports_without_the_checkout(installed: Path) -> None:
     """Installed somewhere else, the packages are found there and not in the checkout."""
-    program = "import nightjar.flows.cli.main, nightjar.inference.run.steps as r; print(r.__file__)"
+    program = "import nightjar.flows.cli.main, nightjar.inference.run.scoring as r; print(r.__file__)"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(installed)},

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+import steps
 from faults import FaultyStorage, pause
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.errors import AuditFailed
@@ -36,7 +37,6 @@ from nightjar.inference.metrics.figures import ColumnFigures
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
 from nightjar.inference.output.revisions import RevisionFile
 from nightjar.inference.records import Counts, Failed, Noticed, Part, Receipt
-from nightjar.inference.run import steps
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Totals, manifest_of

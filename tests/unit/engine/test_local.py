@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import steps as run
 from faults import (
     Fault,
     FaultyStorage,
@@ -24,7 +25,6 @@ from nightjar.inference.errors import (
     Damaged,
     JobError,
     NightjarError,
-    NoSuchShard,
     RunFailed,
     Transient,
 )
@@ -40,7 +40,6 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.lake import LakeStorage
@@ -266,20 +265,13 @@ def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> Non
     assert done.measured.estimate_s == estimate.START_S
 
 
-def test_a_published_run_says_which_shard_it_does_not_have(lake: Lake) -> None:
-    """And has nothing to do about one that it has."""
+def test_a_ledger_that_somebody_removed_is_missed_before_anything_is_scored(lake: Lake) -> None:
+    """Of a published run, of which a row can be replayed before that."""
     lake.engine = "local"
     lake.ready().run()
     shard = next(iter(lake.planned().ids()))
-    assert lake.run(shards=(shard,)).publication.number == 1
-    with pytest.raises(NoSuchShard, match=r"--shard TYPO: the run '2026-11-19' has no such shard"):
-        lake.run(shards=(shard, "TYPO"))
-    request = lake.request(shards=("TYPO",))
-    with pytest.raises(JobError, match="--shard TYPO"):
-        run.nothing_to_score(request, run.discover(request))
     with pytest.raises(JobError, match=rf"--file no\.parquet: shard {shard} is of /.*\.parquet$"):
         replay_row(lake.request(), shard, 0, "no.parquet", pdb=True)
-    # A ledger that somebody removed is missed before anything is scored.
     shutil.rmtree(lake.revision() / "ledger")
     with pytest.raises(Damaged, match=r"/ledger: the ledger that named plan-000001\.parquet is gone; .* --fresh"):
         lake.run()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import steps as run
 from faults import FaultyStorage, fail
 from nightjar.flows.pages.advice import Commands, aftermath, as_typed, typed
 from nightjar.inference.engine import LOCAL
@@ -16,7 +17,6 @@ from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import publications as publish
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from rich.text import Text
 
+import steps as run
 from faults import FaultyStorage, fail
 from nightjar.flows.cli import checking
 from nightjar.flows.reports import CheckReport
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, JobError, NightjarError, StorageError, Transient
-from nightjar.inference.run import steps as run
+from nightjar.inference.run.checking import Checked
 from nightjar.inference.run.samples import Sampled, Shown
-from nightjar.inference.run.steps import Checked
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -127,6 +127,6 @@ def test_a_night_that_never_began_has_the_date_of_its_name(nights: Lake) -> None
     """And no revision."""
     night, request = "2026-12-24", nights.request(date="2026-12-24")
     failure_notes.keep(request, JobError("there is no input"), "discover")
-    lines = {each.run_id: each for each in list_runs(request.storage, request.output, request.job.name)}
+    lines = {each.run_id: each for each in list_runs(request)}
     assert (lines[night].date, lines[night].revision) == (night, 0)
     assert f"{night} r0" not in said("history", nights.job_path)

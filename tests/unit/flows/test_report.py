@@ -117,11 +117,11 @@ def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:
         plan = plan_in(writer, lake)
         first, second = plan.ids()[0], plan.ids()[-1]
         writer.append([Failed(shard, 1, "InputCorrupt", "not Parquet") for shard in (first, second)])
-    assert set(lost(LakeStorage(), newest(lake))) == {first, second}
+    assert set(lost(newest(lake))) == {first, second}
     lake.write_file("part-00.parquet", 0, 3000)
     with writing(lake) as writer:
         assert first not in plan_in(writer, lake).ids()
-    assert set(lost(LakeStorage(), newest(lake))) == {second}
+    assert set(lost(newest(lake))) == {second}
     told = {line.shard: line.what_was_done for line in RunReport(lake.request(), 1).incidents()}
     assert told[first] == "planned anew: its file, the model or the job changed since"
     assert told[second] == "no result: repeat the command once it is mended"

@@ -22,7 +22,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Counts, Failed
 from nightjar.inference.run import failure_notes
-from nightjar.inference.run.steps import Scored
+from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
 from runpages import PUBLICATION, PUBLISHED, failed_page

@@ -18,7 +18,7 @@ USED = """
 import sys
 from dataclasses import replace
 import pyarrow as pa
-from nightjar.inference.run import steps as run
+import steps as run
 from nightjar.inference.scoring.assignment import open_scorers
 from nightjar.inference.run.request import make_request, worker_spec
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.code import find_code
 from nightjar.inference.input.discovery import discover
@@ -19,7 +20,6 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.input.lists import with_list
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.run import steps
 from nightjar.inference.run.request import make_request
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.storage.lake import LakeStorage

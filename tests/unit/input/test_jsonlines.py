@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import steps as run
 from constants import set_constants
 from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
@@ -28,7 +29,6 @@ from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.fitting import mark_declared
 from nightjar.inference.input.sources.jsonlines import SOURCE
 from nightjar.inference.records import UNKNOWN, Piece, Receipt, Shard
-from nightjar.inference.run import steps as run
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import ShardWorker

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import steps as run
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.job.finding import find
-from nightjar.inference.run import steps as run
 from ownsource import EXAMPLE, RECORD
 from support import Lake
 

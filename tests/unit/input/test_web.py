@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, InputChanged, JobError, Missing, StorageError, Transient
 from nightjar.inference.history.replay import replay_row
@@ -21,7 +22,6 @@ from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.records import Piece
-from nightjar.inference.run import steps as run
 from nightjar.inference.run.waiting import await_input
 from nightjar.inference.storage import locations
 from nightjar.inference.storage.credentials import StorageSettings

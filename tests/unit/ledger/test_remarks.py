@@ -31,8 +31,9 @@ from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.run.request import identity_of
+from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import number_for, plan_in
-from nightjar.inference.run.steps import Scored, discover
+from nightjar.inference.run.scoring import discover
 from nightjar.inference.run.validating import _revocation
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded

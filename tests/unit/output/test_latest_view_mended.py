@@ -24,6 +24,11 @@ def output(tmp_path: Path) -> Placed:
     return Placed(str(tmp_path / "out"))
 
 
+def complete(output: Placed) -> bool:
+    """Whether `latest/` says that all dates are written."""
+    return "dates_since" not in json.loads(Path(output.uri, "latest", latest_view.FILES).read_text())
+
+
 PLACES = [f"*/{place}/{name}" for place in ("latest", f"dates/{NIGHT}") for name in OBJECTS]
 
 
@@ -100,7 +105,7 @@ def test_an_output_that_was_copied_with_its_links_followed_is_led_on_and_mended(
     assert copy.refresh() == ""
     shown = [copied / "latest", copied / "dates" / NIGHT, *(copied / "dates" / day for day in days[1:] if elsewhere)]
     assert all((place / "data").is_symlink() and (place / "data").exists() for place in shown)
-    assert not (copied / "latest" / latest_view.UNFINISHED).exists()
+    assert complete(copy)
     assert copy.empty(f"dates/{days[0]}")
 
 
@@ -116,7 +121,7 @@ def test_a_date_that_cannot_be_written_keeps_no_other_from_being_written(output:
     assert not Path(output.uri, "dates/2026-11-17/files.json").exists()
     assert latest_view.refresh(output.storage, output.uri, JOB, behind=True) == ""
     assert output.night("dates/2026-11-17") == "2026-11-17 r1"
-    assert not Path(output.uri, "latest", latest_view.UNFINISHED).exists()
+    assert complete(output)
 
 
 def test_a_date_that_was_refused_is_not_forgotten_by_a_command_that_is_then_killed(output: Placed) -> None:
@@ -126,7 +131,7 @@ def test_a_date_that_was_refused_is_not_forgotten_by_a_command_that_is_then_kill
     output.refresh()
     output.publish("2026-11-17", 2)
     refused = faults.fail("write", "*/dates/2026-11-17/*", None, Denied("2026-11-17: not yours"))
-    killed = faults.Fault("write", f"*/latest/{latest_view.UNFINISHED}", error=StorageError("killed here"))
+    killed = faults.Fault("write", f"*/latest/{latest_view.FILES}", error=StorageError("killed here"))
     assert "killed here" in output.refresh(storage=FaultyStorage(output.storage, [refused, killed]))
     assert output.refresh() == ""
     assert output.night("dates/2026-11-17") == "2026-11-17 r2"
@@ -140,7 +145,7 @@ def test_a_link_of_latest_that_was_blocked_is_made_by_a_command_that_finds_nothi
     blocked.rmdir()
     assert latest_view.refresh(output.storage, output.uri, JOB, behind=True) == ""
     assert blocked.is_symlink()
-    assert not Path(output.uri, "latest", latest_view.UNFINISHED).exists()
+    assert complete(output)
 
 
 def test_one_that_comes_late_leaves_nothing_old(output: Placed) -> None:

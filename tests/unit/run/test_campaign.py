@@ -7,7 +7,7 @@ import pytest
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.records import UNREADABLE, Crumb, Failed, Piece, Receipt, Shard, Started
-from nightjar.inference.run.campaign import ALIKE, Failures, Underway
+from nightjar.inference.run.failures import ALIKE, Failures, Underway
 from nightjar.inference.scoring.suspects import Attempt, Rows
 
 TRIES = 3

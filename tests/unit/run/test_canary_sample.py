@@ -18,7 +18,7 @@ from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Receipt
-from nightjar.inference.run.canary import NO_CANARY, Canary, canary_of, judge
+from nightjar.inference.run.canary import canary_notes, canary_of, judge
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
@@ -57,34 +57,34 @@ def test_the_canary_is_the_first_shards_that_together_have_the_share(
 ) -> None:
     """By their ids; a shard whose rows are not known counts as the mean of the others."""
     found = canary_of(request_of(lake, canary=share), plan(*rows), set())
-    assert found == Canary(frozenset(chosen), len(rows))
+    assert found == set(chosen)
 
 
 def test_there_is_no_canary_where_nothing_would_be_spared(lake: Lake) -> None:
     """Or where the job asks for none. One whose shards have a result is judged again."""
     request = request_of(lake, canary=0.5)
     made = plan(10, 10, 10, 10)
-    assert canary_of(request, made, {"c"}).shards == {"a", "b"}
-    assert canary_of(request, made, {"a", "b"}).shards == {"a", "b"}
-    assert canary_of(request, made, {"c", "d"}) == NO_CANARY
-    assert canary_of(request, plan(10), set()) == NO_CANARY
-    assert canary_of(request_of(lake), made, set()) == NO_CANARY
+    assert canary_of(request, made, {"c"}) == {"a", "b"}
+    assert canary_of(request, made, {"a", "b"}) == {"a", "b"}
+    assert canary_of(request, made, {"c", "d"}) == set()
+    assert canary_of(request, plan(10), set()) == set()
+    assert canary_of(request_of(lake), made, set()) == set()
 
 
 @pytest.mark.parametrize(
     ("canary", "notes"),
     [
-        (NO_CANARY, []),
-        (Canary(frozenset("abcd"), 9), []),
+        ("", []),
+        ("abcd", []),
         (
-            Canary(frozenset("abc"), 9),
+            "abc",
             ["canary: it has 3 of 9 shards, too few to judge shares and metrics by; for 4 or more, lower "
              "input.shard_rows or raise canary"],
         ),
     ],
 )  # fmt: skip
-def test_a_canary_of_few_shards_says_what_it_cannot_judge(canary: Canary, notes: list[str]) -> None:
-    assert canary.notes() == notes
+def test_a_canary_of_few_shards_says_what_it_cannot_judge(canary: str, notes: list[str]) -> None:
+    assert canary_notes(set(canary), 9) == notes
 
 
 @dataclass
@@ -118,8 +118,7 @@ class Begun:
         writer.append([planned_line(), *(each for each in events if isinstance(each, Receipt))])
         try:
             with opened(LOCAL) as engine:
-                canary = Canary(frozenset(chosen), len(self.made))
-                judge(request, engine, spec.revision, writer, self.made, set(self.made.ids()), canary)
+                judge(request, engine, spec.revision, writer, self.made, set(self.made.ids()))
         finally:
             writer.stop(release=True)
 

@@ -26,13 +26,11 @@ from nightjar.inference.errors import (
     AuditFailed,
     ClusterError,
     Damaged,
-    Denied,
     Fenced,
     GateFailed,
     Held,
     JobError,
     Missing,
-    NoSuchShard,
     QuarantineFull,
     RunFailed,
     ShardsFailed,
@@ -40,7 +38,7 @@ from nightjar.inference.errors import (
     Terminated,
     Transient,
 )
-from nightjar.inference.history.run_status import RunState, stands
+from nightjar.inference.history.run_status import stands
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -387,46 +385,6 @@ def test_why_a_night_of_a_dated_output_could_not_begin_is_kept_and_claims_nothin
     assert not list(lake.folder.rglob("out/**/job.json"))
 
 
-@pytest.mark.parametrize("published", [True, False])
-def test_a_mistyped_shard_changes_nothing_of_why_a_run_ended(
-    job: Lake, capsys: pytest.CaptureFixture[str], published: bool
-) -> None:
-    if published:
-        finished(str(job.out), NIGHT)
-    else:
-        fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
-    before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
-    failure_notes.keep(job.request(), NoSuchShard("--shard TYPO: the run has no such shard"), "score")
-    assert json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json")) == before
-
-
-@pytest.mark.parametrize("published", [True, False])
-@pytest.mark.parametrize("changed", [True, False])
-def test_a_shard_that_the_run_has_not_is_said_before_anything_is_written(
-    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, published: bool, changed: bool
-) -> None:
-    """Also if the code was changed since: then the run would begin another revision, or plan this one anew."""
-    monkeypatch.chdir(lake.folder)
-    lake.ready()
-    old = next(iter(lake.planned().ids()))
-    if published:
-        lake.run(engine="local")
-    else:
-        away = FaultyStorage(LakeStorage(), [fail("write", "*/data/*", nth=3, error=Denied("no"))])
-        with pytest.raises(ShardsFailed):
-            lake.run(engine="local", storage=away)
-    if changed:
-        lake.write_model(MENDED)
-    before = json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json"))
-    with pytest.raises(NoSuchShard, match=r"no such shard; `nightjar show \S+job\.yaml 2026-11-19` lists them$"):
-        lake.run(engine="local", shards=("TYPO",))
-    if changed:
-        again = r"any more: .*model\.py.*: 8 of 8 shards are scored again.*\. Repeat the command without --shard$"
-        with pytest.raises(NoSuchShard, match=again):
-            lake.run(engine="local", shards=(old,))
-    assert json.loads(said(capsys, "status", "job.yaml", NIGHT, "--json")) == before
-
-
 @pytest.mark.parametrize("owner", [None, "another"])
 def test_nothing_is_written_into_a_place_that_is_not_the_jobs(lake: Lake, owner: str | None) -> None:
     """A run that never began must not claim it."""
@@ -553,5 +511,5 @@ def stood(request: RunRequest) -> tuple[str, str]:
     """How the run stands, and why."""
     newest = revs.newest_revision(LakeStorage(), request.run_uri)
     assert newest is not None
-    found = stands(RunState.of(request, newest, None))
+    found = stands(request, newest, None)
     return found.words, found.cause

@@ -11,7 +11,7 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.run.refusals import check_request, check_without_input
 from nightjar.inference.run.request import make_request, record_run
-from nightjar.inference.run.steps import discover
+from nightjar.inference.run.scoring import discover
 from support import Lake
 
 LIMITED = "2026-11-19-limit-1000"

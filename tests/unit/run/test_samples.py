@@ -22,7 +22,7 @@ from nightjar.inference.run.samples import (
     refuse_broken,
     sample_notes,
 )
-from nightjar.inference.scoring.preflight import Loaded, samples
+from nightjar.inference.scoring.preflight import samples
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -48,8 +48,7 @@ def score(batch):
 
 def test_the_first_rows_are_shown_beside_what_is_carried(lake: Lake) -> None:
     found = looked(lake, "def score(batch):\n    return {'score': batch['x'] / 3}\n")
-    # Of one place as many as the workers' batches have, if it has them.
-    assert (found.rows, found.places) == (7 * 32 + 256, 8)
+    assert (found.rows, found.places) == (8 * 32, 8)
     rows = tuple(
         (str(n), f"row {n}", text) for n, text in enumerate(["0", "0.33333334", "0.6666667", "1", "1.3333334"])
     )
@@ -96,14 +95,14 @@ def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lak
     *_, last = examine(ShardWorker(lake.worker_spec()), places)
     assert isinstance(last, Examined)
     found = last.sampled
-    assert (found.rows, found.failed, len(found.unread)) == (5 * 32 + 256, 1, 2)
+    assert (found.rows, found.failed, len(found.unread)) == (6 * 32, 1, 2)
     refuse_broken(lake.request().job, found)
     assert sample_notes(lake.worker_spec(), found)[2:] == [
-        "1 of 416 sample rows cannot be scored, and retry.max_quarantined = 0.001 allows 8 of the whole run; the "
+        "1 of 192 sample rows cannot be scored, and retry.max_quarantined = 0.001 allows 8 of the whole run; the "
         f"first: {lake.folder}/data/part-02.parquet: ValueError: not 4010 (model.py:7, in score)",
     ]
     (note,) = last.notes
-    assert note.startswith("'score' is NaN or infinite in 1 value of 415 rows of the sample; a check ")
+    assert note.startswith("'score' is NaN or infinite in 1 value of 191 rows of the sample; a check ")
     assert "column 'x' is missing: its shards will fail" in sample_notes(lake.worker_spec(), found)[0]
 
 
@@ -147,115 +146,6 @@ def test_a_batch_that_no_row_explains_is_a_note_if_it_is_in_one_file(lake: Lake)
     (note,) = last.notes
     assert note.startswith("the predictor fails for batches though it can score each of their rows")
     assert note.endswith(f"(32 rows of {lake.folder}/data/part-02.parquet)")
-
-
-def examined(lake: Lake) -> list[Loaded | str]:
-    return list(examine(ShardWorker(lake.worker_spec()), samples(lake.planned())))
-
-
-def test_one_batch_is_as_large_as_the_workers(lake: Lake) -> None:
-    """The few rows it tries first would not show it; a batch that a file cannot fill is as large as the file's."""
-    lake.ready(model__batch_size=4096, input__shard_rows=3000)
-    (lake.folder / "data" / "part-00.parquet").unlink()
-    lake.write_file("part-00.parquet", 0, 3000, row_group=3000)
-    lake.write_model(
-        "def score(batch):\n"
-        "    if len(batch['x']) > 2500:\n"
-        "        raise ValueError('too many')\n"
-        "    return {'score': batch['x']}\n"
-    )
-    last = examined(lake)[-1]
-    # The other files hold 2,000 rows: there it can be scored.
-    assert isinstance(last, Examined)
-    (said,) = last.notes
-    assert "rows 0 to 2999 together raise ValueError: too many (model.py:3, in score). Mend" in said
-    assert said.endswith("give it smaller ones: model.batch_size")
-    lake.write_file("part-01.parquet", 3000, 3000, row_group=3000)
-    assert examined(lake)[-1] == said
-
-
-def test_values_and_gates_are_judged_in_all_rows_of_that_batch_and_each_row_once(lake: Lake) -> None:
-    """Rows 0 to 31 of the first place are scored twice: as its first rows, and as those of the batch."""
-    lake.ready(
-        model__batch_size=1000,
-        checks=[{"column": "score", "max": 6500}, {"column": "id", "min": 0, "max": 6500}],
-    )
-    lake.write_model(
-        "import numpy as np\n"
-        "def score(batch):\n"
-        "    x = batch['x']\n"
-        "    score = np.where(np.isin(x, [5, 77]), np.nan, x)\n"
-        "    return {'score': np.where(x == 900, 9999, np.where(x < 1000, score, 0))}\n"
-    )
-    last = examined(lake)[-1]
-    assert isinstance(last, Examined)
-    assert (last.sampled.rows, last.sampled.nonfinite) == (7 * 32 + 1000, (("score", 2),))
-    assert f"'score' is NaN or infinite in 2 values of {7 * 32 + 1000:,} rows of the sample" in last.notes[0]
-    assert [note.partition(": ")[0] for note in last.notes[1:]] == [
-        "score.max does not pass on the sample",
-        "id.max does not pass on the sample",
-    ]
-    assert "The greatest 'score' is 9999, above checks[0].max = 6500." in last.notes[1]
-
-
-def test_of_several_models_each_has_a_whole_batch_and_each_row_counts_once(lake: Lake) -> None:
-    lake.write_model(
-        "import numpy as np\n"
-        "def score(batch):\n"
-        "    return {'score': np.where(batch['x'] == 77, np.nan, batch['x'])}\n"
-        "def other(batch):\n"
-        "    if (batch['x'] == 400).any():\n"
-        "        raise ValueError('not 400')\n"
-        "    return {'score': np.where(batch['x'] == 300, np.inf, batch['x'])}\n"
-    )
-    model = {"features": ["x"], "outputs": {"score": "float32"}}
-    # Each row of the first place counts once, whichever batches it is in.
-    models = [
-        {"name": "small", "uses": "model:score", "batch_size": 100, **model},
-        {"name": "large", "uses": "model:other", "batch_size": 1000, **model},
-    ]
-    lake.ready(model=None, models=models)
-    last = examined(lake)[-1]
-    assert isinstance(last, Examined)
-    assert (last.sampled.rows, last.sampled.failed) == (7 * 32 + 1000, 1)
-    assert (
-        last.sampled.first_failure
-        == f"{lake.folder}/data/part-00.parquet, large: ValueError: not 400 (model.py:6, in other)"
-    )
-    assert last.sampled.nonfinite == (("small_score", 1), ("large_score", 1))
-    assert [note.partition(" rows of")[0] for note in last.notes] == [
-        "'small_score' is NaN or infinite in 1 value of 324",
-        f"'large_score' is NaN or infinite in 1 value of {7 * 32 + 999:,}",
-    ]
-
-
-def test_a_batch_that_lacks_a_value_is_refused_though_the_first_rows_do_not_show_it(lake: Lake) -> None:
-    lake.ready(model__batch_size=1000)
-    found = looked(lake, SOMETIMES.format(body='return {"score": x[x != 77]}'), model__batch_size=1000)
-    (sentence,) = found.broken
-    assert sentence.startswith("output 'score' has 999 values for a batch of 1,000 rows: return one for each input row")
-    assert sentence.endswith(f"(1,000 rows of {lake.folder}/data/part-00.parquet)")
-
-
-@pytest.mark.parametrize(("bad", "notes"), [("== 77", 0), ("> 77", 1)])
-def test_rows_that_fail_in_that_batch_are_the_runs_business(lake: Lake, bad: str, notes: int) -> None:
-    """Within what the job may lose, they are counted; beyond, it is said at once, without a call for each row."""
-    lake.ready(model__batch_size=1000)
-    lake.write_model(
-        "def score(batch):\n"
-        f"    if (batch['x'] {bad}).any():\n"
-        "        raise ValueError('bad')\n"
-        "    return {'score': batch['x']}\n"
-    )
-    steps = examined(lake)
-    last = steps[-1]
-    assert isinstance(last, Examined)
-    assert (last.sample_error, len(last.notes), last.sampled.failed) == ("", notes, 7 * 32 if notes else 1)
-    assert all(
-        "rows failed where at most 8 may (retry.max_quarantined); the first is row 78: ValueError: bad" in note
-        for note in last.notes
-    )
-    assert len(steps) < 60
 
 
 def labelled(lake: Lake, *labels: Any) -> list[Piece]:

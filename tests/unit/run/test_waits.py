@@ -25,7 +25,7 @@ SLOT = "waiting for a slot of the concurrency limit gpu"
 
 
 def state_of(lake: Lake) -> str:
-    (line,) = list_runs(LakeStorage(), str(lake.out), "lake")
+    (line,) = list_runs(lake.request())
     return line.standing.state
 
 
@@ -70,7 +70,7 @@ def test_a_run_that_waits_between_its_steps_says_so_and_what_lay_there_before_co
         assert status(request).notes[0].startswith(SLOT)
     left.write_text(json.dumps(to_json(Waits("lake", SLOT, replace(elsewhere, at=utc(1))))))
     assert status(request).notes[0].startswith(SLOT)
-    assert waits(request.storage, request.run_uri, "other") is None
+    assert waits(replace(request, job=request.job.model_copy(update={"name": "other"}))) is None
 
 
 def test_a_process_elsewhere_that_gives_no_sign_of_life_is_silent_and_does_not_wait_for_ever(lake: Lake) -> None:
@@ -110,7 +110,7 @@ def test_a_process_that_waits_gives_signs_of_life_until_it_waits_no_more(lake: L
         for _ in range(2):
             file.unlink()
             wait_until(file.exists, 10, "a sign of life")
-        assert waits(request.storage, request.run_uri, "lake") is not None
+        assert waits(request) is not None
         keep("waiting for data/")
     assert not any(folder.iterdir())
 

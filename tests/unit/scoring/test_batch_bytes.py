@@ -19,7 +19,6 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.output.outcomes import read
 from nightjar.inference.records import Backoffs, Receipt, RowFailure
-from nightjar.inference.run import steps
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.scoring.assignment import Assignment, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize, row_sizes
@@ -96,12 +95,6 @@ def test_the_columns_of_a_row_are_added_up() -> None:
     table = pa.table({"x": pa.array([1, 2], pa.int16()), "text": ["ab", "abcd"]})
     assert row_sizes(table).tolist() == [4, 6]
     assert row_sizes(pa.table({"x": pa.array([], pa.int16())})).tolist() == []
-
-
-@pytest.mark.parametrize(("sizes", "rows"), [([4, 6], 20), ([150, 50], 1), ([300], 1), ([1], 100), ([], 1)])
-def test_the_rows_of_a_micro_batch_are_reckoned_from_others(sizes: list[int], rows: int) -> None:
-    assert BatchSize(100, "bytes").rows_like(texts(sizes)) == rows
-    assert BatchSize(10**9, "bytes").rows_like(texts(sizes)) == (65536 if sizes else 1), "so many at most"
 
 
 # ---- where a micro-batch ends -------------------------------------------------------------------------------------
@@ -358,10 +351,3 @@ def test_each_of_several_models_has_its_own(lake: Lake) -> None:
     backoffs = ran.scored.progress.backoffs
     assert 2900 <= backoffs.bytes <= 3000
     assert (backoffs.rows, backoffs.tokens) == (0, 0)
-
-
-def test_check_tries_a_whole_batch_of_it(lake: Lake) -> None:
-    """As many rows as those of the first place let expect."""
-    request = night(lake, 6000).request()
-    assert steps.check(request, steps.discover(request)).sampled.failed == 0
-    assert max(calls(lake)) > 5000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import steps as run
 from faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.errors import StorageError
 from nightjar.inference.job.sections import budget_rows
@@ -12,7 +13,6 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Event, Failed, Receipt
-from nightjar.inference.run import steps as run
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, read_schema
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import steps as run
 from nightjar.inference.errors import BatchesBroken, GateFailed, JobError, OverBudget, ProcessSpoilt, QuarantineFull
 from nightjar.inference.history.replay import replay_row
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
-from nightjar.inference.run import steps as run
-from nightjar.inference.run.campaign import Underway
+from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Ahead, Cuts, drained
@@ -207,7 +207,7 @@ def test_check_shows_the_outputs_of_all_models_and_names_the_one_that_cannot_sco
     found = checked(severals(lake, named=[7]))
     assert [name for name, _ in found.columns][2:5] == ["double_score", "named_word", "named_pair"]
     assert found.sampled.shown.names == ("id", "name", "double_score", "named_word", "named_pair")
-    assert (found.sampled.rows, found.sampled.failed) == (7 * 32 + 256, 1)
+    assert (found.sampled.rows, found.sampled.failed) == (8 * 32, 1)
     assert any("part-00.parquet, named: KeyError: 7" in said for said in found.warnings)
     severals(lake, named=list(range(8000)))
     with pytest.raises(JobError, match=r"^models: named: none of the first 32 rows of .* can be scored: KeyError: "):

@@ -19,7 +19,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.scoringkeys import scoring_keys
 from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
-from nightjar.inference.run.campaign import Underway
+from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.prepared_batches import unpacked
 from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker

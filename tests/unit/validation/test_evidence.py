@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import steps as run
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.input.discovery import FILES, Discovery
 from nightjar.inference.job.model import Job
@@ -22,7 +23,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.records import UNKNOWN
-from nightjar.inference.run import steps as run
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.evidence import (
