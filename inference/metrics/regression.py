@@ -30,26 +30,12 @@ class RegressionState(Evaluator):
     LABELS: ClassVar[str] = "a number"
     SCORES: ClassVar[str] = "a number"
     EXAMPLE: ClassVar[str] = "minutes: float32"
+    takes_label = takes_score = staticmethod(is_number)
 
-    label: str
-    score: str
-    unlabelled: int = 0
-    unscored: int = 0
-    rows: int = 0
     errors: float = 0.0
     absolute: float = 0.0
     squares: float = 0.0
     labels: Moments = field(default_factory=Moments)
-
-    @staticmethod
-    def takes_label(type_: pa.DataType) -> bool:
-        """Whether labels may be of this type."""
-        return is_number(type_)
-
-    @staticmethod
-    def takes_score(type_: pa.DataType) -> bool:
-        """Whether outputs may be of this type."""
-        return is_number(type_)
 
     def check(self, labels: Labels) -> None:
         self._numbers(labels)
