@@ -167,19 +167,16 @@ class Crumb:
 class Backoffs:
     """The smallest batches to which lack of memory forced somebody; 0 where memory sufficed.
 
-    rows, bytes: of micro-batches, in what the job gives their size in. tokens: of the calls of a model that packs its
-    texts into calls.
+    rows: of micro-batches. tokens: of the calls of a model that packs its texts into calls.
     """
 
     rows: int = 0
-    bytes: int = 0
     tokens: int = 0
 
     def least(self, *others: Backoffs) -> Backoffs:
         """The smallest of each kind."""
         each = (self, *others)
-        rows, sizes, tokens = ([one.rows for one in each], [one.bytes for one in each], [one.tokens for one in each])
-        return Backoffs(least(rows), least(sizes), least(tokens))
+        return Backoffs(least(one.rows for one in each), least(one.tokens for one in each))
 
 
 NO_BACKOFFS = Backoffs()

@@ -131,7 +131,6 @@ def small_batches(backoffs: Backoffs, remembered: int = 0) -> list[str]:
         return [begun, *small_batches(replace(backoffs, rows=0))]
     found = {
         "micro-batches of more than {:,} rows": backoffs.rows,
-        "micro-batches of more than {:,} bytes": backoffs.bytes,
         "calls of the model with more than {:,} tokens": backoffs.tokens,
     }
     return [

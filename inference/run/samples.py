@@ -32,7 +32,7 @@ from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows, relayed
 from nightjar.inference.scoring.models import LoadedModel
-from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, calls, preflight_steps, rows_at_once, score_sample
+from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, calls, preflight_steps, score_sample
 from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
@@ -222,7 +222,7 @@ class _Look:
         Yields before each call of the predictor, so that each has the time of one, and with what is learnt. A batch
         that breaks may be an accident: the next place has the say.
         """
-        rows, broken = rows_at_once(self._worker, model, places), ""
+        rows, broken = model.size.most, ""
         for piece in sorted(places, key=lambda piece: -_at_most(piece, rows)):
             if _at_most(piece, rows) <= SAMPLE_ROWS:
                 break  # so much was scored before

@@ -299,8 +299,7 @@ class ShardWorker(Worker):
         """The batch sizes to which lack of memory has forced each model so far."""
         calls = map(forced_tokens, self.scorers)
         return tuple(
-            Backoffs(**{model.size.unit: model.size.forced}, tokens=tokens)
-            for model, tokens in zip(self.models, calls, strict=True)
+            Backoffs(model.size.forced, tokens=tokens) for model, tokens in zip(self.models, calls, strict=True)
         )
 
     def _measured(self) -> tuple[int, int]:

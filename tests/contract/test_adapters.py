@@ -313,15 +313,6 @@ def test_two_threads_may_prepare_and_predict_at_once(files: Path, flavour: Flavo
 
 
 @each_flavour
-def test_micro_batches_in_bytes_change_no_output(files: Path, flavour: Flavour) -> None:
-    job = make_job(files, flavour, batch_bytes=64)
-    table, scorer = make_table(50), load_scorer(model_job(job), job.models[0].path)
-    scored = drained(score_table(table, scorer, BatchSize(64, "bytes"), job.models[0].output_types()))
-    assert not scored.failures
-    np.testing.assert_allclose(scored.outputs["score"].to_numpy(), expected(table), rtol=1e-5)
-
-
-@each_flavour
 @pytest.mark.parametrize("rows", [1, 2, 4, 31, 256])
 def test_a_rows_score_does_not_depend_on_its_neighbours(files: Path, flavour: Flavour, rows: int) -> None:
     assert dependence(make_job(files, flavour), make_table(rows)) == ""

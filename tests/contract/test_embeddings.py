@@ -284,9 +284,7 @@ def test_a_fixed_batch_size_is_exactly_the_rows_of_a_call(folder: Path, calls: C
     assert all(rows * tokens <= 30 or rows == 1 for rows, tokens in calls.shapes)
 
 
-@pytest.mark.parametrize(
-    "section", [{}, {"batch_size": 300}, {"batch_bytes": 100_000}], ids=["auto", "fixed", "in bytes"]
-)
+@pytest.mark.parametrize("section", [{}, {"batch_size": 300}], ids=["auto", "fixed"])
 def test_a_call_that_runs_out_of_memory_is_halved_and_the_budget_stays_small(
     folder: Path, calls: Calls, section: dict[str, Any]
 ) -> None:

@@ -418,9 +418,8 @@ def test_each_kind_of_batch_that_lack_of_memory_made_smaller_has_a_sentence() ->
         "memory did not suffice for {}, so that smaller ones were scored; more memory for each actor allows larger ones"
     )
     assert small_batches(Backoffs()) == []
-    assert small_batches(Backoffs(rows=1000, bytes=2_000_000, tokens=65_536)) == [
+    assert small_batches(Backoffs(rows=1000, tokens=65_536)) == [
         told.format("micro-batches of more than 1,000 rows"),
-        told.format("micro-batches of more than 2,000,000 bytes"),
         told.format("calls of the model with more than 65,536 tokens"),
     ]
     begun, tokens = small_batches(Backoffs(rows=1000, tokens=65_536), remembered=1000)

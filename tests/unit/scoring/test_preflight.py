@@ -20,7 +20,6 @@ from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, Stora
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
-from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.neighbours import Sample, dependences
 from nightjar.inference.scoring.preflight import (
@@ -31,7 +30,6 @@ from nightjar.inference.scoring.preflight import (
     loaded_by,
     observed,
     preflight_steps,
-    rows_at_once,
     samples,
     score_sample,
 )
@@ -189,20 +187,6 @@ def test_rows_that_depend_on_each_other_are_said_and_not_tried(small: Lake) -> N
     assert note.startswith(
         "rows depend on each other (model.rows: dependent): an output is that of its row among the 16"
     )
-
-
-def test_where_a_batch_is_given_in_bytes_the_first_rows_that_can_be_read_tell_how_many(small: Lake) -> None:
-    """A number of rows is taken as it is; where no row can be read, one is tried."""
-    asked = worker(small, same)
-    (model,) = asked.models
-    good = next(iter(small.planned().shards())).pieces[0]
-    path = small.folder / "data" / "broken.parquet"
-    path.write_bytes(b"PAR1, and nothing of it")
-    broken = replace(good, uri=str(path), size=path.stat().st_size, version=STORAGE.stat(str(path)).version)
-    in_bytes = replace(model, size=BatchSize(40, "bytes"))
-    assert rows_at_once(asked, in_bytes, [piece("gone.parquet", 5), broken, good]) == 10
-    assert rows_at_once(asked, in_bytes, [piece("gone.parquet", 5), broken]) == 1
-    assert rows_at_once(asked, replace(model, size=BatchSize(7)), [broken]) == 7
 
 
 def test_a_place_of_one_row_is_enough_and_if_it_fails_the_next_one_is_tried(small: Lake) -> None:
