@@ -165,18 +165,14 @@ class Crumb:
 
 @dataclass(frozen=True, slots=True)
 class Backoffs:
-    """The smallest batches to which lack of memory forced somebody; 0 where memory sufficed.
-
-    rows: of micro-batches. tokens: of the calls of a model that packs its texts into calls.
-    """
+    """The rows of the smallest micro-batch to which lack of memory forced somebody; 0 where memory sufficed."""
 
     rows: int = 0
-    tokens: int = 0
 
     def least(self, *others: Backoffs) -> Backoffs:
         """The smallest of each kind."""
         each = (self, *others)
-        return Backoffs(least(one.rows for one in each), least(one.tokens for one in each))
+        return Backoffs(least(one.rows for one in each))
 
 
 NO_BACKOFFS = Backoffs()

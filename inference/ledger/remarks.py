@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, takewhile
 
 from nightjar.inference.identity.packages import States, added, changes
@@ -122,20 +122,15 @@ def cut_batches(batches: int) -> list[str]:
 
 
 def small_batches(backoffs: Backoffs, remembered: int = 0) -> list[str]:
-    """A sentence for each kind of batch for which memory did not suffice in a run. remembered: as in `Preflight`."""
+    """The sentence about a run in which memory did not suffice for larger micro-batches. remembered: as in `Preflight`."""
     if remembered and remembered == backoffs.rows:
-        begun = (
+        return [
             f"on an earlier night memory did not suffice for micro-batches of more than {remembered:,} rows, so that "
             "this one began with as many; `--fresh` finds out again"
-        )
-        return [begun, *small_batches(replace(backoffs, rows=0))]
-    found = {
-        "micro-batches of more than {:,} rows": backoffs.rows,
-        "calls of the model with more than {:,} tokens": backoffs.tokens,
-    }
+        ]
+    if not backoffs.rows:
+        return []
     return [
-        f"memory did not suffice for {what.format(size)}, so that smaller ones were scored; more memory for each actor "
-        "allows larger ones"
-        for what, size in found.items()
-        if size
+        f"memory did not suffice for micro-batches of more than {backoffs.rows:,} rows, so that smaller ones were "
+        "scored; more memory for each actor allows larger ones"
     ]

@@ -18,7 +18,7 @@ from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches, outputs, user
-from nightjar.inference.predictors.adapter import adapter_of, forced_tokens, naming
+from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.batches import Copier, own_batch
 from nightjar.inference.predictors.language.answers import Answer
@@ -217,11 +217,6 @@ class Scorer:
         self._preprocessor = preprocessor
         self._predictor = predictor
         self._reads_arrow = reads_arrow
-
-    @property
-    def forced_tokens(self) -> int:
-        """As in `adapter.forced_tokens`."""
-        return forced_tokens(self._predictor)
 
     def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
         """Both steps: score the columns named by `model_columns`. The user's code gets copies of them, never the table.

@@ -24,7 +24,6 @@ from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.predictors import Scorer, StreamingScorer
-from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
     NO_BACKOFFS,
     NO_USAGE,
@@ -297,10 +296,7 @@ class ShardWorker(Worker):
 
     def backoffs(self) -> tuple[Backoffs, ...]:
         """The batch sizes to which lack of memory has forced each model so far."""
-        calls = map(forced_tokens, self.scorers)
-        return tuple(
-            Backoffs(model.size.forced, tokens=tokens) for model, tokens in zip(self.models, calls, strict=True)
-        )
+        return tuple(Backoffs(model.size.forced) for model in self.models)
 
     def _measured(self) -> tuple[int, int]:
         """As `memory.in_use`; zeros if that was measured a short while ago."""

@@ -32,11 +32,6 @@ class _TextPredictor:
         self._types = job.model.output_types()
         self._uses = job.model.uses
 
-    @property
-    def forced_tokens(self) -> int:
-        """As in `adapter.forced_tokens`."""
-        return self._model.forced_tokens
-
     def prepare(self, batch: Any) -> Tokens:
         """Tokenise the texts, or the pairs of texts."""
         return self._model.tokenise(*text_columns(batch, self._uses, self.most))

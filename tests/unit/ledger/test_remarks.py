@@ -418,16 +418,12 @@ def test_each_kind_of_batch_that_lack_of_memory_made_smaller_has_a_sentence() ->
         "memory did not suffice for {}, so that smaller ones were scored; more memory for each actor allows larger ones"
     )
     assert small_batches(Backoffs()) == []
-    assert small_batches(Backoffs(rows=1000, tokens=65_536)) == [
-        told.format("micro-batches of more than 1,000 rows"),
-        told.format("calls of the model with more than 65,536 tokens"),
-    ]
-    begun, tokens = small_batches(Backoffs(rows=1000, tokens=65_536), remembered=1000)
+    assert small_batches(Backoffs(rows=1000)) == [told.format("micro-batches of more than 1,000 rows")]
+    (begun,) = small_batches(Backoffs(rows=1000), remembered=1000)
     assert begun == (
         "on an earlier night memory did not suffice for micro-batches of more than 1,000 rows, so that this one began "
         "with as many; `--fresh` finds out again"
     )
-    assert tokens == told.format("calls of the model with more than 65,536 tokens")
     # This night memory did not suffice for those either.
     assert small_batches(Backoffs(rows=500), remembered=1000) == [told.format("micro-batches of more than 500 rows")]
 
