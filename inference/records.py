@@ -163,22 +163,6 @@ class Crumb:
     model: str = field(default="", metadata=SELDOM)
 
 
-@dataclass(frozen=True, slots=True)
-class Backoffs:
-    """The rows of the smallest micro-batch to which lack of memory forced somebody; 0 where memory sufficed."""
-
-    rows: int = 0
-
-    def least(self, *others: Backoffs) -> Backoffs:
-        """The smallest of each kind."""
-        each = (self, *others)
-        return Backoffs(least(one.rows for one in each))
-
-
-NO_BACKOFFS = Backoffs()
-"""Memory sufficed."""
-
-
 def least(sizes: Iterable[int]) -> int:
     """The smallest one; 0, which stands for none, counts only where there are no others."""
     return min(filter(None, sizes), default=0)
@@ -360,11 +344,9 @@ class Receipt(Counts):
     adopted_from: str = ""
     """The revision that the result was taken from; empty if it was scored."""
 
-    backoffs: Backoffs = field(default=NO_BACKOFFS, metadata=SELDOM)
-    """The batch sizes to which lack of memory forced the worker, below the job's."""
-
     ceilings: tuple[Int32, ...] = field(default=(), metadata=SELDOM)
-    """For a job with several models the rows of `backoffs` for each of them."""
+    """Of each model, in the job's order, the rows of a micro-batch to which lack of memory forced the worker; 0 where
+    it sufficed. Empty if it sufficed for all."""
 
     resident_mb: Int32 = field(default=0, metadata=SELDOM)
     """Resident memory of the worker's process; 0 if it was measured a short while ago, or cannot be."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
-from nightjar.inference.records import NO_BACKOFFS, Backoffs, Noticed, Receipt
+from nightjar.inference.records import Noticed, Receipt, least
 from nightjar.inference.witness import Collection, Seen, sentences
 
 FEW_CUTS = 3
@@ -76,14 +76,14 @@ class Remarks:
         kept = Collection(self.outside.all())
         return [news for each in seen if (news := kept.add(each)) is not None]
 
-    def notes(self, batches_cut: int, backoffs: Backoffs = NO_BACKOFFS) -> tuple[str, ...]:
-        """The sentences to show, without `again`, which is shown before them. batches_cut: as in `Counts`."""
+    def notes(self, batches_cut: int, ceilings: Sequence[int] = ()) -> tuple[str, ...]:
+        """The sentences to show, without `again`, which is shown before them. batches_cut, ceilings: of the run."""
         loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
             *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
-            *small_batches(backoffs, self.remembered),
+            *small_batches(ceilings, self.remembered),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -121,16 +121,20 @@ def cut_batches(batches: int) -> list[str]:
     ]
 
 
-def small_batches(backoffs: Backoffs, remembered: int = 0) -> list[str]:
-    """The sentence about a run in which memory did not suffice for larger micro-batches. remembered: as in `Preflight`."""
-    if remembered and remembered == backoffs.rows:
-        return [
-            f"on an earlier night memory did not suffice for micro-batches of more than {remembered:,} rows, so that "
-            "this one began with as many; `--fresh` finds out again"
-        ]
-    if not backoffs.rows:
+def small_batches(ceilings: Sequence[int], remembered: int = 0) -> list[str]:
+    """The sentence about a run in which memory did not suffice for larger micro-batches.
+
+    ceilings: as in `Progress`. remembered: as in `Preflight`.
+    """
+    rows = least(ceilings)
+    if not rows:
         return []
+    if rows == remembered:
+        return [
+            f"on an earlier night memory did not suffice for micro-batches of more than {rows:,} rows, so that this "
+            "one began with as many; `--fresh` finds out again"
+        ]
     return [
-        f"memory did not suffice for micro-batches of more than {backoffs.rows:,} rows, so that smaller ones were "
-        "scored; more memory for each actor allows larger ones"
+        f"memory did not suffice for micro-batches of more than {rows:,} rows, so that smaller ones were scored; more "
+        "memory for each actor allows larger ones"
     ]

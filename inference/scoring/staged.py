@@ -8,7 +8,7 @@ call yields the events of its own shard alone. So an actor never holds more shar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, batches, model_columns
-from nightjar.inference.records import Backoffs, Crumb, Event, Prepared, Preparing, Started
+from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
@@ -205,7 +205,7 @@ class AcceptingWorker(ShardWorker):
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
-        return partial(self._finish, running, assembly, joined, scored, self.backoffs())
+        return partial(self._finish, running, assembly, joined, scored, self.ceilings())
 
     def _finish(
         self,
@@ -213,9 +213,9 @@ class AcceptingWorker(ShardWorker):
         assembly: Assembly,
         joined: JoinedPieces,
         scored: ScoredRows,
-        backoffs: Sequence[Backoffs],
+        ceilings: tuple[int, ...],
     ) -> Event:
         """Put a shard together and write it, in the writing thread."""
         for piece, read, part in joined.parts(scored):
             assembly.add(piece, read, part)
-        return self.write(running, assembly, backoffs)
+        return self.write(running, assembly, ceilings)

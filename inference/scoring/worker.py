@@ -25,9 +25,7 @@ from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.records import (
-    NO_BACKOFFS,
     NO_USAGE,
-    Backoffs,
     Crumb,
     Event,
     Failed,
@@ -184,7 +182,7 @@ class ShardWorker(Worker):
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
             return None
-        return self.writer.submit(self.write, running, assembly, self.backoffs())
+        return self.writer.submit(self.write, running, assembly, self.ceilings())
 
     def score_joined(
         self,
@@ -229,12 +227,10 @@ class ShardWorker(Worker):
                 yield from self.in_time(self.at, deadline)
             self.watchdog.calling()
 
-    def write(
-        self, running: Running, output: Assembly, backoffs: Sequence[Backoffs], usage: Usage | None = None
-    ) -> Event:
+    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage | None = None) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
 
-        backoffs: as `self.backoffs()` when it was scored. usage: of its rows; None for what the scorers have counted.
+        ceilings: as `self.ceilings()` when it was scored. usage: of its rows; None for what the scorers have counted.
         """
         storage = running.storage
         try:
@@ -257,7 +253,6 @@ class ShardWorker(Worker):
             self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
-        smallest, forced = NO_BACKOFFS.least(*backoffs), tuple(each.rows for each in backoffs)
         resident, proportional = self._measured()
         # The two stages may run on two hosts, which only have wall time in common.
         seconds = time.time() - running.at if running.prepared else time.monotonic() - running.began
@@ -275,10 +270,9 @@ class ShardWorker(Worker):
             seconds=round(max(0.0, seconds), 3),
             started_at=round(running.at, 3),
             retries=running.retries + storage.retries,
-            backoffs=smallest,
             batches_cut=sum(cuts.batches for cuts in output.cuts.values()),
             rows_partial=output.partial,
-            ceilings=forced if len(forced) > 1 and any(forced) else (),
+            ceilings=ceilings,
             resident_mb=resident,
             proportional_mb=proportional,
             usage=self.claimed() if usage is None else usage,
@@ -294,9 +288,10 @@ class ShardWorker(Worker):
         """What language models took since the last call."""
         return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
-    def backoffs(self) -> tuple[Backoffs, ...]:
-        """The batch sizes to which lack of memory has forced each model so far."""
-        return tuple(Backoffs(model.size.forced) for model in self.models)
+    def ceilings(self) -> tuple[int, ...]:
+        """As in `Receipt`."""
+        forced = tuple(model.size.forced for model in self.models)
+        return forced if any(forced) else ()
 
     def _measured(self) -> tuple[int, int]:
         """As `memory.in_use`; zeros if that was measured a short while ago."""
