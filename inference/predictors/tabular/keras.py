@@ -7,7 +7,6 @@ are part of a result's identity.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import threading
@@ -38,13 +37,6 @@ if TYPE_CHECKING:
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 """Suffixes of an archive and of HDF5; Keras tells them by these, too."""
 
-_CONFIG = "config.json"
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_END = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
-"""Version of an HDF5 superblock → where it has the bytes of an address, and where the address of the file's end is.
-
-Source: "Disk Format: Level 0A" in the HDF5 File Format Specification."""
-
 _HOW = "write one with model.save('model.keras')"
 
 _IMPORT = threading.Lock()
@@ -73,17 +65,8 @@ class Keras(OnTorch):
                 f"TensorFlow computes; load the model where it was made, and {_HOW}, or score it with a class "
                 "of your own"
             )
-        suffix = file.suffix.lower()
-        if suffix not in _SUFFIXES:
+        if file.suffix.lower() not in _SUFFIXES:
             raise JobError(f"model.path: {named} is not a .keras, .h5 or .hdf5 file; {_HOW}")
-        try:
-            if suffix == ".keras":
-                _check_archive(file)
-            else:
-                _check_hdf5(file)
-        except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise JobError(f"model.path: {named} is not a Keras model that can be read: {reason}; {_HOW}") from error
 
     def warm(self) -> None:
         keras_on_torch()
@@ -93,29 +76,6 @@ class Keras(OnTorch):
         path = needed(job, path)
         self.inspect(job, path)
         return _load(job, path)
-
-
-def _check_archive(path: Path) -> None:
-    """Check that an archive has the description of a model. Its weights are not read."""
-    with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read(_CONFIG))
-        if not any(name.startswith("model.weights.") for name in archive.namelist()):
-            raise ValueError("it has no weights")
-    if not isinstance(config, dict):
-        raise ValueError(f"its {_CONFIG} holds no object")  # noqa: TRY004 (the file's fault, not the caller's)
-
-
-def _check_hdf5(path: Path) -> None:
-    """Check that a file is HDF5, and as long as it says of itself."""
-    with path.open("rb") as file:
-        head = file.read(64)
-    if not head.startswith(_SIGNATURE) or len(head) < 64 or head[8] not in _END:
-        raise ValueError("it is not HDF5")
-    width_at, end_at = _END[head[8]]
-    if head[width_at] == 8:
-        says, has = int.from_bytes(head[end_at : end_at + 8], "little"), path.stat().st_size
-        if has < says:
-            raise ValueError(f"it has {has:,} bytes, and should have {says:,}")
 
 
 def keras_on_torch() -> Any:
