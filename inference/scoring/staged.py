@@ -21,13 +21,13 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
-from nightjar.inference.predictors import Scorer, batches, model_columns
+from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel, unpacked
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel, batch_bytes, unpacked
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -100,7 +100,7 @@ class PreparingWorker(Worker):
                     # The actor tries these rows again, and finds those that raise.
                     continue
                 found.append(Batch(piece.rows, content))
-                weight += batches.weight(content)
+                weight += batch_bytes(content)
         self.at = At(running.started, pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
