@@ -23,7 +23,6 @@ from packaging.version import Version
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
 from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -185,7 +184,7 @@ class Model:
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Call the model. Returns its outputs by name."""
         if not len(prepared[0]):  # not every layer takes an input without rows
-            return outputs.empty(self._types)
+            return features.empty(self._types)
         moved = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
         given = self._keras.tree.pack_sequence_as(self._struct, moved)
         with self._no_grad(), self._keras.device(_named(self._place)):
@@ -193,11 +192,11 @@ class Model:
 
     def _by_name(self, raw: Any) -> dict[str, Any]:
         if is_tensor(raw):
-            return outputs.by_column(from_tensor(raw), self._types, "the model")
+            return features.by_column(from_tensor(raw), self._types, "the model")
         names = [str(name) for name in self._model.output_names]
         if not isinstance(raw, Mapping) and set(self._types) <= set(names):
             raw = dict(zip(names, raw, strict=True))
-        return outputs.in_order(raw, list(self._types), "model")
+        return features.by_name(raw, list(self._types), "model")
 
 
 def _struct(job: ModelJob, model: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import install
-from nightjar.inference.predictors.outputs import in_order
+from nightjar.inference.predictors.tabular.features import by_name
 from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import (
@@ -166,7 +166,7 @@ class Module:
                 if isinstance(self._module, torch.jit.ScriptModule) and type(error) in _OF_SCRIPTS:
                     raise _of_script(error) from error
                 raise
-        return in_order(raw, self._outputs, "module")
+        return by_name(raw, self._outputs, "module")
 
     def _names(self, columns: Sequence[str]) -> Sequence[str]:
         """The arguments that the columns fill."""
