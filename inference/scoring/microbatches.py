@@ -152,8 +152,7 @@ def score_table(
     skip: Mapping[int, RowFailure] = {},
     singly: range = _NO_ROWS,
     budget: int | None = None,
-    origin: int = 0,
-    index: Callable[[int], int] = int,
+    at: Callable[[int], int] = int,
     cuts: Cuts | None = None,
     preparer: Preparer | None = None,
     ahead: bool = True,
@@ -162,9 +161,8 @@ def score_table(
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
     Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
-    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. origin: the index
-    in the file of the first row that was read, for messages. index: of a row of the table the index among the rows that
-    were read, some of which may have been left out. cuts: counts the batches that raise, over all tables of an attempt.
+    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the
+    table the index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt.
     preparer: scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it
     need not prepare.
 
@@ -176,7 +174,7 @@ def score_table(
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
     scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
-    scoring = _Scoring(scorer_of, size, types, budget, lambda row: origin + index(row), cuts or Cuts())
+    scoring = _Scoring(scorer_of, size, types, budget, at, cuts or Cuts())
     skipped = sorted(skip)
     for row in skipped:
         if not 0 <= row < table.num_rows:

@@ -207,8 +207,7 @@ class _Shard:
             [replace(asking, size=BatchSize(max(1, rows)))],
             skip=joined.failures,
             budget=spec.budget,
-            origin=joined.origin,
-            index=joined.index,
+            at=joined.at,
             cuts=assembly.cuts,
         )
         scored = drained(steps, lambda _: self.watchdog.calling())
