@@ -59,12 +59,9 @@ class BinaryState(Evaluator):
     filled: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def check(self, labels: Labels) -> None:
-        self._flags(labels)
-
     def update(self, rows: pa.Table, labels: Labels) -> None:
         values = _floats(self.outputs(rows, labels))
-        positive, known = self._flags(labels)
+        positive, known = self.parsed(labels)
         compared = self.compared(known, ~np.isnan(values))
         if not compared.all():
             values, positive = values[compared], positive[compared]
@@ -121,7 +118,7 @@ class BinaryState(Evaluator):
         whole[self.filled] = self.counts
         return Scores(whole.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
 
-    def _flags(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
+    def parsed(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
         """Two bool arrays of shape (rows,): which labels are 1, and which are known."""
         column = self.typed(labels)
         known: np.ndarray = column.is_valid().to_numpy()

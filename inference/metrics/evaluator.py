@@ -77,7 +77,11 @@ class Evaluator(State, ABC):
         Raises:
             LabelInvalid: A label is of no such value.
         """
-        self.typed(labels)
+        self.parsed(labels)
+
+    def parsed(self, labels: Labels) -> Any:
+        """The labels in the form in which they are compared. Raises as `check`."""
+        return self.typed(labels)
 
     def typed(self, labels: Labels) -> pa.ChunkedArray:
         """The labels without dictionary or extension type; a column of the type null has no label, and NaN is none.

@@ -227,11 +227,8 @@ class RankingState(Evaluator):
                 "bytes"
             )
 
-    def check(self, labels: Labels) -> None:
-        self._grades(labels)
-
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        found, grades = floats(self.outputs(rows, labels)), self._grades(labels)
+        found, grades = floats(self.outputs(rows, labels)), self.parsed(labels)
         keys = comparable(rows[self.group])
         compared, grouped = self.compared(~np.isnan(grades), ~np.isnan(found)), np.asarray(keys.is_valid())
         self.ungrouped += int((compared & ~grouped).sum())
@@ -242,7 +239,7 @@ class RankingState(Evaluator):
             block = keys.take(pa.array(at))
             self._add(Tops.of_rows(hashes([block], len(at)), found[at] + 0.0, grades[at].astype(np.int64)))
 
-    def _grades(self, labels: Labels) -> np.ndarray:
+    def parsed(self, labels: Labels) -> np.ndarray:
         """The labels as float64, with NaN for none."""
         grades = floats(self.typed(labels))
         known = grades[~np.isnan(grades)]

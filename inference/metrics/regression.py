@@ -37,10 +37,7 @@ class RegressionState(Evaluator):
     squares: float = 0.0
     labels: Moments = field(default_factory=Moments)
 
-    def check(self, labels: Labels) -> None:
-        self._numbers(labels)
-
-    def _numbers(self, labels: Labels) -> np.ndarray:
+    def parsed(self, labels: Labels) -> np.ndarray:
         expected = floats(self.typed(labels))
         if (infinite := np.isinf(expected)).any():
             value = expected[infinite][0].item()
@@ -48,7 +45,7 @@ class RegressionState(Evaluator):
         return expected
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        expected, found = self._numbers(labels), floats(self.outputs(rows, labels))
+        expected, found = self.parsed(labels), floats(self.outputs(rows, labels))
         compared = self.compared(~np.isnan(expected), ~np.isnan(found))
         expected, found = expected[compared], found[compared]
         self.rows += len(expected)
