@@ -163,29 +163,6 @@ class Crumb:
     model: str = field(default="", metadata=SELDOM)
 
 
-@dataclass(frozen=True, slots=True)
-class Backoffs:
-    """The smallest batches to which lack of memory forced somebody; 0 where memory sufficed.
-
-    rows, bytes: of micro-batches, in what the job gives their size in. tokens: of the calls of a model that packs its
-    texts into calls.
-    """
-
-    rows: int = 0
-    bytes: int = 0
-    tokens: int = 0
-
-    def least(self, *others: Backoffs) -> Backoffs:
-        """The smallest of each kind."""
-        each = (self, *others)
-        rows, sizes, tokens = ([one.rows for one in each], [one.bytes for one in each], [one.tokens for one in each])
-        return Backoffs(least(rows), least(sizes), least(tokens))
-
-
-NO_BACKOFFS = Backoffs()
-"""Memory sufficed."""
-
-
 def least(sizes: Iterable[int]) -> int:
     """The smallest one; 0, which stands for none, counts only where there are no others."""
     return min(filter(None, sizes), default=0)
@@ -367,11 +344,9 @@ class Receipt(Counts):
     adopted_from: str = ""
     """The revision that the result was taken from; empty if it was scored."""
 
-    backoffs: Backoffs = field(default=NO_BACKOFFS, metadata=SELDOM)
-    """The batch sizes to which lack of memory forced the worker, below the job's."""
-
     ceilings: tuple[Int32, ...] = field(default=(), metadata=SELDOM)
-    """For a job with several models the rows of `backoffs` for each of them."""
+    """Of each model, in the job's order, the rows of a micro-batch to which lack of memory forced the worker; 0 where
+    it sufficed. Empty if it sufficed for all."""
 
     resident_mb: Int32 = field(default=0, metadata=SELDOM)
     """Resident memory of the worker's process; 0 if it was measured a short while ago, or cannot be."""

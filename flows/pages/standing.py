@@ -76,7 +76,7 @@ def status(request: RunRequest) -> RunStatus:
         warnings=_warnings(newest, manifest),
         notes=(
             *_waits(request, newest),
-            *remarks.notes(progress.counts.batches_cut, progress.backoffs),
+            *remarks.notes(progress.counts.batches_cut, progress.ceilings),
             *([newest.state.decision.words] if newest.state.decision else ()),
             *mending(newest, failed),
             *damaged,

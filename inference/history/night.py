@@ -301,7 +301,7 @@ class _Collector:
     def _remarks(self) -> tuple[tuple[str, str], ...]:
         about, progress = self.newest.state.about, self.newest.state.progress
         mend = self._try(lambda: mending(self.newest, lost(self.newest))) or []
-        said = worded(about.again, about.notes(progress.counts.batches_cut, progress.backoffs))
+        said = worded(about.again, about.notes(progress.counts.batches_cut, progress.ceilings))
         return (*said, *(("mend", each) for each in mend))
 
     def _try(self, read: Callable[[], T]) -> T | None:

@@ -289,7 +289,7 @@ def _score_row(
                 model.scorer(table.select(list(model.columns)))
         except Exception:  # noqa: BLE001 (shown to the person at the prompt)
             debugger.post_mortem()
-    steps = score_models(table, models, origin=row)
+    steps = score_models(table, models, at=lambda at: row + at)
     with Watchdog(spec.job.retry.stall_s):
         return _finish(steps)
 

@@ -290,7 +290,7 @@ def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
         return []
     about = newest.state.about
     progress = newest.state.progress
-    return worded(about.again, about.notes(progress.counts.batches_cut, progress.backoffs))
+    return worded(about.again, about.notes(progress.counts.batches_cut, progress.ceilings))
 
 
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:

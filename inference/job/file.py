@@ -27,8 +27,6 @@ _UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
 _CHOICES = {
     "model.batch_size": "auto or a number of rows, 1 or more",
     "models[].batch_size": "auto or a number of rows, 1 or more",
-    "model.batch_bytes": "a number of bytes, 1 or more, as 67108864 for 64 MiB",
-    "models[].batch_bytes": "a number of bytes, 1 or more, as 67108864 for 64 MiB",
     "identity": "strict, or {strict: true, packages: [numpy]}",
     "preprocess.workers": _WORKERS,
     "models[].preprocess.workers": _WORKERS,

@@ -18,7 +18,6 @@ from nightjar.inference.messages import nearest
 class Model(Section):
     """The model that scores the rows. features: the columns that it sees, in order. outputs: name → Arrow type.
 
-    batch_bytes: the most bytes of the features of a micro-batch, in place of `batch_size`.
     rows: `dependent` says that a row's output depends on more than the row: on its neighbours, on earlier batches, or
     on chance.
     trusted: whether its file may be a program, which runs when it is loaded.
@@ -31,7 +30,6 @@ class Model(Section):
     features: tuple[str, ...] | None = Field(default=None, min_length=1)
     outputs: dict[str, str] = Field(min_length=1)
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    batch_bytes: int | None = Field(default=None, ge=1)
     rows: Literal["independent", "dependent"] = "independent"
     options: dict[str, Any] = Field(default={})
     trusted: bool = False
@@ -64,13 +62,6 @@ class Model(Section):
         own = {name: given for name, given in value.items() if name not in cls.model_fields}
         return {**{name: given for name, given in value.items() if name not in own}, "options": own}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_size(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "batch_size" in value and value.get("batch_bytes") is not None:
-            raise ValueError("batch_size and batch_bytes both say how large a micro-batch is; keep one of them")
-        return value
-
     @model_validator(mode="after")
     def _dependent_rows_have_fixed_batches(self) -> Self:
         if self.rows == "dependent" and not isinstance(self.batch_size, int):
@@ -90,7 +81,7 @@ class Model(Section):
     @property
     def finds_size(self) -> bool:
         """Whether the job leaves open how large a micro-batch is."""
-        return self.batch_size == "auto" and self.batch_bytes is None
+        return self.batch_size == "auto"
 
     @property
     def loaded_by(self) -> str:

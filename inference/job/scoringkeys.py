@@ -67,8 +67,6 @@ def _models_keys(job: Job) -> dict[str, Any]:
 
 def _model_keys(job: ModelJob) -> dict[str, Any]:
     model = job.model.model_dump(include={"uses", "version", "features", "outputs", "batch_size", "options"})
-    if job.model.batch_bytes is not None:
-        model["batch_bytes"] = job.model.batch_bytes
     # Column order matters to readers, so outputs are a list of pairs.
     model["outputs"] = list(job.model.outputs.items())
     aside = job.model.framework.aside

@@ -10,11 +10,9 @@ from itertools import zip_longest
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.records import (
-    NO_BACKOFFS,
     NO_COUNTS,
     NO_USAGE,
     NOTHING_SPENT,
-    Backoffs,
     Counts,
     Failed,
     Receipt,
@@ -84,9 +82,6 @@ class Progress:
     retries: int = 0
     """Requests to the storage that were repeated."""
 
-    backoffs: Backoffs = NO_BACKOFFS
-    """The smallest batches to which lack of memory forced a worker."""
-
     failed_attempts: int = 0
     """Attempts that failed, and receipts that the audit revoked."""
 
@@ -109,7 +104,7 @@ class Progress:
     """Planned shards whose rows are not known before they are read; `rows` has the rows read of them."""
 
     ceilings: tuple[int, ...] = ()
-    """For a job with several models the rows of `backoffs` for each of them."""
+    """As of receipts: the lowest of all."""
 
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By the worker's name the newest resident and proportional set size, in MB."""
@@ -190,7 +185,6 @@ class Progress:
     def _receipt(self, line: Receipt) -> None:
         self.done_shards += 1
         self.counts += line
-        self.backoffs = self.backoffs.least(line.backoffs)
         self.ceilings = lowest([self.ceilings, line.ceilings])
         self._count()
         if line.adopted_from:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count, takewhile
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
-from nightjar.inference.records import NO_BACKOFFS, Backoffs, Noticed, Receipt
+from nightjar.inference.records import Noticed, Receipt, least
 from nightjar.inference.witness import Collection, Seen, sentences
 
 FEW_CUTS = 3
@@ -76,14 +76,14 @@ class Remarks:
         kept = Collection(self.outside.all())
         return [news for each in seen if (news := kept.add(each)) is not None]
 
-    def notes(self, batches_cut: int, backoffs: Backoffs = NO_BACKOFFS) -> tuple[str, ...]:
-        """The sentences to show, without `again`, which is shown before them. batches_cut: as in `Counts`."""
+    def notes(self, batches_cut: int, ceilings: Sequence[int] = ()) -> tuple[str, ...]:
+        """The sentences to show, without `again`, which is shown before them. batches_cut, ceilings: of the run."""
         loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
             *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
-            *small_batches(backoffs, self.remembered),
+            *small_batches(ceilings, self.remembered),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -121,22 +121,20 @@ def cut_batches(batches: int) -> list[str]:
     ]
 
 
-def small_batches(backoffs: Backoffs, remembered: int = 0) -> list[str]:
-    """A sentence for each kind of batch for which memory did not suffice in a run. remembered: as in `Preflight`."""
-    if remembered and remembered == backoffs.rows:
-        begun = (
-            f"on an earlier night memory did not suffice for micro-batches of more than {remembered:,} rows, so that "
-            "this one began with as many; `--fresh` finds out again"
-        )
-        return [begun, *small_batches(replace(backoffs, rows=0))]
-    found = {
-        "micro-batches of more than {:,} rows": backoffs.rows,
-        "micro-batches of more than {:,} bytes": backoffs.bytes,
-        "calls of the model with more than {:,} tokens": backoffs.tokens,
-    }
+def small_batches(ceilings: Sequence[int], remembered: int = 0) -> list[str]:
+    """The sentence about a run in which memory did not suffice for larger micro-batches.
+
+    ceilings: as in `Progress`. remembered: as in `Preflight`.
+    """
+    rows = least(ceilings)
+    if not rows:
+        return []
+    if rows == remembered:
+        return [
+            f"on an earlier night memory did not suffice for micro-batches of more than {rows:,} rows, so that this "
+            "one began with as many; `--fresh` finds out again"
+        ]
     return [
-        f"memory did not suffice for {what.format(size)}, so that smaller ones were scored; more memory for each actor "
-        "allows larger ones"
-        for what, size in found.items()
-        if size
+        f"memory did not suffice for micro-batches of more than {rows:,} rows, so that smaller ones were scored; more "
+        "memory for each actor allows larger ones"
     ]

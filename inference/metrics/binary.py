@@ -51,33 +51,17 @@ class BinaryState(Evaluator):
     LABELS: ClassVar[str] = "bool, or 0 and 1"
     SCORES: ClassVar[str] = "a float"
     EXAMPLE: ClassVar[str] = "score: float32"
+    takes_label = staticmethod(is_native_number)
+    takes_score = staticmethod(pa.types.is_floating)
 
-    label: str
-    score: str
-    unlabelled: int = 0
-    unscored: int = 0
-    rows: int = 0
     outside: int = 0
     loss: float = 0.0
     filled: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    @staticmethod
-    def takes_label(type_: pa.DataType) -> bool:
-        """Whether labels may be of this type."""
-        return is_native_number(type_)
-
-    @staticmethod
-    def takes_score(type_: pa.DataType) -> bool:
-        """Whether scores may be of this type."""
-        return bool(pa.types.is_floating(type_))
-
-    def check(self, labels: Labels) -> None:
-        self._flags(labels)
-
     def update(self, rows: pa.Table, labels: Labels) -> None:
         values = _floats(self.outputs(rows, labels))
-        positive, known = self._flags(labels)
+        positive, known = self.parsed(labels)
         compared = self.compared(known, ~np.isnan(values))
         if not compared.all():
             values, positive = values[compared], positive[compared]
@@ -134,7 +118,7 @@ class BinaryState(Evaluator):
         whole[self.filled] = self.counts
         return Scores(whole.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
 
-    def _flags(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
+    def parsed(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
         """Two bool arrays of shape (rows,): which labels are 1, and which are known."""
         column = self.typed(labels)
         known: np.ndarray = column.is_valid().to_numpy()

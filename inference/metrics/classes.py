@@ -27,6 +27,11 @@ MOST_PAIRS = 1024
 """The most pairs of a label and another output in the figures: all that 32 classes can have."""
 
 
+def _names_classes(type_: pa.DataType) -> bool:
+    kind = plain_type(type_)
+    return bool(is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind))
+
+
 @dataclass(slots=True)
 class ClassState(Evaluator):
     """Classes against classes, by their names as text.
@@ -40,25 +45,11 @@ class ClassState(Evaluator):
     LABELS: ClassVar[str] = "a text, an integer or a bool"
     SCORES: ClassVar[str] = "a text, an integer or a bool"
     EXAMPLE: ClassVar[str] = "kind: string"
+    takes_label = takes_score = staticmethod(_names_classes)
 
-    label: str
-    score: str
-    unlabelled: int = 0
-    unscored: int = 0
-    rows: int = 0
     right: int = 0
     cut: bool = False
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    @staticmethod
-    def takes_label(type_: pa.DataType) -> bool:
-        """Whether labels may be of this type."""
-        return _names_classes(type_)
-
-    @staticmethod
-    def takes_score(type_: pa.DataType) -> bool:
-        """Whether outputs may be of this type."""
-        return _names_classes(type_)
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
         expected, found = _whole(self.typed(labels)), _whole(self.outputs(rows, labels))
@@ -161,11 +152,6 @@ class ClassState(Evaluator):
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
-
-
-def _names_classes(type_: pa.DataType) -> bool:
-    kind = plain_type(type_)
-    return bool(is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind))
 
 
 def _few(names: dict[str, int] | list[str]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,43 +19,43 @@ from nightjar.inference.metrics.figures import Bounded, Evaluation
 Labels: TypeAlias = pa.ChunkedArray | pa.Array
 
 
+class TypeTest(Protocol):
+    """Whether a column of this type can be compared."""
+
+    def __call__(self, type_: pa.DataType, /) -> bool: ...
+
+
+@dataclass(slots=True)
 class Evaluator(State, ABC):
-    """A column of labels against an output. A kind is a dataclass whose first fields are `label` and `score`.
+    """A column of labels against an output. A kind is a dataclass that adds its own sums.
 
     label: the column of labels. score: the output. unlabelled: rows without a label. unscored: others without an output
     to compare. rows: those that are compared. TASK: its key in `evaluators.TASKS`, and in `METRICS`, whose names
     `metric` answers. LABELS, SCORES: the values of labels and outputs, in words for messages. EXAMPLE: an output of
-    this kind, as a job declares it.
+    this kind, as a job declares it. takes_label, takes_score: whether labels, and outputs, may be of a type.
     """
 
     TASK: ClassVar[str]
     LABELS: ClassVar[str]
     SCORES: ClassVar[str]
     EXAMPLE: ClassVar[str]
+    takes_label: ClassVar[TypeTest]
+    takes_score: ClassVar[TypeTest]
+
     label: str
     score: str
-    unlabelled: int
-    unscored: int
-    rows: int
+    unlabelled: int = 0
+    unscored: int = 0
+    rows: int = 0
 
     @classmethod
     def of_section(cls, label: str, score: str, asked: Evaluating) -> Self:
         """No rows. asked: the job's section `evaluation`."""
-        return cls(label, score)  # type: ignore[call-arg]  # the first fields of every kind
+        return cls(label, score)
 
     def for_slice(self) -> Self:
         """No rows, to be compared in the same way, for one of hundreds of slices."""
-        return type(self)(self.label, self.score)  # type: ignore[call-arg]
-
-    @staticmethod
-    @abstractmethod
-    def takes_label(type_: pa.DataType) -> bool:
-        """Whether labels may be of this type."""
-
-    @staticmethod
-    @abstractmethod
-    def takes_score(type_: pa.DataType) -> bool:
-        """Whether outputs may be of this type."""
+        return type(self)(self.label, self.score)
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -76,7 +77,11 @@ class Evaluator(State, ABC):
         Raises:
             LabelInvalid: A label is of no such value.
         """
-        self.typed(labels)
+        self.parsed(labels)
+
+    def parsed(self, labels: Labels) -> Any:
+        """The labels in the form in which they are compared. Raises as `check`."""
+        return self.typed(labels)
 
     def typed(self, labels: Labels) -> pa.ChunkedArray:
         """The labels without dictionary or extension type; a column of the type null has no label, and NaN is none.

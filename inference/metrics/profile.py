@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import ERROR, CategoryState, DistinctState, counted_values
 from nightjar.inference.metrics.columns import plain, plain_type
-from nightjar.inference.metrics.encoding import Kept, State
+from nightjar.inference.metrics.encoding import Kept, State, merge_named
 from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
 from nightjar.inference.metrics.keyhash import Hashes, comparable, hashes_of, mixed
 from nightjar.inference.metrics.numbers import NumberState
@@ -173,49 +172,14 @@ class Profile(Kept):
         return {name: column.results() for name, column in self.columns.items()}
 
 
-def merged(nights: Iterable[tuple[Profile, int]]) -> Profile:
-    """Several nights taken together, each with its number of rows, of which a part may be described. A column that only
-    some of them have is that of these nights.
-
-    Each night has the weight of its rows: exactly where all are described, and else to the nearest row. The night of
-    which the smallest part is described keeps its counts, so that no more rows are claimed than were seen.
+def merged(nights: Iterable[Profile]) -> Profile:
+    """Several nights taken together, each with the rows that are described. A column that only some of them have is
+    that of these nights.
     """
-    found = list(nights)
-    shares = [min(1.0, profile.rows / rows) if rows and profile.rows else 1.0 for profile, rows in found]
     columns: dict[str, ColumnProfile] = {}
-    for (profile, _), share in zip(found, shares, strict=True):
-        for name, column in profile.columns.items():
-            columns.setdefault(name, ColumnProfile()).merge(_thinned(column, min(shares) / share))
+    for each in nights:
+        merge_named(columns, each.columns)
     return Profile(columns)
-
-
-def _thinned(column: ColumnProfile, share: float) -> ColumnProfile:
-    """The counts of this share of the rows, for `drift`; a value that was counted is still one that occurs. Sums,
-    extreme values and distinct values are those of all rows.
-    """
-    if share >= 1:
-        return column
-
-    def fewer(count: int) -> int:
-        return round(count * share)
-
-    old = column.numbers
-    numbers = replace(
-        old,
-        nan=fewer(old.nan),
-        plus_inf=fewer(old.plus_inf),
-        minus_inf=fewer(old.minus_inf),
-        counts=np.rint(old.counts * share).astype(np.int64),
-    )
-    counts = Counter({value: max(1, fewer(count)) for value, count in column.categories.counts.items()})
-    return replace(
-        column,
-        rows=fewer(column.rows),
-        nulls=fewer(column.nulls),
-        numbers=numbers,
-        categories=replace(column.categories, counts=counts),
-        spread=np.rint(column.spread * share).astype(np.int64),
-    )
 
 
 def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:

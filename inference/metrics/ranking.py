@@ -193,16 +193,13 @@ class RankingState(Evaluator):
     LABELS: ClassVar[str] = "a whole number, 0 or more"
     SCORES: ClassVar[str] = "a number"
     EXAMPLE: ClassVar[str] = "score: float32"
+    takes_label = staticmethod(is_native_number)
+    takes_score = staticmethod(is_number)
 
-    label: str
-    score: str
     group: str = ""
     k: int = 10
     most: int = MOST_GROUPS
-    unlabelled: int = 0
-    unscored: int = 0
     ungrouped: int = 0
-    rows: int = 0
     cut: bool = False
     tops: Tops = field(default_factory=Tops.none)
 
@@ -210,21 +207,13 @@ class RankingState(Evaluator):
     def of_section(cls, label: str, score: str, asked: Evaluating) -> RankingState:
         """No rows. asked: the job's section `evaluation`."""
         assert asked.group is not None
-        return cls(label, score, asked.group, asked.k, min(MOST_GROUPS, _ENTRIES // asked.k))
+        most = min(MOST_GROUPS, _ENTRIES // asked.k)
+        return cls(label, score, group=asked.group, k=asked.k, most=most)
 
     def for_slice(self) -> RankingState:
         """No rows, of fewer groups."""
-        return RankingState(self.label, self.score, self.group, self.k, max(1, self.most // _SLICE_SHARE))
-
-    @staticmethod
-    def takes_label(type_: pa.DataType) -> bool:
-        """Whether labels may be of this type."""
-        return is_native_number(type_)
-
-    @staticmethod
-    def takes_score(type_: pa.DataType) -> bool:
-        """Whether outputs may be of this type."""
-        return is_number(type_)
+        most = max(1, self.most // _SLICE_SHARE)
+        return RankingState(self.label, self.score, group=self.group, k=self.k, most=most)
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -238,11 +227,8 @@ class RankingState(Evaluator):
                 "bytes"
             )
 
-    def check(self, labels: Labels) -> None:
-        self._grades(labels)
-
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        found, grades = floats(self.outputs(rows, labels)), self._grades(labels)
+        found, grades = floats(self.outputs(rows, labels)), self.parsed(labels)
         keys = comparable(rows[self.group])
         compared, grouped = self.compared(~np.isnan(grades), ~np.isnan(found)), np.asarray(keys.is_valid())
         self.ungrouped += int((compared & ~grouped).sum())
@@ -253,7 +239,7 @@ class RankingState(Evaluator):
             block = keys.take(pa.array(at))
             self._add(Tops.of_rows(hashes([block], len(at)), found[at] + 0.0, grades[at].astype(np.int64)))
 
-    def _grades(self, labels: Labels) -> np.ndarray:
+    def parsed(self, labels: Labels) -> np.ndarray:
         """The labels as float64, with NaN for none."""
         grades = floats(self.typed(labels))
         known = grades[~np.isnan(grades)]

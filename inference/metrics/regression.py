@@ -30,31 +30,14 @@ class RegressionState(Evaluator):
     LABELS: ClassVar[str] = "a number"
     SCORES: ClassVar[str] = "a number"
     EXAMPLE: ClassVar[str] = "minutes: float32"
+    takes_label = takes_score = staticmethod(is_number)
 
-    label: str
-    score: str
-    unlabelled: int = 0
-    unscored: int = 0
-    rows: int = 0
     errors: float = 0.0
     absolute: float = 0.0
     squares: float = 0.0
     labels: Moments = field(default_factory=Moments)
 
-    @staticmethod
-    def takes_label(type_: pa.DataType) -> bool:
-        """Whether labels may be of this type."""
-        return is_number(type_)
-
-    @staticmethod
-    def takes_score(type_: pa.DataType) -> bool:
-        """Whether outputs may be of this type."""
-        return is_number(type_)
-
-    def check(self, labels: Labels) -> None:
-        self._numbers(labels)
-
-    def _numbers(self, labels: Labels) -> np.ndarray:
+    def parsed(self, labels: Labels) -> np.ndarray:
         expected = floats(self.typed(labels))
         if (infinite := np.isinf(expected)).any():
             value = expected[infinite][0].item()
@@ -62,7 +45,7 @@ class RegressionState(Evaluator):
         return expected
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        expected, found = self._numbers(labels), floats(self.outputs(rows, labels))
+        expected, found = self.parsed(labels), floats(self.outputs(rows, labels))
         compared = self.compared(~np.isnan(expected), ~np.isnan(found))
         expected, found = expected[compared], found[compared]
         self.rows += len(expected)

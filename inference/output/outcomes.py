@@ -17,7 +17,7 @@ from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.ledger import Ledger, State
-from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Part, Receipt, Usage, encode
+from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
@@ -62,11 +62,6 @@ def usage_of(line: Mapping[str, Any]) -> Usage:
 def usage(table: pa.Table) -> Usage:
     """What language models took for all shards."""
     return NO_USAGE.plus(*(of_json(Usage, each) for each in table["usage"].to_pylist() if each))
-
-
-def backoffs(table: pa.Table) -> Backoffs:
-    """The smallest batches to which lack of memory forced a shard."""
-    return NO_BACKOFFS.least(*(of_json(Backoffs, each) for each in table["backoffs"].to_pylist() if each))
 
 
 def missing(table: pa.Table) -> int:

@@ -39,11 +39,6 @@ class Predictor(Protocol):
         """Call the model. Returns outputs by name, or anything else that `outputs.normalise` takes."""
 
 
-def forced_tokens(model: object) -> int:
-    """The most tokens of a call if lack of memory reduced them; 0 if it did not, or if the model packs no rows."""
-    return int(getattr(model, "forced_tokens", 0))
-
-
 class Adapter:
     """One framework. Only `load`, `warm` and `devices` import it, so that commands that do not score start at once.
 

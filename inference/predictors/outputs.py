@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import GeneratorType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list
-from nightjar.inference.errors import IndexInvalid, JobError, LengthInvalid, OutputInvalid
+from nightjar.inference.errors import IndexInvalid, LengthInvalid, OutputInvalid
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.arrays import (
-    Array,
     columns,
     exceptions,
     is_frame,
     is_series,
-    is_tensor,
     joined,
     without,
 )
 from nightjar.inference.predictors.conversion import to_arrow
-from nightjar.inference.tensors import is_tensor_type
 
 
 class RowsRaised(Exception):
@@ -71,83 +67,6 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
     if raised:
         raise RowsRaised(outputs, raised) if rows > 1 else raised[0]
     return outputs
-
-
-def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-    """The outputs of no rows."""
-    return {name: pa.array([], kind) for name, kind in types.items()}
-
-
-def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
-    """The columns of a classifier's probabilities that the outputs are; None for all columns in their order.
-
-    Outputs with the names of classes are the probabilities of these, in any order. A lone output with another name is
-    the probability of the second of two classes.
-
-    Raises:
-        JobError: The outputs are not this, nor one for each class, nor one list.
-    """
-    if classes is None or (len(types) == 1 and _holds_several(next(iter(types.values())))):
-        return None
-    names = [str(each) for each in classes]
-    if found := [name for name in types if name in names]:
-        if other := next((name for name in types if name not in names), None):
-            raise JobError(
-                f"model.outputs: {found[0]!r} is a class of the model, and {other!r} is none; name each output as its "
-                f"class ({', '.join(names)}), or none"
-            )
-        return [names.index(name) for name in types]
-    if len(names) == len(types):
-        return None
-    if len(types) == 1 and len(names) == 2:
-        return [1]
-    raise JobError(
-        f"model.outputs: {len(types)} for {len(names)} classes ({', '.join(names)}); declare one for each, in this "
-        f"order, or one list, as float32[{len(names)}]" + (", or one for the second class" if len(names) == 2 else "")
-    )
-
-
-def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict[str, Array]:
-    """The declared outputs from an array of shape (n,) or (n, k): all of it as the only one, or a column for each.
-
-    called: what returned the array, for the message.
-
-    Raises:
-        OutputInvalid: The array has another number of columns than there are outputs.
-    """
-    first, *others = types
-    if not others and (raw.ndim == 1 or _holds_several(types[first])):
-        return {first: raw}
-    if raw.ndim == 2 and raw.shape[1] == len(types):
-        return dict(zip(types, raw.T, strict=True))
-    raise OutputInvalid(
-        f"{called} returned an array of shape {raw.shape} for {len(raw)} rows, and model.outputs declares "
-        f"{len(types)}: {', '.join(types)}"
-    )
-
-
-def in_order(raw: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    """The outputs of a torch model by name: as it names them itself, or one tensor or several in their order.
-
-    what: what returned them, for the message.
-
-    Raises:
-        OutputInvalid: It returned another number of tensors than there are outputs.
-    """
-    if isinstance(raw, Mapping):
-        return dict(raw)
-    found = (raw,) if is_tensor(raw) or not isinstance(raw, Sequence) else raw
-    if len(found) != len(names):
-        raise OutputInvalid(
-            f"the {what} returned {len(found)} outputs, but model.outputs declares {len(names)}: "
-            f"output {names[min(len(found), len(names) - 1)]!r} has no counterpart"
-        )
-    return dict(zip(names, found, strict=True))
-
-
-def _holds_several(kind: pa.DataType) -> bool:
-    """Whether a value of the type is several numbers."""
-    return is_list(kind) or is_tensor_type(kind)
 
 
 def _outputs(

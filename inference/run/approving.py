@@ -149,7 +149,7 @@ def _check(
 def _scored(state: State, revision: int) -> Scored:
     """The result of the score step, as far as the ledger has it, with the answer as a note."""
     assert state.planned is not None
-    notes = [*state.about.notes(state.progress.counts.batches_cut, state.progress.backoffs)]
+    notes = [*state.about.notes(state.progress.counts.batches_cut, state.progress.ceilings)]
     if state.decision is not None:
         notes.append(state.decision.words)
     return Scored(

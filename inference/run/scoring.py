@@ -92,9 +92,8 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
     """
     if all(not each.finds_size for each in request.job.models) or request.fresh:
         return ()
-    models = len(request.job.models)
-    if progress.backoffs.rows:
-        return progress.ceilings or (progress.backoffs.rows,) * models
+    if progress.ceilings:
+        return progress.ceilings
     now = publish.newest(request.storage, request.output)
     if (latest := now.latest()) is None:
         return ()
@@ -102,8 +101,7 @@ def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple
         manifest = read_manifest(request.storage, request.output, now.runs[latest])
     except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
         return ()
-    totals = manifest.totals
-    return totals.ceilings or (totals.backoffs.rows,) * models if manifest.fingerprint == fingerprint else ()
+    return manifest.totals.ceilings if manifest.fingerprint == fingerprint else ()
 
 
 def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:
@@ -133,7 +131,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         made = plan_in(request, writer, uri, discovery, identity, newest)
         progress = writer.state.progress
         limits = ceilings(request, identity.fingerprint, progress)
-        remembered = 0 if progress.backoffs.rows else min(filter(None, limits), default=0)
+        remembered = 0 if progress.ceilings else min(filter(None, limits), default=0)
         spec = _spec_of(request, discovery, uri, made, writer, limits)
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
         told_of.progress(progress)
@@ -157,7 +155,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             progress=progress,
             device=loaded.device,
             startup_s=started,
-            warnings=writer.state.about.notes(progress.counts.batches_cut, progress.backoffs),
+            warnings=writer.state.about.notes(progress.counts.batches_cut, progress.ceilings),
             again=writer.state.about.again,
             workers=campaign.crew.most,
         )
@@ -262,14 +260,13 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
         rows=totals.rows_in,
         done_shards=totals.shards,
         counts=NO_COUNTS + totals,
-        backoffs=totals.backoffs,
         ceilings=totals.ceilings,
         usage=totals.usage,
         usage_before=totals.usage,
         reused_shards=totals.shards,
         reused_rows=totals.rows_in,
     )
-    notes = manifest.remarks().notes(progress.counts.batches_cut, progress.backoffs)
+    notes = manifest.remarks().notes(progress.counts.batches_cut, progress.ceilings)
     # What readers see is published, also where the storage did not let the ledger say so.
     published = newest.state.published or newest.state.intent
     return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, published.number, warnings=notes)

@@ -28,8 +28,7 @@ class JoinedPieces:
     """Consecutive pieces of a shard as one table, so that small files share micro-batches.
 
     pieces: with the rows that they have. reads: each as it was read. table: the rows of all of them, without those that
-    were left out. failures: index in the table → why the row could not be read. origin: the index in the file of the
-    first row that was read; 0 if there are several files.
+    were left out. failures: index in the table → why the row could not be read.
     """
 
     def __init__(self, pieces: Sequence[Piece], reads: Sequence[RowsRead]) -> None:
@@ -37,7 +36,6 @@ class JoinedPieces:
         self.pieces = [replace(piece, rows=read.rows) for piece, read in zip(pieces, reads, strict=True)]
         self.reads = tuple(reads)
         self._starts: list[int] = [0, *accumulate(read.table.num_rows for read in reads)]
-        self.origin = self.pieces[0].first_row if len(pieces) == 1 else 0
         if len(reads) == 1:
             self.table, self.failures = reads[0].table, dict(reads[0].failures)
             return
@@ -55,9 +53,9 @@ class JoinedPieces:
                 return start + read.position(at)
         return None
 
-    def index(self, row: int) -> int:
-        """Of a row of the table: its index among all rows of its file that were read; of several files, the row."""
-        return self.reads[0].index(row) if len(self.reads) == 1 else row
+    def at(self, row: int) -> int:
+        """Of a row of the table: its index in its file; of several files, the row."""
+        return self.pieces[0].first_row + self.reads[0].index(row) if len(self.reads) == 1 else row
 
     def of_first(self, rows: range) -> range:
         """The rows of the table with these indices among all rows of the first piece that were read."""

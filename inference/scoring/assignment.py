@@ -293,8 +293,6 @@ def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
     """
     job = model_jobs(spec.job)[index]
     size = job.model.batch_size
-    if job.model.batch_bytes is not None:
-        return BatchSize(job.model.batch_bytes, "bytes")
     if isinstance(size, int):
         return BatchSize(size)
     features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])

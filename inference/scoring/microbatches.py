@@ -33,7 +33,7 @@ from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.batchsize import BatchSize, Weighed
+from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer
 
 ALLOWED = 16
@@ -152,8 +152,7 @@ def score_table(
     skip: Mapping[int, RowFailure] = {},
     singly: range = _NO_ROWS,
     budget: int | None = None,
-    origin: int = 0,
-    index: Callable[[int], int] = int,
+    at: Callable[[int], int] = int,
     cuts: Cuts | None = None,
     preparer: Preparer | None = None,
     ahead: bool = True,
@@ -162,9 +161,8 @@ def score_table(
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
     Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
-    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. origin: the index
-    in the file of the first row that was read, for messages. index: of a row of the table the index among the rows that
-    were read, some of which may have been left out. cuts: counts the batches that raise, over all tables of an attempt.
+    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the
+    table the index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt.
     preparer: scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it
     need not prepare.
 
@@ -176,8 +174,7 @@ def score_table(
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
     scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
-    weighed = Weighed(table, size)
-    scoring = _Scoring(scorer_of, size, weighed, types, budget, lambda row: origin + index(row), cuts or Cuts())
+    scoring = _Scoring(scorer_of, size, types, budget, at, cuts or Cuts())
     skipped = sorted(skip)
     for row in skipped:
         if not 0 <= row < table.num_rows:
@@ -188,12 +185,12 @@ def score_table(
         preparer.start(shipped)
     first = 0
     while first < table.num_rows:
-        whole = _micro_batch(table, first, weighed, singly)
+        whole = _micro_batch(table, first, size, singly)
         first += len(whole.rows)
         piece = _without(whole, skipped)
         ready = scorer_of(piece.table, piece.rows) if piece.rows else None
         if preparer and ahead and first < table.num_rows:
-            following = _without(_micro_batch(table, first, weighed, singly), skipped)
+            following = _without(_micro_batch(table, first, size, singly), skipped)
             preparer.begin(following.table, following.rows)
         if ready is not None:
             yield from scoring.rows(piece, ready)
@@ -204,10 +201,9 @@ def score_table(
 
 def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int]) -> Iterator[Slice]:
     """The micro-batches that `score_table` begins with, less the rows to skip. skipped: ascending."""
-    weighed = Weighed(table, size)
     first = 0
     while first < table.num_rows:
-        whole = _micro_batch(table, first, weighed, _NO_ROWS)
+        whole = _micro_batch(table, first, size, _NO_ROWS)
         first += len(whole.rows)
         if (piece := _without(whole, skipped)).rows:
             yield piece
@@ -262,7 +258,6 @@ class _Scoring:
 
     scorer_of: _ScorerOf
     size: BatchSize
-    weighed: Weighed
     types: dict[str, pa.DataType]
     budget: int | None
     at: Callable[[int], int]
@@ -279,14 +274,14 @@ class _Scoring:
         size, before = self.size, (self.size.most, self.size.forced)
         done, everything = 0, len(piece.rows)
         while done < everything:
-            fitting = self.weighed.fitting(piece.rows[done:])
+            fitting = min(everything - done, size.most)
             now = piece if fitting == everything else piece.part(done, done + fitting)
             yield now.ahead()
             score = ready if ready and now is piece else self.scorer_of(now.table, now.rows)
             outcome = _attempt(score, now.table, self.types)
             several = len(now.rows) > 1
             if isinstance(outcome, _Raised) and outcome.memory and several:
-                size.force(self.weighed.half(now.rows))
+                size.force((len(now.rows) + 1) // 2)
                 continue  # with the rows that are allowed now
             done += len(now.rows)
             if isinstance(outcome, _Scored):
@@ -337,11 +332,11 @@ class _Scoring:
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
 
 
-def _micro_batch(table: pa.Table, first: int, weighed: Weighed, singly: range) -> Slice:
+def _micro_batch(table: pa.Table, first: int, size: BatchSize, singly: range) -> Slice:
     """From this row on. How far it goes depends on the size, which may shrink from one to the next."""
     if first in singly:
         return Slice(table.slice(first, 1), range(first, first + 1))
-    stop = weighed.stop(first)
+    stop = min(table.num_rows, (first // size.most + 1) * size.most)
     stop = min(stop, singly.start) if singly and first < singly.start else stop
     return Slice(table.slice(first, stop - first), range(first, stop))
 

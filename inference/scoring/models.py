@@ -81,8 +81,7 @@ def score_models(
     died: Mapping[str, Mapping[int, RowFailure]] = {},
     singly: Mapping[str, range] = {},
     budget: int | None = None,
-    origin: int = 0,
-    index: Callable[[int], int] = int,
+    at: Callable[[int], int] = int,
     cuts: Mapping[str, Cuts] = {},
     complete: bool = False,
     ahead: bool = True,
@@ -108,8 +107,7 @@ def score_models(
             skip={**skip, **died.get(model.name, {})},
             singly=singly.get(model.name, _NO_ROWS),
             budget=budget,
-            origin=origin,
-            index=index,
+            at=at,
             cuts=cuts.get(model.name),
             preparer=model.preparer,
             ahead=ahead,
@@ -120,7 +118,7 @@ def score_models(
         failed = {failure.row: failure for failure in scored.failures} | failed
         if budget is not None and len(failed) > budget:
             first = min(failed)
-            raise over_budget(failed, budget, origin + index(first) - first)
+            raise over_budget(failed, budget, at(first) - first)
     return _side_by_side(table.num_rows, models, found, skip, complete)
 
 

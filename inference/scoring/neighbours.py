@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.arrow_types import is_list, is_number
+from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.input.sources.rows import taken
 from nightjar.inference.messages import clip
+from nightjar.inference.metrics.columns import plain
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.batchsize import BatchSize, row_sizes
+from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
 
 
@@ -130,7 +131,7 @@ def dependences(
     """
     rows = sample.table.num_rows
     # The longest rows stay, because a batch of texts or sounds is padded to the longest.
-    longest = np.argsort(-row_sizes(sample.table), kind="stable")[: (rows + 1) // 2]
+    longest = np.argsort(-_lengths(sample.table), kind="stable")[: (rows + 1) // 2]
     mixed = np.random.default_rng(rows).permutation(np.resize(longest, rows))
     yield ""
     others = "among other rows"
@@ -161,6 +162,17 @@ def dependences(
             f"in training mode) belong to the training; if rows depend on each other on purpose, {_KEY}; if this is "
             "rounding, raise rescore.tolerance"
         )
+
+
+def _lengths(table: pa.Table) -> Rows:
+    """The length of each row's texts and lists."""
+    total = np.zeros(table.num_rows, np.int64)
+    for column in map(plain, table.columns):
+        if is_list(column.type):
+            total += pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        elif is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            total += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return total
 
 
 def _extreme(output: pa.ChunkedArray) -> Rows:
@@ -194,7 +206,7 @@ def other_orders(rows: int, sizes: Iterable[BatchSize]) -> list[Rows]:
     batch only change their places.
     """
     shuffle = np.random.default_rng(rows).permutation
-    most = [size.most if size.unit == "rows" else 1 for size in sizes]
+    most = [size.most for size in sizes]
     if 1 < rows <= max(most):
         return [shuffle(np.resize(half, rows)) for half in (np.arange(0, rows, 2), np.arange(1, rows, 2))]
     whole = rows - max(rows % each for each in most)

@@ -43,7 +43,7 @@ from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly
-from nightjar.inference.scoring.batchsize import Weighed
+from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
@@ -359,7 +359,7 @@ def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _ReadSamp
     """The first micro-batch, of as few places as have its rows. failed: rows of the first place to leave out."""
     tables: list[pa.Table] = []
     found: list[tuple[str, int]] = []
-    wanted = min(SAMPLE_ROWS, model.size.most) if model.size.unit == "rows" else SAMPLE_ROWS
+    wanted = min(SAMPLE_ROWS, model.size.most)
     for piece in places:
         if len(found) >= wanted:
             break
@@ -369,8 +369,7 @@ def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _ReadSamp
             tables.append(selected(read.table, good))
             found += [(piece.uri, first + read.index(int(row))) for row in good]
     table = pa.concat_tables(tables).unify_dictionaries()
-    rows = Weighed(table.select(list(model.columns)), model.size).stop(0)
-    return Sample(table.slice(0, rows), found[:rows])
+    return Sample(table.slice(0, model.size.most), found[: model.size.most])
 
 
 def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequence[LoadedModel]) -> ScoredRows:
@@ -380,10 +379,9 @@ def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequen
     return drained(
         score_models(
             read.table,
-            [replace(model, size=model.size.anew(), preparer=None) for model in models],
+            [replace(model, size=BatchSize(model.size.most), preparer=None) for model in models],
             skip=read.failures,
-            origin=first,
-            index=read.index,
+            at=lambda row: first + read.index(row),
             cuts={model.name: Cuts(allowed=0, share=0.0) for model in models},
             complete=worker.spec.job.output.rows == "all",
         )

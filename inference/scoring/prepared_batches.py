@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.predictors import Scorer, batches
+from nightjar.inference.predictors import Scorer
+from nightjar.inference.predictors.arrays import columns
 from nightjar.inference.predictors.batches import Copier
 from nightjar.inference.stopwatch import Stopwatch
 
@@ -131,8 +132,45 @@ def found(shipped: Sequence[Batch], rows: Sequence[int]) -> Any:
             high = low + len(rows)
             if list(batch.rows[low:high]) != list(rows):
                 return None
-            return batch.content if len(rows) == len(batch.rows) else batches.part(batch.content, low, high)
+            return batch.content if len(rows) == len(batch.rows) else part(batch.content, low, high)
     return None
+
+
+def part(batch: Any, low: int, high: int) -> Any:
+    """Rows [low, high) of a batch that `check_rows` accepts, or of a column."""
+    if isinstance(batch, pa.Table):
+        return batch.slice(low, high - low)
+    if isinstance(batch, Mapping):
+        return {name: part(values, low, high) for name, values in batch.items()}
+    if hasattr(batch, "iloc"):  # of pandas: its labels are those of the smaller batch
+        return batch.iloc[low:high].reset_index(drop=True)
+    return batch[low:high]
+
+
+def batch_bytes(batch: Any) -> int:
+    """The bytes of a batch that `check_rows` accepts, about."""
+    if isinstance(batch, pa.Table):
+        return int(batch.nbytes)
+    held = columns(batch)
+    assert held is not None, "check_rows accepted it"
+    return sum(map(_bytes, held.values()))
+
+
+def _bytes(value: Any) -> int:
+    """The bytes of a column, or of a value in one, without what Python adds to each object."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return _bytes([*value.values()])
+    if isinstance(value, list | tuple):
+        # A list of numbers, of which there may be millions, is not looked through.
+        held = next((each for each in value if each is not None), None)
+        return 8 * len(value) + (0 if held is None or isinstance(held, int | float) else sum(map(_bytes, value)))
+    if str(getattr(value, "dtype", "")) == "object":
+        return 8 * len(value) + sum(map(_bytes, value))
+    if hasattr(value, "memory_usage"):  # a column of a DataFrame, perhaps of texts or categories
+        return int(value.memory_usage(index=False, deep=True))
+    return int(getattr(value, "nbytes", 0))
 
 
 class PreparingThread:

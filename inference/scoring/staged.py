@@ -8,7 +8,7 @@ call yields the events of its own shard alone. So an actor never holds more shar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -21,13 +21,13 @@ import pyarrow as pa
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
-from nightjar.inference.predictors import Scorer, batches, model_columns
-from nightjar.inference.records import Backoffs, Crumb, Event, Prepared, Preparing, Started
+from nightjar.inference.predictors import Scorer, model_columns
+from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel, unpacked
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel, batch_bytes, unpacked
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -100,7 +100,7 @@ class PreparingWorker(Worker):
                     # The actor tries these rows again, and finds those that raise.
                     continue
                 found.append(Batch(piece.rows, content))
-                weight += batches.weight(content)
+                weight += batch_bytes(content)
         self.at = At(running.started, pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
@@ -205,7 +205,7 @@ class AcceptingWorker(ShardWorker):
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
-        return partial(self._finish, running, assembly, joined, scored, self.backoffs())
+        return partial(self._finish, running, assembly, joined, scored, self.ceilings())
 
     def _finish(
         self,
@@ -213,9 +213,9 @@ class AcceptingWorker(ShardWorker):
         assembly: Assembly,
         joined: JoinedPieces,
         scored: ScoredRows,
-        backoffs: Sequence[Backoffs],
+        ceilings: tuple[int, ...],
     ) -> Event:
         """Put a shard together and write it, in the writing thread."""
         for piece, read, part in joined.parts(scored):
             assembly.add(piece, read, part)
-        return self.write(running, assembly, backoffs)
+        return self.write(running, assembly, ceilings)

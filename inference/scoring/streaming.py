@@ -175,7 +175,7 @@ class _Shard:
         try:
             assembly = self._assembled()
             with self._turn(worker.writing):
-                return worker.write(self._running, assembly, worker.backoffs(), self._usage)
+                return worker.write(self._running, assembly, worker.ceilings(), self._usage)
         except _GivenUp as given_up:
             error = given_up.__cause__
         except Exception as raised:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -207,8 +207,7 @@ class _Shard:
             [replace(asking, size=BatchSize(max(1, rows)))],
             skip=joined.failures,
             budget=spec.budget,
-            origin=joined.origin,
-            index=joined.index,
+            at=joined.at,
             cuts=assembly.cuts,
         )
         scored = drained(steps, lambda _: self.watchdog.calling())

@@ -24,11 +24,8 @@ from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.predictors import Scorer, StreamingScorer
-from nightjar.inference.predictors.adapter import forced_tokens
 from nightjar.inference.records import (
-    NO_BACKOFFS,
     NO_USAGE,
-    Backoffs,
     Crumb,
     Event,
     Failed,
@@ -185,7 +182,7 @@ class ShardWorker(Worker):
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
             return None
-        return self.writer.submit(self.write, running, assembly, self.backoffs())
+        return self.writer.submit(self.write, running, assembly, self.ceilings())
 
     def score_joined(
         self,
@@ -209,8 +206,7 @@ class ShardWorker(Worker):
             died=died,
             singly={each.name: joined.of_first(attempt.singly_in(first, each.name)) for each in self.models},
             budget=self.spec.budget,
-            origin=joined.origin,
-            index=joined.index,
+            at=joined.at,
             cuts=assembly.cuts,
             complete=self.spec.job.output.rows == "all",
             ahead=not running.alone,
@@ -230,12 +226,10 @@ class ShardWorker(Worker):
                 yield from self.in_time(self.at, deadline)
             self.watchdog.calling()
 
-    def write(
-        self, running: Running, output: Assembly, backoffs: Sequence[Backoffs], usage: Usage | None = None
-    ) -> Event:
+    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage | None = None) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
 
-        backoffs: as `self.backoffs()` when it was scored. usage: of its rows; None for what the scorers have counted.
+        ceilings: as `self.ceilings()` when it was scored. usage: of its rows; None for what the scorers have counted.
         """
         storage = running.storage
         try:
@@ -258,7 +252,6 @@ class ShardWorker(Worker):
             self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
-        smallest, forced = NO_BACKOFFS.least(*backoffs), tuple(each.rows for each in backoffs)
         resident, proportional = self._measured()
         # The two stages may run on two hosts, which only have wall time in common.
         seconds = time.time() - running.at if running.prepared else time.monotonic() - running.began
@@ -276,10 +269,9 @@ class ShardWorker(Worker):
             seconds=round(max(0.0, seconds), 3),
             started_at=round(running.at, 3),
             retries=running.retries + storage.retries,
-            backoffs=smallest,
             batches_cut=sum(cuts.batches for cuts in output.cuts.values()),
             rows_partial=output.partial,
-            ceilings=forced if len(forced) > 1 and any(forced) else (),
+            ceilings=ceilings,
             resident_mb=resident,
             proportional_mb=proportional,
             usage=self.claimed() if usage is None else usage,
@@ -295,13 +287,10 @@ class ShardWorker(Worker):
         """What language models took since the last call."""
         return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
-    def backoffs(self) -> tuple[Backoffs, ...]:
-        """The batch sizes to which lack of memory has forced each model so far."""
-        calls = map(forced_tokens, self.scorers)
-        return tuple(
-            Backoffs(**{model.size.unit: model.size.forced}, tokens=tokens)
-            for model, tokens in zip(self.models, calls, strict=True)
-        )
+    def ceilings(self) -> tuple[int, ...]:
+        """As in `Receipt`."""
+        forced = tuple(model.size.forced for model in self.models)
+        return forced if any(forced) else ()
 
     def _measured(self) -> tuple[int, int]:
         """As `memory.in_use`; zeros if that was measured a short while ago."""

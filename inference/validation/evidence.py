@@ -111,8 +111,7 @@ def _window(storage: Storage, output: str, date: str, nights: int) -> Baseline:
         return Baseline(called, None, f"the columns of {called} were not described")
     if len(described) < len(found):
         called += f", of which {len(described)} were described,"
-    read = ((read_profile(storage, output, run, manifest), manifest.totals.rows_out) for run, manifest in described)
-    return Baseline(called, merged(read))
+    return Baseline(called, merged(read_profile(storage, output, run, manifest) for run, manifest in described))
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:

@@ -32,7 +32,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.records import NO_BACKOFFS, NO_USAGE, Backoffs, Counts, Usage
+from nightjar.inference.records import NO_USAGE, Counts, Usage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
@@ -55,14 +55,13 @@ class Content:
 @dataclass(frozen=True, slots=True)
 class Totals(Counts):
     """Of all shards. bytes: of the data parts. files_left_out: the number of files that could not match `input.where`,
-    by what their paths or the table say, and were not read. backoffs, ceilings: as in `Progress`. usage: of language
+    by what their paths or the table say, and were not read. ceilings: as in `Progress`. usage: of language
     models.
     """
 
     shards: int
     bytes: int
     files_left_out: int = 0
-    backoffs: Backoffs = field(default=NO_BACKOFFS, metadata=SELDOM)
     ceilings: tuple[int, ...] = field(default=(), metadata=SELDOM)
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
 
@@ -263,7 +262,6 @@ def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
         shards=len(table),
         bytes=audited.size,
         files_left_out=files_left_out,
-        backoffs=outcomes.backoffs(table),
         ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
         **audited.counts.by_name,
         usage=outcomes.usage(table),

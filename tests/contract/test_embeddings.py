@@ -284,13 +284,11 @@ def test_a_fixed_batch_size_is_exactly_the_rows_of_a_call(folder: Path, calls: C
     assert all(rows * tokens <= 30 or rows == 1 for rows, tokens in calls.shapes)
 
 
-@pytest.mark.parametrize(
-    "section", [{}, {"batch_size": 300}, {"batch_bytes": 100_000}], ids=["auto", "fixed", "in bytes"]
-)
-def test_a_call_that_runs_out_of_memory_is_halved_and_the_budget_stays_small(
+@pytest.mark.parametrize("section", [{}, {"batch_size": 300}], ids=["auto", "fixed"])
+def test_a_call_that_runs_out_of_memory_halves_the_micro_batch_once(
     folder: Path, calls: Calls, section: dict[str, Any]
 ) -> None:
-    """Not for this micro-batch alone: the process learns it once. The scoring core sees nothing of it, and is told."""
+    """No row is lost, and the size stays small."""
     calls.fits = 200
     job = text_job(folder, **section)
     scorer = load_scorer(model_job(job), job.models[0].path)
@@ -302,8 +300,7 @@ def test_a_call_that_runs_out_of_memory_is_halved_and_the_budget_stays_small(
         check_close(np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH), wanted)
         refused = [shape for shape in calls.shapes if shape[0] * shape[1] > calls.fits]
         assert len(refused) == 0 if again else 1 <= len(refused) <= 8
-        assert 50 <= scorer.forced_tokens <= 200
-    assert (size.most, size.forced) == (300, 0)
+    assert 1 < size.most == size.forced < 150
 
 
 def test_a_text_that_does_not_fit_alone_costs_its_row_and_no_other_its_batch(folder: Path, calls: Calls) -> None:
@@ -318,7 +315,6 @@ def test_a_text_that_does_not_fit_alone_costs_its_row_and_no_other_its_batch(fol
     found = np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH)
     check_close(found, direct(folder / "model", TEXTS[:100]))
     assert (size.most, size.forced) == (128, 0)
-    assert scorer.forced_tokens == 0
     shapes = []
     for each in (scorer, load_scorer(model_job(job), job.models[0].path)):
         calls.shapes.clear()

@@ -109,7 +109,6 @@ def test_weights_that_lack_some_of_the_module_are_not_taken(
     [
         ("m.pt2", {"model": "net:Net"}, "model.options.model: has no meaning for an exported program"),
         ("m.pt2", {"dtype": "float16"}, "model.options.dtype: has no meaning for an exported program"),
-        ("m.pt", {"compile": True}, "model.options.compile: has no meaning for TorchScript"),
         ("m.pt", {"args": {}}, "model.options.args: has no meaning for TorchScript"),
         ("m.pth", {}, "model.options.model: "),
         ("m.safetensors", {}, "model.options.model: "),
@@ -130,7 +129,6 @@ def test_weights_that_lack_some_of_the_module_are_not_taken(
         ),
         ("m.pt", {"autocast": "on"}, "model.options.autocast: 'on' is not one of false, true, float16, bfloat16"),
         ("m.pt", {"autocast": True, "dtype": "float16"}, "model.options.autocast: the weights already have another"),
-        ("m.pt", {"channels_last": 1}, "model.options.channels_last: write true or false, not 1"),
         (
             "m.pt",
             {"dtyp": "float16"},

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from lazily import lazily
-from modeljobs import model_job
 from nightjar.inference.errors import JobError
-from nightjar.inference.predictors import load_scorer
 from torchnets import F32, Loaded, each_file, has_safetensors, load, make_job, numbers, scored, table_of
 
 torch = lazily("torch")
@@ -48,10 +44,8 @@ def test_columns_of_vectors_are_tensors(load: Callable[..., Loaded], file: str, 
 
 
 @each_file
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_tensors_keep_their_shapes(load: Callable[..., Loaded], file: str, channels_last: bool) -> None:
-    options = {"channels_last": True} if channels_last else {}
-    job, module = load(file, "Picture", outputs={"score": "float32[2]"}, options=options)
+def test_tensors_keep_their_shapes(load: Callable[..., Loaded], file: str) -> None:
+    job, module = load(file, "Picture", outputs={"score": "float32[2]"})
     images = numbers(6, 3, 8, 8)
     column = pa.FixedShapeTensorArray.from_numpy_ndarray(images)
     with torch.no_grad():
@@ -135,33 +129,6 @@ def test_autocast_computes_as_torchs_own(
         expected = module(torch.from_numpy(values))
     assert expected.dtype in {torch.bfloat16, torch.float16}
     np.testing.assert_array_equal(scored(job, table_of(values))["score"], expected.float().numpy().reshape(-1))
-
-
-def test_a_compiled_module_scores_alike(load: Callable[..., Loaded]) -> None:
-    """Batches of several sizes, from two threads."""
-    job, module = load("state.pt", "Net", options={"compile": True})
-    scorer = load_scorer(model_job(job), job.models[0].path)
-    tables = [table_of(numbers(rows, 2)) for rows in (64, 7, 64, 33)]
-    with ThreadPoolExecutor(2) as threads:
-        for table, found in zip(tables, threads.map(scorer, tables), strict=True):
-            values = np.column_stack([column.to_numpy() for column in table.columns])
-            with torch.no_grad():
-                expected = module(torch.from_numpy(values)).numpy().reshape(-1)
-            np.testing.assert_allclose(found["score"].to_numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_without_a_compiler_the_key_that_needs_one_is_named(
-    load: Callable[..., Loaded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not the shape of the features that is wrong."""
-    job, _ = load("state.pt", "Net", {"width": 2, "outputs": 3}, options={"compile": True}, outputs={"a": "float32[3]"})
-    scorer = load_scorer(model_job(job), job.models[0].path)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/bin/false"))
-    with pytest.raises(
-        JobError, match=r"^model\.options\.compile: .* C\+\+ compiler .*: InvalidCxxCompiler: No working"
-    ):
-        scorer(table_of(numbers(8, 2)))
 
 
 @has_safetensors

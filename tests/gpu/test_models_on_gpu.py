@@ -87,15 +87,9 @@ CASES = {
     "safetensors": Case("torch", "m.safetensors", module("m.safetensors"), NUMBERS, SCORE, OWN),
     "half precision": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, {**OWN, "dtype": "float16"}),
     "autocast": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, {**OWN, "autocast": "float16"}),
-    "channels last": Case(
-        "torch",
-        "m.pth",
-        module("m.pth", "Picture"),
-        PICTURES,
-        {"score": "float32[2]"},
-        {"model": "net:Picture", "channels_last": True},
+    "pictures": Case(
+        "torch", "m.pth", module("m.pth", "Picture"), PICTURES, {"score": "float32[2]"}, {"model": "net:Picture"}
     ),
-    "compiled": Case("torch", "m.pth", module("m.pth"), NUMBERS, SCORE, {**OWN, "compile": True}),
     "keras": Case("keras", "m.keras", keras, NUMBERS, SCORE),
     "embed": Case("embed", "m", lambda at: save_recipe(at / "m"), TEXTS, {"vector": f"float32[{WIDTH}]"}),
     "embed, half precision": Case(

@@ -61,7 +61,7 @@ def test_the_next_night_begins_with_what_memory_sufficed_for(growing: Lake) -> N
         assert [said.startswith(earlier) for said in again.scored.warnings if "memory" in said] == [True]
     now = newest(growing.request().storage, growing.request().output)
     manifests = [read_manifest(growing.request().storage, growing.request().output, now.runs[run]) for run in now.runs]
-    assert [manifest.totals.backoffs.rows for manifest in manifests] == [875, 875]
+    assert [manifest.totals.ceilings for manifest in manifests] == [(875,), (875,)]
 
 
 def test_a_damaged_manifest_of_the_last_night_costs_no_night(growing: Lake) -> None:

@@ -144,7 +144,7 @@ def test_out_of_memory_halves_the_batch_and_is_said(lake: Lake) -> None:
     assert ran.scored.progress.counts.rows_out == 8000
     np.testing.assert_array_equal(lake.published()["score"], np.arange(8000, dtype=np.float32) * 2)
     receipts = [record for record in lake.records() if record["t"] == "receipt"]
-    assert [receipt["backoffs"]["rows"] for receipt in receipts] == [64] * 8
+    assert [receipt["ceilings"] for receipt in receipts] == [[64]] * 8
     assert [said for said in ran.scored.warnings if "micro-batches of more than 64 rows" in said]
 
 

@@ -188,20 +188,6 @@ def test_answers_have_the_form_that_the_job_asks_for(smollm: str) -> None:
     assert "was cut after 2 tokens, before it had the form of model.regex" in str(cut[0])
 
 
-def test_a_prompt_that_is_too_long_loses_its_beginning_or_its_end(smollm: str) -> None:
-    """What is left of a message still stands in the model's template, and has room for the answer."""
-    long = "first " + "word " * 3000 + "last"
-    for side, outputs in (("left", "last"), ("right", "first")):
-        scorer: Any = load_scorer(model_job(job(smollm, truncate=side, sampling=GREEDY)), smollm)
-        (tokens,) = scorer.prepare(pa.table({"text": [long]})).content
-        text = scorer._predictor.tokenizer.decode(tokens)
-        assert text.count("<|im_start|>") == 3
-        assert text.rstrip().endswith("<|im_start|>assistant")
-        assert outputs in text
-        assert ("first" in text) != ("last" in text)
-        assert 490 < len(tokens) <= 500
-
-
 def test_vectors_of_prompts(smollm: str) -> None:
     """Of length 1, and texts that mean the same lie nearer to each other."""
     texts = ["The cat sleeps.", "A cat is sleeping.", "Interest rates rose by 2 %."]
@@ -216,7 +202,6 @@ def test_vectors_of_prompts(smollm: str) -> None:
     [
         ({"engine": {"max_modl_len": 3}}, "model.engine.max_modl_len: .*did you mean 'max_model_len'"),
         ({"sampling": {"temprature": 1}}, "model.sampling: .*temprature"),
-        ({"sampling": {"max_tokens": 512}, "truncate": "left"}, "model.sampling.max_tokens: 512 leaves no room"),
     ],
 )
 def test_what_vllm_does_not_know_is_an_error_of_the_job(smollm: str, keys: dict[str, Any], said: str) -> None:

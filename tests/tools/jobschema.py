@@ -57,7 +57,6 @@ def job_schema() -> dict[str, Any]:
         )
         # What a key may be depends on `uses`; that it is known at all does not.
         parts[part]["properties"] |= dict.fromkeys(sorted(_all_own_keys()), True)
-        parts[part]["not"] = _both("batch_size", batch_bytes="integer")
     found["properties"]["model"] = found["properties"]["model"]["anyOf"][0]
     found["properties"]["models"] |= {"minItems": 1}
     found["oneOf"] = [{"required": ["model"]}, {"required": ["models"]}]

@@ -145,7 +145,7 @@ ROOMS = {
         ),
         unit(
             *("microbatches", "suspects", "bisection", "fenced_worker", "worker_memory", "preflight", "assignment"),
-            *("batch_bytes", "out_of_memory", "accumulating", "accumulators", "error_places", "assembly"),
+            *("out_of_memory", "accumulating", "accumulators", "error_places", "assembly"),
         ),
         slow=unit("worker", "watchdog", "watchdog_threads", "spoilt_worker", "models", "stages"),
     ),

@@ -157,6 +157,8 @@ def _check_function(key: str, function: Any) -> None:
 
 RowFunction = Callable[[dict[str, Any]], Any]
 
+_SHORTER = "raise it in engine_kwargs of model.config, or cut prompts in preprocess"
+
 _NOT_TAKEN = ("model", "multimodal_data", "mm_processor_kwargs", "multimodal_uuids", "tokenization_kwargs")
 """What `preprocess` may return in Ray, and is not followed: adapters of LoRA, pictures and sounds, and cuts."""
 
@@ -203,7 +205,8 @@ class RayDataModel(VllmRequests):
             # As Ray's stage and vLLM itself do it, whether a template has those tokens already or not.
             for row, tokens in zip(texts, self.tokens(list(texts.values()), special=True), strict=True):
                 found[row] = dataclasses.replace(found[row], tokens=tokens)
-        return [self._fitting(each) if isinstance(each, _Asked) else each for each in found]
+        fitting = [self.fitting(each.tokens, _SHORTER) if isinstance(each, _Asked) else each for each in found]
+        return [asked if isinstance(fits, list) else fits for asked, fits in zip(found, fitting, strict=True)]
 
     def request(self, row: dict[str, Any]) -> _Asked:
         """As in `Requests`; the prompt is not made yet."""
@@ -304,12 +307,6 @@ class RayDataModel(VllmRequests):
             messages, add_generation_prompt=by_user, continue_final_message=not by_user, **self._config.template
         )
         return prompt if isinstance(prompt, Exception) else dataclasses.replace(asked, prompt=prompt)
-
-    def _fitting(self, asked: _Asked) -> _Asked | Exception:
-        """What is asked, if its tokens are not too many."""
-        if len(asked.tokens) + (not self._config.pools) <= self.engine.length:
-            return asked
-        return self.too_long(asked.tokens, "raise it in engine_kwargs of model.config, or cut prompts in preprocess")
 
 
 def _made(function: Any) -> RowFunction | None:

@@ -13,12 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
+from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
+from nightjar.inference.predictors.scorer import Scorer
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.records import NO_USAGE, Usage
 
@@ -223,6 +227,68 @@ class Requests(ABC):
         if keep is not None:
             keep(request, answer, usage)
         return answer, usage
+
+
+AHEAD = 2
+"""A further batch is begun while fewer rows are underway than so many times those that are asked at once."""
+
+
+class Journal(Protocol):
+    """Keeps answers that were paid for."""
+
+    def known(self, requests: Sequence[Any]) -> Known:
+        """The answers to these requests that were paid for before, by row."""
+
+    def keep(self, request: Any, answer: Answer, usage: Usage) -> None:
+        """Keep an answer."""
+
+
+class StreamingScorer(Scorer):
+    """The scorer of a predictor that takes several batches at once."""
+
+    _predictor: Requests
+    journal: Journal | None = None
+    """Of the shard that is scored batch by batch, if its answers are kept."""
+    alive: Callable[[], None] | None = None
+    """Called when rows of its batch are done."""
+
+    @property
+    def hungry(self) -> bool:
+        """Whether there are places that the rows underway will leave free before another batch is prepared."""
+        return self._predictor.waiting < AHEAD * self._predictor.most
+
+    @property
+    def most(self) -> int:
+        """The most rows that are underway at once."""
+        return self._predictor.most
+
+    @property
+    def done(self) -> int:
+        """The number of rows that are done, since the model was loaded."""
+        return self._predictor.done
+
+    @property
+    def elsewhere(self) -> bool:
+        """As in `Requests`."""
+        return self._predictor.elsewhere
+
+    def submit(self, prepared: Any, journal: Journal | None) -> Future[Answered]:
+        """Begin what `prepare` returned, and do not wait for it. What the journal knows is not asked for."""
+        if journal is None:
+            return self._predictor.submit(prepared.content)
+        return self._predictor.submit(prepared.content, journal.known(prepared.content), journal.keep)
+
+    def _predict(self, content: Any) -> Any:
+        known, keep = (NOTHING, None) if self.journal is None else (self.journal.known(content), self.journal.keep)
+        return self._predictor.predict(content, known, keep, self.alive)
+
+    def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+        """The declared outputs of rows that were answered. Raises as `__call__`."""
+        return outputs.normalise({name: [row[name] for row in rows] for name in self._types}, self._types, len(rows))
+
+    def claimed(self) -> Usage:
+        """The usage of the batches that were waited for, since this was last asked."""
+        return self._predictor.claimed()
 
 
 def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from nightjar.inference.errors import JobError, PromptInvalid
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.job.options import choice, keywords, text, whole
+from nightjar.inference.job.options import keywords, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel
@@ -70,12 +70,6 @@ class VLLM(LanguageModel, OnVllm):
     options = (
         *ASKED,
         text("regex", "each answer has this form, a regular expression", "none"),
-        choice(
-            "truncate",
-            ("left", "right"),
-            "a prompt that is too long loses its beginning or its end: of messages, the longest one does",
-            "such a row has no answer",
-        ),
         keywords("engine", "goes to vLLM's engine, as `{max_model_len: 2048, dtype: bfloat16}`", "vLLM's", "a mapping"),
         whole("requests_in_flight", "requests that are underway at once, in each actor", "5/4 of what vLLM runs"),
     )
@@ -207,8 +201,7 @@ def _along(answer: Tokens, shares: Mapping[Tokens, Mapping[int, float]]) -> floa
     return product
 
 
-_CUTS = 8
-"""The most times that a prompt is made shorter: a text that is cut may have more tokens than were counted."""
+_SHORTER = "raise it in model.engine, or cut prompts in a preprocess"
 
 
 class VllmModel(VllmRequests):
@@ -233,16 +226,8 @@ class VllmModel(VllmRequests):
                 f"model.api: {job.model.path} has no chat template, so it cannot be asked as a chat; write "
                 "api: completions, or choose a model that was made for chats"
             )
-        self._truncate: str | None = options.get("truncate")
         self._choices = self._parted(options["choice"]) if "choice" in options else None
         self._sampling = _sampling(options, self.engine.sampling) if self._api != EMBEDDINGS else None
-        answer = (self._sampling.max_tokens or 1) if self._sampling else 0
-        self._longest = self.engine.length - (answer if self._truncate else min(1, answer))
-        if self._longest < 1:
-            raise JobError(
-                f"model.sampling.max_tokens: {answer} leaves no room for a prompt, since model.engine.max_model_len is "
-                f"{self.engine.length}"
-            )
 
     def request(self, row: dict[str, Any]) -> Any:
         """The messages or the text for one row."""
@@ -260,7 +245,7 @@ class VllmModel(VllmRequests):
             good = [row for row in asked if isinstance(texts[row], str)]
             tokens = dict(zip(good, self._tokens([str(texts[row]) for row in good]), strict=True))
             for row in asked:
-                found[row] = self._fitting(found[row], tokens[row]) if row in tokens else texts[row]
+                found[row] = self.fitting(tokens[row], _SHORTER) if row in tokens else texts[row]
         return found
 
     def order(self, prepared: Sequence[Any]) -> Sequence[int]:
@@ -341,40 +326,6 @@ class VllmModel(VllmRequests):
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each prompt. A template has the special ones already."""
         return self.tokens(texts, special=self._api != CHAT)
-
-    def _fitting(self, asked: Messages | str, tokens: list[int]) -> list[int] | Exception:
-        """The tokens of a prompt, if they are not too many; or those of what is left of it."""
-        if len(tokens) <= self._longest:
-            return tokens
-        if self._truncate is None:
-            return self.too_long(tokens, "raise it in model.engine, or cut prompts with model.truncate")
-        if isinstance(asked, str):
-            return tokens[: self._longest] if self._truncate == "right" else tokens[-self._longest :]
-        return self._shorter(asked, tokens)
-
-    def _shorter(self, asked: Messages, tokens: list[int]) -> list[int] | Exception:
-        """The tokens of messages whose longest text is cut, so that no role and no part of the template is lost."""
-        sizes = [len(each["content"]) if isinstance(each["content"], str) else 0 for each in asked]
-        longest = sizes.index(max(sizes))
-        for _ in range(_CUTS):
-            content = asked[longest]["content"] if sizes[longest] else ""
-            inside = self.tokens([content], special=False)[0]
-            left = len(inside) - (len(tokens) - self._longest)
-            if left <= 0:
-                break
-            kept = inside[:left] if self._truncate == "right" else inside[-left:]
-            asked = [*asked]
-            asked[longest] = {**asked[longest], "content": self.tokenizer.decode(kept)}
-            text = self._said(asked)
-            if isinstance(text, Exception):
-                return text
-            (tokens,) = self._tokens([text])
-            if len(tokens) <= self._longest:
-                return tokens
-        return PromptInvalid(
-            f"the prompt has {len(tokens):,} tokens, and without any text of its longest message still more than "
-            f"{self._longest:,}; raise max_model_len in model.engine"
-        )
 
 
 def _sampling(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:

@@ -271,6 +271,7 @@ class VllmRequests(Requests):
         if pools:
             defaults["runner"] = "pooling"
         self.engine = Engine(path, given, **defaults)
+        self._longest = self.engine.length - (not pools)  # an answer has a token at least
         weakref.finalize(self, self.engine.close)
         self.device = self.engine.device
         self.tokenizer = copy.deepcopy(self.engine.tokenizer())
@@ -291,11 +292,13 @@ class VllmRequests(Requests):
         """The tokens of each text. special: with those that the tokenizer adds to a text."""
         return list(self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]) if texts else []
 
-    def too_long(self, tokens: Sequence[int], advice: str) -> PromptInvalid:
-        """Why a prompt of these tokens cannot be asked. advice: what to do about it."""
-        most = self.engine.length
+    def fitting(self, tokens: list[int], advice: str) -> list[int] | PromptInvalid:
+        """The tokens of a prompt, or that they are too many. advice: what to do then."""
+        if len(tokens) <= self._longest:
+            return tokens
         return PromptInvalid(
-            f"the prompt has {len(tokens):,} tokens, and max_model_len is {most:,} with the answer; {advice}"
+            f"the prompt has {len(tokens):,} tokens, and max_model_len is {self.engine.length:,} with the answer; "
+            f"{advice}"
         )
 
 

@@ -24,7 +24,6 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, texts, whole
 from nightjar.inference.messages import counted, nearest
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import (
     Adapter,
     Predictor,
@@ -126,8 +125,8 @@ class Booster:
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
         if not len(prepared):
-            return outputs.empty(self.outputs)
-        return outputs.by_column(np.asarray(self.call(prepared)), self.outputs, "the model")
+            return features.empty(self.outputs)
+        return features.by_column(np.asarray(self.call(prepared)), self.outputs, "the model")
 
 
 class BoosterAdapter(Adapter):
@@ -380,7 +379,7 @@ class CatBoost(Booster):
         of_classes = kind in {"Probability", "LogProbability"}
         if not classes and (of_classes or kind == "Class"):
             raise JobError(f"model.options.prediction_type: the model is no classifier and has no {kind}")
-        self._columns = outputs.of_classes(classes, self.outputs) if of_classes else None
+        self._columns = features.of_classes(classes, self.outputs) if of_classes else None
         self.arguments |= {"prediction_type": kind or _PREDICTIONS[0], "thread_count": job.resources.cores}
         self._features = list(model.feature_names_)
         self.width, self.names = len(self._features), _given(self._features, "{}")

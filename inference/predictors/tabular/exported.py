@@ -11,7 +11,7 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.outputs import in_order
+from nightjar.inference.predictors.tabular.features import by_name
 from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import EXPORT_HINT, not_loaded
@@ -88,7 +88,7 @@ class Program:
         # The program may take a dict of columns, keywords or plain tensors, as it was exported.
         arguments, keywords = tree_unflatten(tensors, self._spec)
         with torch.inference_mode():
-            return in_order(self._module(*arguments, **keywords), self._outputs, "program")
+            return by_name(self._module(*arguments, **keywords), self._outputs, "program")
 
 
 def _names(inputs: Sequence[Input], spec: TreeSpec) -> list[str]:

@@ -1,4 +1,6 @@
-"""The features of a batch as tabular models take them: by the model's own names, or as one array of shape (n, F)."""
+"""The features of a batch as tabular models take them: by the model's own names, or as one array of shape (n, F); and
+the arrays that such models return, as the declared outputs.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.arrow_types import is_native_number, is_text
-from nightjar.inference.errors import JobError
+from nightjar.inference.arrow_types import is_list, is_native_number, is_text
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import counted, nearest
-from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_series, joined, to_array
+from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_series, is_tensor, joined, to_array
+from nightjar.inference.tensors import is_tensor_type
 
 Categories = Mapping[str, pa.Array]
 """The categories of a model's features, by the feature's name: a category's index is its code."""
@@ -203,3 +206,83 @@ def _some(categories: pa.Array) -> str:
     """A few of the categories, for a message."""
     shown = ", ".join(map(repr, categories[:8].to_pylist()))
     return shown if len(categories) <= 8 else f"{shown} … ({len(categories)} in all)"
+
+
+# ---- what models return, as the declared outputs ---------------------------------------------------------------
+
+
+def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    """The outputs of no rows."""
+    return {name: pa.array([], kind) for name, kind in types.items()}
+
+
+def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
+    """The columns of a classifier's probabilities that the outputs are; None for all columns in their order.
+
+    Outputs with the names of classes are the probabilities of these, in any order. A lone output with another name is
+    the probability of the second of two classes.
+
+    Raises:
+        JobError: The outputs are not this, nor one for each class, nor one list.
+    """
+    if classes is None or (len(types) == 1 and _holds_several(next(iter(types.values())))):
+        return None
+    names = [str(each) for each in classes]
+    if found := [name for name in types if name in names]:
+        if other := next((name for name in types if name not in names), None):
+            raise JobError(
+                f"model.outputs: {found[0]!r} is a class of the model, and {other!r} is none; name each output as its "
+                f"class ({', '.join(names)}), or none"
+            )
+        return [names.index(name) for name in types]
+    if len(names) == len(types):
+        return None
+    if len(types) == 1 and len(names) == 2:
+        return [1]
+    raise JobError(
+        f"model.outputs: {len(types)} for {len(names)} classes ({', '.join(names)}); declare one for each, in this "
+        f"order, or one list, as float32[{len(names)}]" + (", or one for the second class" if len(names) == 2 else "")
+    )
+
+
+def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict[str, Array]:
+    """The declared outputs from an array of shape (n,) or (n, k): all of it as the only one, or a column for each.
+
+    called: what returned the array, for the message.
+
+    Raises:
+        OutputInvalid: The array has another number of columns than there are outputs.
+    """
+    first, *others = types
+    if not others and (raw.ndim == 1 or _holds_several(types[first])):
+        return {first: raw}
+    if raw.ndim == 2 and raw.shape[1] == len(types):
+        return dict(zip(types, raw.T, strict=True))
+    raise OutputInvalid(
+        f"{called} returned an array of shape {raw.shape} for {len(raw)} rows, and model.outputs declares "
+        f"{len(types)}: {', '.join(types)}"
+    )
+
+
+def by_name(raw: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    """The outputs of a torch model by name: as it names them itself, or one tensor or several in their order.
+
+    what: what returned them, for the message.
+
+    Raises:
+        OutputInvalid: It returned another number of tensors than there are outputs.
+    """
+    if isinstance(raw, Mapping):
+        return dict(raw)
+    found = (raw,) if is_tensor(raw) or not isinstance(raw, Sequence) else raw
+    if len(found) != len(names):
+        raise OutputInvalid(
+            f"the {what} returned {len(found)} outputs, but model.outputs declares {len(names)}: "
+            f"output {names[min(len(found), len(names) - 1)]!r} has no counterpart"
+        )
+    return dict(zip(names, found, strict=True))
+
+
+def _holds_several(kind: pa.DataType) -> bool:
+    """Whether a value of the type is several numbers."""
+    return is_list(kind) or is_tensor_type(kind)

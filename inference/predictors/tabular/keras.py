@@ -7,7 +7,6 @@ are part of a result's identity.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import threading
@@ -24,7 +23,6 @@ from packaging.version import Version
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
 from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -37,13 +35,6 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 """Suffixes of an archive and of HDF5; Keras tells them by these, too."""
-
-_CONFIG = "config.json"
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_END = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
-"""Version of an HDF5 superblock → where it has the bytes of an address, and where the address of the file's end is.
-
-Source: "Disk Format: Level 0A" in the HDF5 File Format Specification."""
 
 _HOW = "write one with model.save('model.keras')"
 
@@ -73,17 +64,8 @@ class Keras(OnTorch):
                 f"TensorFlow computes; load the model where it was made, and {_HOW}, or score it with a class "
                 "of your own"
             )
-        suffix = file.suffix.lower()
-        if suffix not in _SUFFIXES:
+        if file.suffix.lower() not in _SUFFIXES:
             raise JobError(f"model.path: {named} is not a .keras, .h5 or .hdf5 file; {_HOW}")
-        try:
-            if suffix == ".keras":
-                _check_archive(file)
-            else:
-                _check_hdf5(file)
-        except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise JobError(f"model.path: {named} is not a Keras model that can be read: {reason}; {_HOW}") from error
 
     def warm(self) -> None:
         keras_on_torch()
@@ -93,29 +75,6 @@ class Keras(OnTorch):
         path = needed(job, path)
         self.inspect(job, path)
         return _load(job, path)
-
-
-def _check_archive(path: Path) -> None:
-    """Check that an archive has the description of a model. Its weights are not read."""
-    with zipfile.ZipFile(path) as archive:
-        config = json.loads(archive.read(_CONFIG))
-        if not any(name.startswith("model.weights.") for name in archive.namelist()):
-            raise ValueError("it has no weights")
-    if not isinstance(config, dict):
-        raise ValueError(f"its {_CONFIG} holds no object")  # noqa: TRY004 (the file's fault, not the caller's)
-
-
-def _check_hdf5(path: Path) -> None:
-    """Check that a file is HDF5, and as long as it says of itself."""
-    with path.open("rb") as file:
-        head = file.read(64)
-    if not head.startswith(_SIGNATURE) or len(head) < 64 or head[8] not in _END:
-        raise ValueError("it is not HDF5")
-    width_at, end_at = _END[head[8]]
-    if head[width_at] == 8:
-        says, has = int.from_bytes(head[end_at : end_at + 8], "little"), path.stat().st_size
-        if has < says:
-            raise ValueError(f"it has {has:,} bytes, and should have {says:,}")
 
 
 def keras_on_torch() -> Any:
@@ -225,7 +184,7 @@ class Model:
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Call the model. Returns its outputs by name."""
         if not len(prepared[0]):  # not every layer takes an input without rows
-            return outputs.empty(self._types)
+            return features.empty(self._types)
         moved = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
         given = self._keras.tree.pack_sequence_as(self._struct, moved)
         with self._no_grad(), self._keras.device(_named(self._place)):
@@ -233,11 +192,11 @@ class Model:
 
     def _by_name(self, raw: Any) -> dict[str, Any]:
         if is_tensor(raw):
-            return outputs.by_column(from_tensor(raw), self._types, "the model")
+            return features.by_column(from_tensor(raw), self._types, "the model")
         names = [str(name) for name in self._model.output_names]
         if not isinstance(raw, Mapping) and set(self._types) <= set(names):
             raw = dict(zip(names, raw, strict=True))
-        return outputs.in_order(raw, list(self._types), "model")
+        return features.by_name(raw, list(self._types), "model")
 
 
 def _struct(job: ModelJob, model: Any) -> Any:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ import torch
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import install
-from nightjar.inference.predictors.outputs import in_order
+from nightjar.inference.predictors.tabular.features import by_name
 from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
 from nightjar.inference.predictors.tabular.torchfiles import (
@@ -42,9 +40,6 @@ def load_module(job: ModelJob, path: str) -> Module:
     module = _scripted(job, path) if kind_of(job) is SCRIPTED else _filled(job, path)
     module.eval()
     module.to(device=device, dtype=getattr(torch, options["dtype"]) if "dtype" in options else None)
-    if options.get("channels_last"):
-        # torch's own annotation lacks the keyword alone.
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Module(job, module, device)
 
 
@@ -144,12 +139,7 @@ class Module:
         floats = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
         self._float = getattr(torch, options["dtype"]) if "dtype" in options else next(floats, torch.float32)
         self._autocast = options.get("autocast", False)
-        self._channels_last = bool(options.get("channels_last"))
-        self._module: Any = module
-        # torch compiles while it computes, and not in two threads at once.
-        self._turn: AbstractContextManager[Any] = nullcontext()
-        if options.get("compile"):
-            self._module, self._turn = torch.compile(module, dynamic=True), threading.Lock()
+        self._module = module
 
     def prepare(self, batch: Any) -> dict[str, torch.Tensor]:
         """Convert the columns of a Table or batch to the module's arguments, in memory from which devices can copy."""
@@ -161,29 +151,22 @@ class Module:
         else:
             inputs = [Input(name, (None,) * len(shape)) for name, shape in zip(names, shapes, strict=True)]
         filled = fillings(inputs, names, columns)
-        return {filling.input.name: self._tensor(filling) for filling in filled}
+        return {each.input.name: fill_tensor(each, self._dtype(each), self._place) for each in filled}
 
     def predict(self, prepared: dict[str, torch.Tensor]) -> dict[str, Any]:
         """Call the module. Returns its outputs by name."""
         given = {name: tensor.to(self._place, non_blocking=True) for name, tensor in prepared.items()}
-        try:
-            raw = self._called(given)
-        except RuntimeError as error:
-            _check_compiler(error)
-            raise
-        return in_order(raw, self._outputs, "module")
-
-    def _called(self, given: dict[str, torch.Tensor]) -> Any:
         kind = self._place.type
         dtype = getattr(torch, self._autocast) if isinstance(self._autocast, str) else None
-        with torch.inference_mode(), torch.autocast(kind, dtype=dtype, enabled=bool(self._autocast)), self._turn:
+        with torch.inference_mode(), torch.autocast(kind, dtype=dtype, enabled=bool(self._autocast)):
             try:
-                return self._module(**given)
+                raw = self._module(**given)
             except _OF_SCRIPTS as error:
                 # Types of their own say that memory or the device failed.
                 if isinstance(self._module, torch.jit.ScriptModule) and type(error) in _OF_SCRIPTS:
                     raise _of_script(error) from error
                 raise
+        return by_name(raw, self._outputs, "module")
 
     def _names(self, columns: Sequence[str]) -> Sequence[str]:
         """The arguments that the columns fill."""
@@ -199,12 +182,6 @@ class Module:
             f"model.features: the module takes {len(required)} inputs ({', '.join(required)}) for {len(columns)} "
             f"columns ({', '.join(columns)}); list one column for each"
         )
-
-    def _tensor(self, filling: Filling) -> torch.Tensor:
-        tensor = fill_tensor(filling, self._dtype(filling), self._place)
-        if self._channels_last and tensor.ndim == 4:
-            return tensor.contiguous(memory_format=torch.channels_last)
-        return tensor
 
     def _dtype(self, filling: Filling) -> torch.dtype:
         """Numbers beside each other are floats, as models of tables take them, and so is a single column of numbers for
@@ -229,17 +206,6 @@ def _arguments(module: torch.nn.Module) -> tuple[list[str], list[str]]:
     if not every:
         raise JobError("model.path: the module's forward takes no argument by name; give it one for each input")
     return required, every
-
-
-def _check_compiler(error: RuntimeError) -> None:
-    """Raise a clear error if `torch.compile` failed, and not the module."""
-    if type(error).__module__.startswith("torch._inductor"):
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = next((line for line in lines if "error: " in line), lines[0] if lines else type(error).__name__)
-        raise JobError(
-            "model.options.compile: torch cannot compile the module here; for the CPU it needs a C++ compiler and the "
-            f"headers of Python (on Debian: g++ and python3-dev), or leave `compile` out: {why}"
-        ) from error
 
 
 def _of_script(error: Exception) -> RuntimeError:

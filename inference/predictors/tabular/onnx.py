@@ -19,7 +19,6 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import flag, text
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -114,11 +113,11 @@ class Session:
     def predict(self, prepared: dict[str, Array]) -> dict[str, Any]:
         """Run the model. Returns its outputs by name."""
         if not len(next(iter(prepared.values()))):  # not every operation takes an input without rows
-            return outputs.empty(self._types)
+            return features.empty(self._types)
         raw = self._session.run(self._fetched, prepared)
         if self._fetched == list(self._types):
             return dict(zip(self._types, raw, strict=True))
-        return outputs.by_column(raw[0], self._types, f"output {self._fetched[0]!r} of the model")
+        return features.by_column(raw[0], self._types, f"output {self._fetched[0]!r} of the model")
 
     def _values(self, name: str, column: Any) -> Array:
         """A column as numbers, or as an array of objects: texts, or nothing but missing values, whose type nobody

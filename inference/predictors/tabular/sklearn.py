@@ -24,7 +24,6 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, texts
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.adapter import (
     SHARED_BYTES,
     Adapter,
@@ -174,7 +173,7 @@ class _Estimator:
             raise JobError(
                 "model.options.method: each target of the model has classes of its own; write method: predict"
             )
-        self._columns = outputs.of_classes(classes, self._outputs) if self._method == "predict_proba" else None
+        self._columns = features.of_classes(classes, self._outputs) if self._method == "predict_proba" else None
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
@@ -202,10 +201,10 @@ class _Estimator:
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
         if not len(prepared):  # estimators refuse an input without rows
-            return outputs.empty(self._outputs)
+            return features.empty(self._outputs)
         raw = np.asarray(self._call(prepared))
         raw = raw if self._columns is None else raw[:, self._columns]
-        return outputs.by_column(raw, self._outputs, self._method)
+        return features.by_column(raw, self._outputs, self._method)
 
 
 def _learnt_none(model: Any) -> frozenset[str]:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.job.options import choice, flag, keywords, text
+from nightjar.inference.job.options import choice, keywords, text
 from nightjar.inference.predictors.adapter import check_trusted
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 
@@ -31,8 +31,6 @@ OPTIONS = (
     keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),
     choice("dtype", DTYPES, "weights, and inputs that are floats, are cast to it", "that of the weights"),
     choice("autocast", (False, True, *DTYPES[1:]), "computes under `torch.autocast`, in this type"),
-    flag("channels_last", "weights and inputs of four dimensions in this layout"),
-    flag("compile", "with `torch.compile`, for batches of any size; it needs a C++ compiler; not for TorchScript"),
     BATCH_FORMAT,
 )
 """All of them, none of which has a meaning for an exported program."""
@@ -47,8 +45,8 @@ class Kind:
 
 
 EXPORTED = Kind("an exported program (.pt2)")
-SCRIPTED = Kind("TorchScript", ("dtype", "autocast", "channels_last"))
-STATE = Kind("a state dict", ("model", "args", "dtype", "autocast", "channels_last", "compile"))
+SCRIPTED = Kind("TorchScript", ("dtype", "autocast"))
+STATE = Kind("a state dict", ("model", "args", "dtype", "autocast"))
 
 
 def kind_of(job: ModelJob) -> Kind:

@@ -20,7 +20,6 @@ import torch
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.image import eight_bits
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.placing import device_of_job
@@ -123,7 +122,7 @@ class ImageClassifier:
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
         if not prepared:
-            return outputs.empty(self._types)
+            return features.empty(self._types)
         found = torch.empty((len(prepared), self._head.width))
 
         def keep(rows: list[int], raw: Any) -> None:

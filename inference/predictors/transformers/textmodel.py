@@ -17,7 +17,6 @@ import torch
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.placing import device_of_job
@@ -162,64 +161,20 @@ Call = Callable[[Array], None]
 """Gets the indices of rows, the longest first; computes these, and keeps what came out."""
 
 
-class Packer:
-    """Packs rows into calls of the model. Keeps what it learns about memory as long as the process lives.
-
-    tokens: the most rows × longest of a call; None for all rows at once, until memory does not suffice. forced: the
-    same if lack of memory reduced it, else 0. alone: rows of at least so many tokens have a call each, because one of
-    them did not fit alone.
+def run_packed(lengths: Array, tokens: int | None, call: Call) -> None:
+    """Call the model until each row was in one call. lengths: tokens of each row. tokens: the most rows × longest of a
+    call, but for a single row that is longer; None for all rows at once.
     """
-
-    def __init__(self, tokens: int | None) -> None:
-        self.tokens = tokens
-        self.forced = 0
-        self.alone: int | None = None
-
-    def run(self, lengths: Array, call: Call) -> None:
-        """Call the model until each row was in one call that succeeded. lengths: tokens of each row.
-
-        A call that runs out of memory is repeated with half of what did not fit.
-
-        Raises:
-            Exception: Whatever a call raises; one that means too little memory only for a row that does not fit alone.
-        """
-        order = np.argsort(-lengths, kind="stable")
-        first, before = 0, (self.tokens, self.forced)
-        while first < len(order):
-            longest = int(lengths[order[first]])
-            rows = order[first : first + self._rows(longest, len(order))]
-            if self.tokens is not None:
-                rows = rows[(longest - lengths[rows]).cumsum() <= self.tokens // PADDING]
-            if len(rows) == 1:
-                self._single(rows, longest, call, before)
-            elif not self._fits(rows, call):
-                self.tokens = self.forced = len(rows) * longest // 2
-                continue
-            first, before = first + len(rows), (self.tokens, self.forced)
-
-    def _rows(self, longest: int, most: int) -> int:
-        if self.alone is not None and longest >= self.alone:
-            return 1
-        return most if self.tokens is None else max(1, self.tokens // longest)
-
-    def _fits(self, rows: Array, call: Call) -> bool:
-        """Whether memory sufficed. The exception is gone afterwards: its frames would hold the memory."""
-        try:
-            call(rows)
-        except Exception as error:
-            if not is_memory(error):
-                raise
-            return False
-        return True
-
-    def _single(self, rows: Array, longest: int, call: Call, before: tuple[int | None, int]) -> None:
-        """Call the model with one row. If it does not fit alone, the budget is what it was before this row's calls."""
-        try:
-            call(rows)
-        except Exception as error:
-            if is_memory(error):
-                (self.tokens, self.forced), self.alone = before, longest
-            raise
+    order = np.argsort(-lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        rows = order[first:]
+        if tokens is not None:
+            longest = int(lengths[rows[0]])
+            rows = rows[: max(1, tokens // longest)]
+            rows = rows[(longest - lengths[rows]).cumsum() <= tokens // PADDING]
+        call(rows)
+        first += len(rows)
 
 
 TOKENS, TOKENS_GPU = 2048, 65536
@@ -253,15 +208,10 @@ class TextModel:
         loaded = load(job, folder, auto, max_length, cut)
         self._model = loaded.model.to(self._place)
         self._takes, self._pad = loaded.takes, loaded.pad
-        self._packer = Packer(_budget(job, self._place.type == "cuda"))
+        self._budget = _budget(job, self._place.type == "cuda")
         self.tokenise = Tokeniser(loaded.backend, types="token_type_ids" in loaded.takes, **plain)
         self.config = loaded.model.config
         self.device = str(self._place)
-
-    @property
-    def forced_tokens(self) -> int:
-        """As in `adapter.forced_tokens`."""
-        return self._packer.forced
 
     def run(self, tokens: Tokens, width: int, head: Head) -> torch.Tensor:
         """Call the model for all texts. Returns float32 of shape (n, width) in the order of the texts, on the CPU."""
@@ -282,7 +232,7 @@ class TextModel:
             keep(rows, self._model(**given), given["attention_mask"])
 
         with torch.inference_mode():
-            self._packer.run(tokens.lengths, call)
+            run_packed(tokens.lengths, self._budget, call)
 
 
 def _budget(job: ModelJob, on_gpu: bool) -> int | None:

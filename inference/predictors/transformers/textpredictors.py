@@ -12,8 +12,8 @@ import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import Array
+from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.transformers.labels import LabelHead, LabelOutputs
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder, Recipe
 from nightjar.inference.predictors.transformers.tasks import TEMPLATE
@@ -31,11 +31,6 @@ class _TextPredictor:
         self._model = model
         self._types = job.model.output_types()
         self._uses = job.model.uses
-
-    @property
-    def forced_tokens(self) -> int:
-        """As in `adapter.forced_tokens`."""
-        return self._model.forced_tokens
 
     def prepare(self, batch: Any) -> Tokens:
         """Tokenise the texts, or the pairs of texts."""
@@ -61,7 +56,7 @@ class Embedder(_TextPredictor):
     def predict(self, prepared: Tokens) -> dict[str, Any]:
         """Call the model. Returns the vectors."""
         if not len(prepared.lengths):
-            return outputs.empty(self._types)
+            return features.empty(self._types)
         return {self._name: self._model.run(prepared, self._width, self._vectors)}
 
     def _vectors(self, raw: Any, mask: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,6 @@ SCORED = pa.schema(
         ("started_at", pa.float64()),
         ("retries", pa.int32()),
         ("adopted_from", pa.string()),
-        record_schema(Receipt).field("backoffs"),
         ("ceilings", pa.list_(pa.int32())),
         record_schema(Receipt).field("usage"),
         record_schema(Receipt).field("spent"),

@@ -457,7 +457,6 @@ ALTERS: dict[str, Any] = {
     "model.features": ["y"],
     "model.outputs": {"score": "float64"},
     "model.batch_size": 7,
-    "model.batch_bytes": 1000,
     "model.options": {"scale": 2},
     "preprocess": "prep:decode",
     "carry": ["other"],
@@ -648,7 +647,6 @@ ONE_OF_SEVERAL = {
     "features": ["y"],
     "outputs": {"score": "float64"},
     "batch_size": 7,
-    "batch_bytes": 1000,
     "options": {"scale": 2},
     "preprocess": "prep:decode",
 }

@@ -10,7 +10,7 @@ import pytest
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.ledger.progress import Progress, TokenRates, lowest
-from nightjar.inference.records import NO_COUNTS, Backoffs, Counts, Failed, Receipt, Usage
+from nightjar.inference.records import NO_COUNTS, Counts, Failed, Receipt, Usage
 
 PLANNED = Planned(
     file="plan-000001.parquet",
@@ -64,7 +64,7 @@ def test_a_plan_says_what_there_is_and_what_is_done_of_it() -> None:
     assert folded(replace(PLANNED, counts=NO_COUNTS), start=before).counts == NO_COUNTS
 
 
-SOME = replace(SCORED, rows_left_out=30, rows_partial=3, backoffs=Backoffs(50), ceilings=(0, 50))
+SOME = replace(SCORED, rows_left_out=30, rows_partial=3, ceilings=(0, 50))
 """As `SCORED`, of a job with a condition and two models, for one of which memory did not suffice."""
 
 
@@ -75,7 +75,7 @@ def test_rows_that_were_left_out_and_those_of_some_models_are_counted_like_other
     after = folded(SOME, replace(SOME, ceilings=(40, 70)), start=before)
     found = after.counts
     assert (found.rows_left_out, found.rows_partial, found.rows_in_quarantine) == (120, 11, 31)
-    assert (after.backoffs, after.ceilings) == (Backoffs(rows=50), (40, 50))
+    assert after.ceilings == (40, 50)
     revoked = Revoked(
         "s1",
         1,
@@ -87,7 +87,7 @@ def test_rows_that_were_left_out_and_those_of_some_models_are_counted_like_other
     assert (less.counts.rows_left_out, less.counts.rows_partial) == (90, 8)
     planned = folded(replace(PLANNED, counts=Counts(rows_left_out=7, rows_partial=1)), start=after)
     assert (planned.counts.rows_left_out, planned.counts.rows_partial) == (7, 1)
-    assert (planned.backoffs, planned.ceilings) == (Backoffs(rows=50), (40, 50))
+    assert planned.ceilings == (40, 50)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from nightjar.inference.ledger.lines import Intent, Packages, Planned, Preflight
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches, small_batches
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Backoffs, Counts, Noticed, Receipt
+from nightjar.inference.records import Counts, Noticed, Receipt
 from nightjar.inference.run import scoring
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
@@ -418,20 +418,15 @@ def test_each_kind_of_batch_that_lack_of_memory_made_smaller_has_a_sentence() ->
     told = (
         "memory did not suffice for {}, so that smaller ones were scored; more memory for each actor allows larger ones"
     )
-    assert small_batches(Backoffs()) == []
-    assert small_batches(Backoffs(rows=1000, bytes=2_000_000, tokens=65_536)) == [
-        told.format("micro-batches of more than 1,000 rows"),
-        told.format("micro-batches of more than 2,000,000 bytes"),
-        told.format("calls of the model with more than 65,536 tokens"),
-    ]
-    begun, tokens = small_batches(Backoffs(rows=1000, tokens=65_536), remembered=1000)
+    assert small_batches([]) == []
+    assert small_batches([0, 1000, 2000]) == [told.format("micro-batches of more than 1,000 rows")]
+    (begun,) = small_batches([1000], remembered=1000)
     assert begun == (
         "on an earlier night memory did not suffice for micro-batches of more than 1,000 rows, so that this one began "
         "with as many; `--fresh` finds out again"
     )
-    assert tokens == told.format("calls of the model with more than 65,536 tokens")
     # This night memory did not suffice for those either.
-    assert small_batches(Backoffs(rows=500), remembered=1000) == [told.format("micro-batches of more than 500 rows")]
+    assert small_batches([500], remembered=1000) == [told.format("micro-batches of more than 500 rows")]
 
 
 def test_that_a_night_began_with_what_an_earlier_one_learned_is_kept_and_taken_over() -> None:
@@ -444,10 +439,10 @@ def test_that_a_night_began_with_what_an_earlier_one_learned_is_kept_and_taken_o
     for line in taken.lacking(source, "r1"):
         taken.fold(line)
     assert taken.remembered == 1000
-    first, begun = taken.notes(0, Backoffs(rows=1000))
+    first, begun = taken.notes(0, [1000])
     assert first == "pandas warns"
     assert begun.startswith("on an earlier night memory did not suffice for micro-batches of more than 1,000 rows")
-    (small,) = small_batches(Backoffs(rows=1))
+    (small,) = small_batches([1])
     assert small.startswith("memory did not suffice for micro-batches of more than 1 rows")
 
 

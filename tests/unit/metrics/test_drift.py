@@ -184,32 +184,16 @@ def test_a_night_without_any_finite_value_is_compared(now: list[Any]) -> None:
     assert found.psi > 3
 
 
-def test_nights_taken_together_have_the_weight_of_their_rows_however_many_are_described() -> None:
-    """A small night that is described whole, and two large ones of which a hundredth is."""
-    random = np.random.default_rng(13)
-
-    def night(mean: float, kind: str, rows: int = 10_000) -> Profile:
-        found = Profile.empty(["x", "kind", "code"])
-        values = {"x": random.normal(mean, size=rows), "kind": [kind] * rows, "code": codes(0, 300, rows)}
-        found.update(pa.table(values))
-        return found
-
-    small, large = night(5, "sunday"), [night(0, "weekday") for _ in range(2)]
-    together = merged([(small, 10_000), *((each, 1_000_000) for each in large)])
-    assert together.rows == 20_100
-    assert together.columns["kind"].categories.counts == {"sunday": 100, "weekday": 20_000}
-    for column in ("x", "code"):
-        found = drift(together.columns[column], night(0, "weekday").columns[column])
-        assert isinstance(found, Drift)
-        assert found.psi is not None
-        assert found.psi < 0.02, "as the large nights"
-    exact = merged([(small, 10_000), (large[0], 10_000)])
-    whole = Profile.empty(["x", "kind", "code"])
-    whole.merge(small)
-    whole.merge(large[0])
-    assert exact.to_bytes() == whole.to_bytes()
-    rare = merged([(night(0, "rare", 10), 10), (large[0], 1_000_000)])
-    assert rare.columns["kind"].categories.counts == {"rare": 1, "weekday": 10_000}, "it occurred"
+def test_nights_taken_together_are_one_night_and_stay_as_they_are() -> None:
+    """A column that one of them lacks is that of the other."""
+    one, other = Profile.empty(["x", "kind"]), Profile.empty(["x"])
+    one.update(pa.table({"x": [1.0, 2.0], "kind": ["a", "b"]}))
+    other.update(pa.table({"x": [3.0, None]}))
+    before = one.to_bytes(), other.to_bytes()
+    together = merged([one, other])
+    assert (together.columns["x"].rows, together.columns["x"].nulls, together.columns["kind"].rows) == (4, 1, 2)
+    assert together.columns["x"].numbers.moments.mean == 2
+    assert (one.to_bytes(), other.to_bytes()) == before
 
 
 def codes(first: int, number: int, rows: int = 20_000) -> list[str]:

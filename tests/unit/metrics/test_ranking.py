@@ -54,7 +54,7 @@ Row = tuple[Any, Any, Any]
 
 
 def state_of(rows: list[Row], k: int = 3, most: int = MOST_GROUPS) -> RankingState:
-    state = RankingState("grade", "score", "query", k, most)
+    state = RankingState("grade", "score", group="query", k=k, most=most)
     state.update(*table_of(rows))
     return state
 
@@ -147,7 +147,7 @@ def test_the_ndcg_of_a_night_is_scikit_learns(ties: int) -> None:
     random = np.random.default_rng(ties)
     groups, scores = random.integers(0, 100, 2000).astype(str), np.floor(random.random(2000) * ties) / ties
     rows = list(zip(groups, scores, np.floor(scores * 2 + random.random(2000)).astype(int), strict=True))
-    merged = RankingState("grade", "score", "query", 10)
+    merged = RankingState("grade", "score", group="query", k=10)
     for first in range(0, len(rows), 500):
         merged.merge(state_of(rows[first : first + 500], 10))
     found = merged.results()
@@ -231,7 +231,7 @@ def test_the_state_of_a_shard_stays_under_a_megabyte() -> None:
     random = np.random.default_rng(3)
     rows = 200_000
     table = pa.table({"query": random.integers(0, 10_000, rows), "score": random.random(rows)})
-    state = RankingState("grade", "score", "query", 10)
+    state = RankingState("grade", "score", group="query", k=10)
     state.update(table, pa.array(random.integers(0, 10**9, rows)))
     assert state.cut
     assert len(Slices("ranking", {}, state).to_bytes()) < 1_000_000
@@ -253,7 +253,7 @@ def test_the_state_of_a_shard_stays_under_a_megabyte() -> None:
     ids=lambda array: str(array.type),
 )
 def test_a_group_is_named_by_its_value_and_a_row_without_one_is_only_counted(groups: pa.Array) -> None:
-    state = RankingState("grade", "score", "query", 3)
+    state = RankingState("grade", "score", group="query", k=3)
     state.check_columns({"query": groups.type, "score": pa.float32()})
     state.update(pa.table({"query": groups, "score": [0.1, 0.9, 0.5, 0.7]}), pa.array([1, 0, 2, 3]))
     found = state.results()
@@ -267,7 +267,7 @@ def test_equal_groups_of_files_that_disagree_on_the_type_are_one() -> None:
         (pa.array([7], pa.int8()), pa.array([7], pa.uint32())),
         (pa.array(["7"]), pa.array(["7"], pa.large_string()).dictionary_encode()),
     ):
-        state = RankingState("grade", "score", "query")
+        state = RankingState("grade", "score", group="query")
         for groups in (one, other):
             state.update(pa.table({"query": groups, **scores}), pa.array([1]))
         assert len(state.tops.each_group()) == 1
@@ -298,7 +298,7 @@ def test_a_group_without_a_relevant_row_is_told_and_not_in_the_mean() -> None:
     ],
 )
 def test_a_label_that_is_no_whole_number_is_refused(labels: pa.Array, message: str) -> None:
-    state = RankingState("grade", "score", "query")
+    state = RankingState("grade", "score", group="query")
     with pytest.raises(LabelInvalid, match=message):
         state.check(labels)
     with pytest.raises(LabelInvalid, match=message):

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import BatchesBroken, IndexInvalid, LengthInvalid
-from nightjar.inference.predictors.batches import part
 from nightjar.inference.predictors.outputs import RowsRaised, aligned, normalise
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Cuts, drained, score_table
+from nightjar.inference.scoring.prepared_batches import part
 
 TYPES = {"score": pa.float64()}
 FRAME = pd.DataFrame({"x": [3.0, 1.0, 2.0, 0.5], "id": [3, 1, 2, 0]})

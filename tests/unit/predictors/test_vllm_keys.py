@@ -38,7 +38,6 @@ def job(*, gpus: float = 0, **model: Any) -> Job:
         ({"gpus": 1.5}, "resources.gpus: the model is divided among whole GPUs, and not 1.5"),
         ({"regex": "(", "api": "completions"}, "model.regex: "),
         ({"regex": "a", "choice": ["a", "b"]}, "model.regex: model.choice is there, too; keep one of the two"),
-        ({"truncate": "middle"}, "model.truncate: 'middle' is not one of left, right"),
         ({"api": "embeddings", "choice": ["a", "b"]}, "model.choice: is for answers, and a vector is none"),
         ({"choice": ["a", "b"], "outputs": {"a": "string"}}, "model.outputs.a: is the probability of this choice"),
         ({"choice": ["a", "b"], "outputs": {"probabilities": "float32[3]"}}, "write float32\\[2\\]"),
@@ -54,7 +53,7 @@ def test_keys_that_do_are_taken() -> None:
     """Choices with the probability of each, in the same words as of an endpoint."""
     outputs = {"said": "string", "yes": "float32", "probabilities": "list<float32>", "prompt_tokens": "int32"}
     check_keys(job(choice=["yes", "no"], outputs=outputs))
-    check_keys(job(api="completions", regex="[0-9]+", truncate="left", engine={"max_model_len": 9}, gpus=2))
+    check_keys(job(api="completions", regex="[0-9]+", engine={"max_model_len": 9}, gpus=2))
 
 
 def test_without_vllm_its_installation_is_said() -> None:

@@ -55,7 +55,7 @@ AT = f"{__file__.removeprefix(f'{Path.cwd()}/')}:{Counting.__call__.__code__.co_
 
 def score(scorer: Counting, rows: int, batch: int, cuts: Cuts) -> ScoredRows:
     table = pa.table({"x": pa.array(range(rows), pa.int64())})
-    steps = score_table(table, scorer, BatchSize(batch), {"score": pa.int64()}, origin=1000, cuts=cuts)
+    steps = score_table(table, scorer, BatchSize(batch), {"score": pa.int64()}, at=lambda row: 1000 + row, cuts=cuts)
     while True:
         try:
             next(steps)

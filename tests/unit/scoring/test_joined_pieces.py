@@ -83,12 +83,12 @@ def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_fil
     other = RowsRead(pa.table({"x": [20, 21]}), {0: replace(row, row=0)})
     pieces = [Piece("one", 1, "v", 100, UNKNOWN, (0, 1)), Piece("other", 1, "v", 0, 2, (0, 1))]
     single = JoinedPieces(pieces[:1], [one])
-    assert (single.pieces[0].rows, single.origin, single.failures) == (4, 100, {1: row})
-    assert [single.index(row) for row in range(3)] == [0, 2, 3]
+    assert (single.pieces[0].rows, single.failures) == (4, {1: row})
+    assert [single.at(row) for row in range(3)] == [100, 102, 103]
     assert (single.of_first(range(1, 4)), single.of_first(range(0))) == (range(1, 3), range(0))
     both = JoinedPieces(pieces, [one, other])
-    assert (both.origin, both.failures) == (0, {1: row, 3: replace(row, row=3)})
-    assert [both.index(row) for row in range(5)] == list(range(5))
+    assert both.failures == {1: row, 3: replace(row, row=3)}
+    assert [both.at(row) for row in range(5)] == list(range(5))
     assert both.of_first(range(1, 4)) == range(1, 3)
     whole = ScoredRows(pa.table({"score": range(5)}), None, ())
     for joined, kept in ((single, [None]), (both, [None, None])):

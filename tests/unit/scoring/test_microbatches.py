@@ -258,7 +258,7 @@ def test_a_table_fails_exactly_when_its_failures_exceed_the_budget(
         assert len(run(rows(count), Recorder(bad(members)), size, budget=budget)[0].failures) == len(members)
         return
     with pytest.raises(OverBudget) as caught:
-        run(rows(count), Recorder(bad(members)), size, budget=budget, origin=1000)
+        run(rows(count), Recorder(bad(members)), size, budget=budget, at=lambda row: 1000 + row)
     noun = "1 row failed" if budget == 0 else f"{budget + 1} rows failed"
     assert str(caught.value).startswith(f"{noun} where at most {budget} may (retry.max_quarantined); the first is row ")
     assert f"row {1000 + min(members)}: ValueError: bad [" in str(caught.value)

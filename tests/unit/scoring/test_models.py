@@ -141,7 +141,7 @@ def test_more_rows_than_the_run_may_lose_end_a_shard_whichever_models_lost_them(
     with pytest.raises(
         OverBudget, match=r"2 rows failed where at most 1 may \(retry\.max_quarantined\); the first is row 101: "
     ):
-        drained(score_models(table(), loaded, budget=1, origin=100))
+        drained(score_models(table(), loaded, budget=1, at=lambda row: 100 + row))
 
 
 def test_scoring_again_compares_every_models_outputs(lake: Lake) -> None:
@@ -339,7 +339,7 @@ def test_a_model_that_loses_more_rows_than_the_run_may_is_not_called_for_the_oth
     """The rows are told by their places in the file."""
     a, b = model("a", fails={2, 5}), model("b")
     with pytest.raises(OverBudget, match="the first is row 104: "):
-        drained(score_models(table(40), [a, b], budget=1, origin=100, index=lambda row: 2 * row))
+        drained(score_models(table(40), [a, b], budget=1, at=lambda row: 100 + 2 * row))
     assert max(map(max, plain(a).calls)) < 12
     assert plain(b).calls == []
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.predictors import batches
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.prepared_batches import PACKED, Batch, Parcel, found, unpacked
+from nightjar.inference.scoring.prepared_batches import PACKED, Batch, Parcel, batch_bytes, found, part, unpacked
 
 torch = lazily("torch")
 
@@ -115,7 +114,7 @@ def test_what_is_no_parcel_is_refused() -> None:
 def test_a_part_of_a_batch_is_those_rows(form: str, data: st.DataObject) -> None:
     low = data.draw(st.integers(0, 5))
     high = data.draw(st.integers(low, 6))
-    assert rows_of(batches.part(content_of(form), low, high)) == rows_of(content_of(form))[low:high]
+    assert rows_of(part(content_of(form), low, high)) == rows_of(content_of(form))[low:high]
 
 
 @given(skipped=st.sets(st.integers(0, 19), max_size=6), size=st.integers(1, 8), data=st.data())
@@ -135,4 +134,4 @@ def test_rows_are_found_where_they_lie_side_by_side_in_one_batch(
 
 @pytest.mark.parametrize(("form", "least"), [("numpy", 24 + 48), ("pandas", 96), ("pyarrow", 24), ("torch", 24)])
 def test_a_batch_weighs_what_its_arrays_take(form: str, least: int) -> None:
-    assert least <= batches.weight(content_of(form)) <= least + 200
+    assert least <= batch_bytes(content_of(form)) <= least + 200

@@ -33,13 +33,10 @@ from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.ledger.remarks import small_batches
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports
 from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.records import (
-    Backoffs,
     Crumb,
     Event,
     Failed,
@@ -80,12 +77,6 @@ class Doubling(OneStep):
         self.calls.append(rows)
         self.before(rows)
         return {"score": pa.array(np.asarray(table["x"]) * 2, pa.float32())}
-
-
-class Packing(Doubling):
-    """One whose model had too little memory for more tokens in a call."""
-
-    forced_tokens = 700
 
 
 def worker(lake: Lake, scorer: Doubling | None = None, *, storage: Storage | None = None) -> ShardWorker:
@@ -269,7 +260,7 @@ def test_what_a_language_model_took_may_be_told_with_a_shard(lake: Lake) -> None
     read = read_piece(LakeStorage(), one.spec.job, piece, one.spec.schema)
     assembly = Assembly(one.spec, assignment.shard)
     assembly.add(piece, read, ScoredRows(pa.table({"score": read.table["x"]}), None, ()))
-    receipt = one.write(one.begin(assignment), assembly, one.backoffs(), Usage(requests=3))
+    receipt = one.write(one.begin(assignment), assembly, one.ceilings(), Usage(requests=3))
     assert isinstance(receipt, Receipt)
     assert (receipt.rows_out, receipt.usage) == (100, Usage(requests=3))
 
@@ -608,21 +599,7 @@ def test_memory_is_learnt_once_and_said_from_then_on(lake: Lake) -> None:
 
     events = worker(lake, Doubling(short_of_memory)).process(assignments(lake))
     receipts = [event for event in events if isinstance(event, Receipt)]
-    assert [receipt.backoffs.rows for receipt in receipts] == [0, 0, 64, 64, 64, 64, 64, 64]
-    assert {receipt.ceilings for receipt in receipts} == {()}, "of one model this says the same"
-
-
-def test_what_memory_made_of_the_calls_of_a_model_is_in_the_receipts(lake: Lake) -> None:
-    """A model that packs its texts halves its own calls, of which the micro-batches show nothing."""
-    lake.ready()
-    scorer = Packing()
-    receipts = [event for event in worker(lake, scorer).process(assignments(lake)) if isinstance(event, Receipt)]
-    assert {receipt.backoffs for receipt in receipts} == {Backoffs(tokens=700)}
-    progress = Progress()
-    for receipt in receipts:
-        progress.fold(receipt)
-    (said,) = small_batches(progress.backoffs)
-    assert said.startswith("memory did not suffice for calls of the model with more than 700 tokens, so that smaller")
+    assert [receipt.ceilings for receipt in receipts] == [(), (), *[(64,)] * 6]
 
 
 def test_a_replaced_writers_worker_writes_nothing(lake: Lake) -> None:

@@ -29,7 +29,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile
-from nightjar.inference.records import Backoffs, Counts, Failed, Usage
+from nightjar.inference.records import Counts, Failed, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult, Offender
@@ -168,11 +168,7 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     uri = str(lake.out / "runs/2026-11-19/r1")
     writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
     writer.append([Planned(file="p", fingerprint="f", date="2026-11-19", snapshot="7")])
-    found = [(Backoffs(100, 0, 9000), (0, 30)), (Backoffs(0, 5000, 0), (20, 0)), (Backoffs(50, 4000, 8000), ())]
-    lines = [
-        {"shard": str(index), "backoffs": to_json(backoffs), "ceilings": ceilings}
-        for index, (backoffs, ceilings) in enumerate(found)
-    ]
+    lines = [{"shard": str(index), "ceilings": found} for index, found in enumerate([(0, 30), (20, 0), ()])]
     table = pa.Table.from_pylist(lines, schema=OUTCOMES)
     parts = [pa.array([[{"name": f"{index}.parquet"}]], FILES) for index in range(3)]
     counts = Counts(rows_in=9, rows_out=8, rows_quarantined=1, rows_left_out=4, rows_partial=2)
@@ -187,7 +183,6 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
         bytes=77,
         files_left_out=5,
         ceilings=(20, 30),
-        backoffs=Backoffs(50, 4000, 8000),
         **counts.by_name,
     )
     assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == (("7",), ("csv",), {"name": "string"})
@@ -207,7 +202,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
     failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
     writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",), 40), seen, *failed])
-    sizes = {"backoffs": to_json(Backoffs(40, 2000, 900)), "ceilings": [30]}
+    sizes = {"ceilings": [30]}
     took = [Usage(requests=3, output_tokens=70, answering_ms=5), Usage(requests=4, retries=1, longest_prompt=9), None]
     lines = [
         {"shard": shard, "usage": to_json(usage) if usage else None, **sizes}
@@ -269,7 +264,6 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
             bytes=4321,
             files_left_out=6,
             ceilings=(30,),
-            backoffs=Backoffs(40, 2000, 900),
             **counts.by_name,
             usage=Usage(requests=7, retries=1, output_tokens=70, longest_prompt=9, answering_ms=5),
         ),
@@ -284,7 +278,6 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         partitioned_by={"name": "string"},
     )
     assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
-    assert manifest.totals.backoffs == Backoffs(40, 2000, 900)
     remarks = manifest.remarks()
     assert (remarks.remembered, remarks.snapshots) == (40, ("7",))
     assert read_profile(storage, str(lake.out), "nightly", manifest).results() == described.results()
