@@ -215,8 +215,6 @@ def doctor(
     else:
         for finding in found:
             tell(f"{'ok ' if finding.ok else 'NO '} {finding.what:<10} {finding.found}")
-            for each in finding.lines:
-                tell(f"    {'':<10} {each}")
             if finding.remedy:
                 tell(f"    {'':<10} → {finding.remedy}")
     if not all(finding.ok for finding in found):
