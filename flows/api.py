@@ -90,14 +90,12 @@ def backfill(
     first: Date,
     last: Date,
     *,
-    parallel: int = 1,
     ray: str | None = None,
     engine: str = RAY,
 ) -> tuple[Night, ...]:
     """Score the nights from `first` to `last`: published ones are left alone, partial ones continued.
 
-    One night that fails does not end the others: `Night.ok` says which nights readers see. parallel: the number of
-    nights at a time. engine: as in `run`.
+    One night that fails does not end the others: `Night.ok` says which nights readers see. engine: as in `run`.
 
     Raises:
         JobError: The job or its model must be changed.
@@ -108,9 +106,7 @@ def backfill(
     from rich.console import Console
 
     with as_found():
-        found = nights(
-            job, str(first), str(last), parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True
-        )
+        found = nights(job, str(first), str(last), ray, engine, Console(quiet=True), verbose=False, quiet=True)
     check_night_tables(job, found)
     return found
 

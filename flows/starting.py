@@ -101,7 +101,6 @@ def nights(
     job: str | Path,
     first: str,
     last: str,
-    parallel: int,
     ray: str | None,
     engine: str,
     console: Console,
@@ -129,7 +128,7 @@ def nights(
     # Wrong options are no failure of the first night.
     nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     with telling(start, "start", unless=(RunFailed,)):
-        return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
+        return tuple(launch_backfill(start, end, ray, console, verbose=verbose, quiet=quiet))
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
