@@ -79,7 +79,7 @@ def rollback(
     else:
         tell(f"publication {then.number}: {then.note}. {told(changed, then)}{behind}")
     if not dry_run:
-        _show(request, then, changed)
+        _show(request, changed)
 
 
 def unpublish(
@@ -127,10 +127,10 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         emit(listed_publication(after, changed))
     else:
         tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
-    _show(request, after, changed)
+    _show(request, changed)
 
 
-def _show(request: RunRequest, after: Snapshot, changed: tuple[Change, ...]) -> None:
+def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
     """Update the folders and tables for readers, and the reports of the runs that changed.
 
     Raises:
@@ -143,8 +143,8 @@ def _show(request: RunRequest, after: Snapshot, changed: tuple[Change, ...]) -> 
 
     lead_readers(request)
     place = request.date if request.dated else None
-    runs = [make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed]
-    writing.renew({each.run_id: each for each in runs}, after, note_aside)
+    runs = (make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed)
+    writing.renew(runs, note_aside)
     check_tables(request, commit_tables(request))
 
 
