@@ -199,21 +199,19 @@ def approve(
     run_id: str | None = None,
     by: str = "",
     note: str = "",
-    revision: int | None = None,
     question: str = "",
 ) -> DecisionMade:
     """Say yes to what a run's gates ask, and publish it as it was validated; by default today's run.
 
-    by: who answers; default: this user on this machine. note: why. revision: the one that was looked at; where there
-    is a newer one, the answer is refused. question: what was asked, as the error `Unanswered` and the printed commands
-    name it; where the run asks anew, the answer is refused.
+    by: who answers; default: this user on this machine. note: why. question: what was asked, as the error `Unanswered`
+    and the printed commands name it; where the run asks anew, the answer is refused.
 
     Raises:
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
         TablesBehind: It is published, but a table of the job does not show it.
     """
-    return _answered(job, date, run_id, approved=True, by=by, note=note, revision=revision, question=question)
+    return _answered(job, date, run_id, approved=True, by=by, note=note, question=question)
 
 
 def reject(
@@ -223,11 +221,10 @@ def reject(
     run_id: str | None = None,
     by: str = "",
     note: str = "",
-    revision: int | None = None,
     question: str = "",
 ) -> DecisionMade:
     """Say no to what a run's gates ask: readers keep what they see. The rest is as in `approve`."""
-    return _answered(job, date, run_id, approved=False, by=by, note=note, revision=revision, question=question)
+    return _answered(job, date, run_id, approved=False, by=by, note=note, question=question)
 
 
 def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: Any) -> DecisionMade:

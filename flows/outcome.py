@@ -241,11 +241,10 @@ def answer(
     approved: bool,
     by: str = "",
     note: str = "",
-    revision: int | None = None,
     question: str = "",
 ) -> tuple[DecisionMade, tuple[str, ...]]:
-    """Answer a run whose gates ask, by a command. by: who answers; default: this user on this machine. revision: that
-    the person saw. question: its name, as `Question.name`, if the person knows it.
+    """Answer a run whose gates ask, by a command. by: who answers; default: this user on this machine. question: its
+    name, as `Question.name`, if the person knows it.
 
     Returns the decision, and notes for the person, a sentence each.
 
@@ -253,9 +252,7 @@ def answer(
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
     """
-    done = approving.answer(
-        request, approved=approved, by=by or _somebody(), note=note, revision=revision, name=question
-    )
+    done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, name=question)
     resumed, unresumed = _resume(done.question, done.decision)
     notes: list[str] = [unresumed]
     writing.leave(request, notes.append)

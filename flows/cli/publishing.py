@@ -200,9 +200,6 @@ def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -
 
 ByOption = Annotated[str, typer.Option("--by", help="Who answers. Default: this user on this machine.")]
 NoteOption = Annotated[str, typer.Option("--note", help="Why; it is kept with the answer.")]
-RevisionOption = Annotated[
-    int | None, typer.Option("--revision", help="The revision that you looked at; refused if there is a newer one.")
-]
 QuestionOption = Annotated[
     str, typer.Option("--question", help="What you were asked, as it was printed; refused if the run asks anew.")
 ]
@@ -215,7 +212,6 @@ def approve(
     run_id: RunIdOption = None,
     note: NoteOption = "",
     by: ByOption = "",
-    revision: RevisionOption = None,
     question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -223,7 +219,7 @@ def approve(
 
     It is published as it was validated; nothing is scored.
     """
-    _answer(job, named_run(run_name, run_id, date), date, True, by, note, revision, question, as_json)
+    _answer(job, named_run(run_name, run_id, date), date, True, by, note, question, as_json)
 
 
 def reject(
@@ -233,12 +229,11 @@ def reject(
     run_id: RunIdOption = None,
     note: NoteOption = "",
     by: ByOption = "",
-    revision: RevisionOption = None,
     question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say no to what a run's gates ask. Readers keep what they see."""
-    _answer(job, named_run(run_name, run_id, date), date, False, by, note, revision, question, as_json)
+    _answer(job, named_run(run_name, run_id, date), date, False, by, note, question, as_json)
 
 
 def _answer(
@@ -248,7 +243,6 @@ def _answer(
     approved: bool,
     by: str,
     note: str,
-    revision: int | None,
     question: str,
     as_json: bool,
 ) -> None:
@@ -257,7 +251,7 @@ def _answer(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
-    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision, question=question)
+    made, notes = answer(request, approved=approved, by=by, note=note, question=question)
     if as_json:
         emit(made)
     else:
