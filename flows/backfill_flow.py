@@ -162,7 +162,7 @@ def _scored(asked: _Asked, date: dt.date) -> Night:
         return Night(night, "failed", 0, str(error))
     if unseen:
         commands = Commands(request, job=job)
-        again = commands.command("republish", *request.named)
+        again = commands.command("republish", *request.words)
         anew = commands.command("run", "--date", night, "--fresh", *asked.options)
         remedy = f"`{again}` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")

@@ -49,7 +49,6 @@ DateOfRunOption = Annotated[
     str | None, typer.Option("--date", help="The run's date, if output.uri has {date} and its name is not a date.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", help="The run, instead of RUN.")]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The most lines of a table.")]
 LimitOption = Annotated[
     int | None,
@@ -70,19 +69,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show the messages of Ray and Prefect.")]
 
 
-def named_run(run: str | None, run_id: str | None, date: str | None = "") -> str | None:
-    """The run's name: the argument or `--run-id`; None if the run is named by its date.
-
-    date: None if the command needs one of the three and none was given.
+def needed_run(run_id: str | None, date: str | None) -> str | None:
+    """The run's name; None if it is named by its date.
 
     Raises:
-        JobError: There are two names, or none though one is needed.
+        JobError: Neither is given.
     """
-    if run and run_id and run != run_id:
-        raise JobError(f"--run-id {run_id}: the command names the run {run!r} already; leave out one of the two")
-    if date is None and not (run or run_id):
-        raise JobError("which run? Name it: RUN (its date, or its name) or --run-id RUN")
-    return run or run_id
+    if not run_id and date is None:
+        raise JobError("which run? Name it: RUN (its date, or its name), or --date")
+    return run_id
 
 
 class Terminal(Console):

@@ -13,10 +13,9 @@ from nightjar.flows.cli.options import (
     NightOption,
     OptionalRunArgument,
     PlaceOption,
-    RunIdOption,
     emit,
     lead_readers,
-    named_run,
+    needed_run,
     note_aside,
     out,
     tell,
@@ -84,30 +83,28 @@ def rollback(
 
 def unpublish(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take one night away from readers; others stay.
 
     `nightjar republish` shows it again.
     """
-    _change("unpublish", job, named_run(run_name, run_id, date), date, as_json)
+    _change("unpublish", job, needed_run(run_id, date), date, as_json)
 
 
 def republish(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show readers a night again that was taken back.
 
     Shows the newest published revision of a night that rollback or unpublish took back. Nothing is scored.
     """
-    _change("republish", job, named_run(run_name, run_id, date), date, as_json)
+    _change("republish", job, needed_run(run_id, date), date, as_json)
 
 
 def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
@@ -207,9 +204,8 @@ QuestionOption = Annotated[
 
 def approve(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     note: NoteOption = "",
     by: ByOption = "",
     question: QuestionOption = "",
@@ -219,21 +215,20 @@ def approve(
 
     It is published as it was validated; nothing is scored.
     """
-    _answer(job, named_run(run_name, run_id, date), date, True, by, note, question, as_json)
+    _answer(job, needed_run(run_id, date), date, True, by, note, question, as_json)
 
 
 def reject(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     note: NoteOption = "",
     by: ByOption = "",
     question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say no to what a run's gates ask. Readers keep what they see."""
-    _answer(job, named_run(run_name, run_id, date), date, False, by, note, question, as_json)
+    _answer(job, needed_run(run_id, date), date, False, by, note, question, as_json)
 
 
 def _answer(

@@ -17,9 +17,7 @@ from nightjar.flows.cli.options import (
     LinesOption,
     OptionalRunArgument,
     PlaceOption,
-    RunIdOption,
     emit,
-    named_run,
     note_aside,
     out,
     tell,
@@ -30,9 +28,8 @@ OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser
 
 def report(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOption = None,
-    run_id: RunIdOption = None,
     show: OpenOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,7 +42,7 @@ def report(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.storage.protocol import is_local
 
-    request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
     request.check_owner()
     made, _ = writing.write(request)
     if as_json:
@@ -98,7 +95,7 @@ def open_page(page: str | bytes, name: str) -> None:
 
 def evaluate(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     labels: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +113,6 @@ def evaluate(
         str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
     ] = "",
     date: LatestOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Join labels that came later to a night; keep its metrics.
@@ -129,9 +125,8 @@ def evaluate(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 
-    run = named_run(run_name, run_id)
-    request = make_request(job, date=date, run_id=run, scores=False)
-    made, notes = evaluated(request, run, dated=date is not None, labels=labels or (), key=key or (), label=label)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    made, notes = evaluated(request, run_id, dated=date is not None, labels=labels or (), key=key or (), label=label)
     for note in notes:
         note_aside(note)
     if as_json:

@@ -16,12 +16,11 @@ from nightjar.flows.cli.options import (
     LimitOption,
     OptionalRunArgument,
     RayOption,
-    RunIdOption,
     RunOption,
     VerboseOption,
     aside,
     emit,
-    named_run,
+    needed_run,
     note_run,
     out,
     tell,
@@ -62,9 +61,8 @@ def run(
 
 def retry(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOfRunOption = None,
-    run_id: RunIdOption = None,
     shard: Annotated[
         list[str] | None, typer.Option("--shard", help="Only this shard; repeat the option for several.")
     ] = None,
@@ -80,8 +78,8 @@ def retry(
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
 
-    run = named_run(run_name, run_id, date)
-    request = request_to_begin(job, date=date, run_id=run, shards=tuple(shard or ()), engine=engine)
+    run_id = needed_run(run_id, date)
+    request = request_to_begin(job, date=date, run_id=run_id, shards=tuple(shard or ()), engine=engine)
     note_run(request)
     if newest_revision(request.storage, request.run_uri) is None:
         if shown(request.storage, request.output, request.run_id) is not None:
@@ -201,12 +199,11 @@ def check(
 
 def replay(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     *,
     shard: Annotated[str, typer.Option("--shard", help="The shard.")],
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
     date: DateOfRunOption = None,
-    run_id: RunIdOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, if the shard has several.")] = None,
     model: Annotated[str, typer.Option("--model", help="The model, if the job has several. Default: all.")] = "",
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
@@ -222,7 +219,7 @@ def replay(
     from nightjar.inference.history.replay import replay_row
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
+    request = make_request(job, date=date, run_id=needed_run(run_id, date), scores=False)
     result = replay_row(request, shard, row, file, pdb=pdb, live=live, model=model)
     tell(tables.replayed(result))
     if not result.scored:

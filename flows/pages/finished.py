@@ -209,7 +209,7 @@ def _next_steps(launched: Launched) -> list[str]:
     if run.scored.progress.counts.rows_in_quarantine:
         steps.append(f"Quarantine:   {commands.show}")
     if run.publication.number:
-        steps.append(f"Read it:      {commands.command('files', *run.request.named)}")
+        steps.append(f"Read it:      {commands.command('files', *run.request.words)}")
         if not run.scored.finished:
             # Not a rollback, which takes back whatever was published last by the time that somebody types it.
             steps.append(f"Take it back: {commands.command('unpublish', *run.request.words)}")
@@ -258,7 +258,7 @@ def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
         *([f"| report | [{markdown(report)}]({address(report)}) |"] if report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
         "",
-        f"The exact files: {code(Commands(request).command('files', *request.named))}",
+        f"The exact files: {code(Commands(request).command('files', *request.words))}",
         *(rows_without_result(request) if progress.counts.rows_in_quarantine else []),
     ]
     return state, "\n".join(lines)

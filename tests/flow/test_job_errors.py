@@ -336,7 +336,7 @@ def test_each_command_refuses_a_wrong_job_the_same_way(lake: Lake, word: str) ->
     ("words", "sentence"),
     [
         (["files"], r"nothing is published in .*/out yet; `nightjar run JOB` publishes"),
-        (["files", "--run-id", "x"], r"the run 'x' is not published in .*/out; published: none"),
+        (["files", "x"], r"the run 'x' is not published in .*/out; published: none"),
         (["rollback"], r".*/out has no earlier publication to go back to; `nightjar unpublish JOB RUN` takes .*"),
         (["rollback", "--to", "7"], r"there is no publication 7 in .*/out; `nightjar publications JOB` lists them"),
         (["files", "--date", "tomorrow"], r"--date 'tomorrow': write a date as 2026-11-19"),
