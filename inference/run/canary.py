@@ -29,6 +29,7 @@ from nightjar.inference.run.validating import collected
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
+from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.manifest import keep_refused
 
 GROUPS = 8
@@ -91,7 +92,7 @@ def _sample(made: Plan, share: float) -> frozenset[str]:
 
 def _rules(job: Job) -> Iterable[gates.Rule]:
     """The gates that may stop the run."""
-    return (rule for rule in gates.gates_of(job) if rule.on_fail == "block")
+    return (rule for rule in gates_of(job) if rule.on_fail == "block")
 
 
 def judge(

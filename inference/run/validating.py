@@ -38,6 +38,7 @@ from nightjar.inference.validation import gates
 from nightjar.inference.validation.accumulated import accumulated
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
+from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
@@ -121,7 +122,7 @@ def _judged(
     request: RunRequest, evidence: gates.Evidence, writer: LedgerWriter, uri: str, shown: Figures, audited: Audited
 ) -> tuple[gates.GateResult, ...]:
     """The results of all gates. If one does not pass, what they saw is kept for the report."""
-    judged = gates.evaluate(gates.gates_of(request.job), evidence)
+    judged = gates.evaluate(gates_of(request.job), evidence)
     try:
         return gates.enforce(judged)
     except GateFailed as refusal:

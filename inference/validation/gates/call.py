@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.checks import CallCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 
 def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
@@ -23,7 +23,6 @@ class Called(Gate):
     spec: str
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """As `Gate.judge`."""
         name = self.spec.rpartition(":")[2]
         answer = evidence.called.get(self.key)
         if answer is None or answer.failed:
