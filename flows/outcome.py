@@ -20,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import Keyset, RunInput, keyset_from_base_key
+from prefect.input import RunInput, keyset_from_base_key
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
@@ -124,12 +124,8 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
-        # Another run may have validated the night since: then this one asks again, if the gates still do.
-        if (late := _last_reply()) is not None:
-            _warn(
-                f"the answer {late.decision!r} of {late.name or 'somebody'} on this run's page is to an older "
-                "validation, and is not carried out: another run has gone on with this night since"
-            )
+        # Another run may have validated the night since: then this one asks again, if the gates still do. What a person
+        # answered on its page was of an older validation, and is not carried out.
         return None
     before, shown, reply = newest.state.decision, newest.state.published, _reply_to(question)
     approves = reply is not None and reply.decision == "approve"
@@ -179,16 +175,6 @@ def _reply_to(question: Question) -> Reply | None:
         return cast("Reply", Reply.load(keyset_from_base_key(f"suspended-{_key(question)}")))
     except ValidationError:
         return None  # it was resumed without the form
-
-
-def _last_reply() -> Reply | None:
-    """What a person answered when this flow run was suspended last, whatever was asked; None if nobody did."""
-    waited = [each for each in _states() if each.is_paused()]
-    keys = waited[-1].state_details.run_input_keyset if waited else None
-    try:
-        return cast("Reply", Reply.load(cast("Keyset", keys))) if keys else None
-    except _UNUSABLE:
-        return None  # it was resumed without the form, or the API is away
 
 
 def _has_ended() -> bool:
