@@ -142,9 +142,8 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     else:
         return None
     get_run_logger().info("%s", done.decision.words)
-    # Whoever carries out a decision sends the message. But a command leaves it to a flow run that it resumes, which
-    # sends it once, however often it is tried again.
-    by_resumed = reply is not None and reply.model_dump() == _filled(done.decision) and not _has_ended()
+    # Whoever carries out a decision sends the message. But a command leaves it to a flow run that it resumes.
+    by_resumed = reply is not None and reply.model_dump() == _filled(done.decision)
     notify = done.decision != before or (shown is None and done.publication is not None) or by_resumed
     if done.publication is None:
         return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
@@ -175,23 +174,6 @@ def _reply_to(question: Question) -> Reply | None:
         return cast("Reply", Reply.load(keyset_from_base_key(f"suspended-{_key(question)}")))
     except ValidationError:
         return None  # it was resumed without the form
-
-
-def _has_ended() -> bool:
-    """Whether this flow run ended after it was suspended: somebody tries it again in Prefect."""
-    ended = False
-    for state in _states():
-        ended = state.is_final() or (ended and not state.is_paused())
-    return ended
-
-
-def _states() -> list[State[Any]]:
-    """The states of this flow run, the oldest first; none if the API is away."""
-    try:
-        with get_client(sync_client=True) as client:
-            return sorted(client.read_flow_run_states(UUID(flow_run.id)), key=lambda each: each.timestamp)
-    except _UNUSABLE:
-        return []  # a message that is sent twice is better than none
 
 
 def _filled(decision: Decision) -> dict[str, str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import AwaitingRetry
 
 from forked import forked
 from nightjar import flows
@@ -168,23 +167,16 @@ def test_a_yes_on_the_page_counts_after_a_no_by_command(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize(("night", "answers"), [("2026-11-07", "approve"), ("2026-11-08", "reject")])
-def test_an_answer_by_command_is_told_once_whoever_resumes_and_retries_the_run(
-    asking: Asking, night: str, answers: str
-) -> None:
+def test_an_answer_by_command_is_told_once_whoever_resumes_the_run(asking: Asking, night: str, answers: str) -> None:
     """The command reached no Prefect, and sent the message itself. Automations learn of it from the run."""
     run = asking.suspended(night)
     getattr(flows, answers)(asking.lake.job_path, date=night, by="cleo")
     told = ["asks", "published" if answers == "approve" else "failed"]
     assert asking.said(night) == told
     name = f"nightjar.run.{told[1]}"
-    first = asking.reply(run, decision=answers, name="anna").state
-    assert first is not None
+    asking.reply(run, decision=answers, name="anna")
     wait_until(lambda: asking.emitted(name, night), 30, "it is an event")
     assert asking.emitted(name, night) == 1
-    with client(asking.api) as asked:
-        asked.set_flow_run_state(run.id, AwaitingRetry(), force=True)
-    wait_until(lambda: state_of(asking.api, run).type != first.type, 60, "it begins again")
-    assert ended(asking.api, run).state.type == first.type  # type: ignore[union-attr]
     assert asking.said(night) == told
 
 
