@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,13 +158,13 @@ def evaluate(
             each other, or find no row.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows import evaluation
+    from nightjar.flows.pages.report import writing
+    from nightjar.inference.history.evaluation import evaluate_late
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, notes = evaluation.evaluate(
-        request, run_id, dated=date is not None, labels=_listed(labels), key=_listed(key), label=label
-    )
-    _warn(notes)
+    night = request.date if date else None
+    made = evaluate_late(request, run_id, night, labels=_listed(labels), key=_listed(key), label=label)
+    writing.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
     return made
 
 
@@ -232,16 +233,14 @@ def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: A
     from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, notes = answer(request, **given)
-    _warn(notes)
+    made = answer(request, _warn, **given)
     check_tables(request, made.tables_behind)
     return made
 
 
-def _warn(notes: Sequence[str]) -> None:
+def _warn(said: str) -> None:
     """Where a command writes a note beside its result, a program has its log."""
-    for said in notes:
-        logging.getLogger(__name__).warning("%s", said)
+    logging.getLogger(__name__).warning("%s", said)
 
 
 def _listed(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import getpass
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, cast
 from uuid import UUID
@@ -205,16 +206,17 @@ def _key(question: Question) -> str:
 
 def answer(
     request: RunRequest,
+    warn: Callable[[str], object],
     *,
     approved: bool,
     by: str = "",
     note: str = "",
     question: str = "",
-) -> tuple[DecisionMade, tuple[str, ...]]:
-    """Answer a run whose gates ask, by a command. by: who answers; default: this user on this machine. question: its
-    name, as `Question.name`, if the person knows it.
+) -> DecisionMade:
+    """Answer a run whose gates ask, by a command.
 
-    Returns the decision, and notes for the person, a sentence each.
+    warn: called with each note for the person, a sentence. by: who answers; default: this user on this machine.
+    question: its name, as `Question.name`, if the person knows it.
 
     Raises:
         JobError: Nothing asks, or what asked was answered or changed since.
@@ -222,24 +224,25 @@ def answer(
     """
     done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, name=question)
     resumed, unresumed = _resume(done.question, done.decision)
-    notes: list[str] = [unresumed]
-    writing.leave(request, notes.append)
+    writing.leave(request, warn)
+    shown, given = done.publication, done.decision
+    notes = [unresumed, *([shown.behind, shown.unfinished] if shown else [])]
     if not resumed:  # a flow run that is resumed sends the message itself
         notes.append(_notify(request, done))
-    shown, given = done.publication, done.decision
-    notes += [shown.behind, shown.unfinished] if shown else []
-    about = (request.job.name, request.run_id, done.question.published.revision)
-    made = DecisionMade(
-        *about,
-        given.approved,
-        given.by,
-        given.note,
-        given.at,
-        shown.number if shown else 0,
-        shown.tables_behind if shown else (),
-        unresumed,
+    for each in filter(None, notes):
+        warn(each)
+    return DecisionMade(
+        job=request.job.name,
+        run_id=request.run_id,
+        revision=done.question.published.revision,
+        approved=given.approved,
+        by=given.by,
+        note=given.note,
+        at=given.at,
+        publication=shown.number if shown else 0,
+        tables_behind=shown.tables_behind if shown else (),
+        unresumed=unresumed,
     )
-    return made, tuple(filter(None, notes))
 
 
 def _somebody() -> str:

@@ -246,12 +246,10 @@ def _answer(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
-    made, notes = answer(request, approved=approved, by=by, note=note, question=question)
+    made = answer(request, note_aside, approved=approved, by=by, note=note, question=question)
     if as_json:
         emit(made)
     else:
         seen = f"published as #{made.publication}" if made.publication else "not published; readers keep what they see"
         tell(f"{made.job} {made.run_id} r{made.revision}: {made.words}: {seen}")
-    for each in notes:
-        note_aside(each)
     check_tables(request, made.tables_behind)

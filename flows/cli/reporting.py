@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -120,15 +121,16 @@ def evaluate(
     By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
     `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
     """
-    from nightjar.flows.evaluation import evaluate as evaluated
     from nightjar.flows.pages.evaluated import late_text
+    from nightjar.flows.pages.report import writing
+    from nightjar.inference.history.evaluation import evaluate_late
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
-    made, notes = evaluated(request, run_id, dated=date is not None, labels=labels or (), key=key or (), label=label)
-    for note in notes:
-        note_aside(note)
+    night = request.date if date else None
+    made = evaluate_late(request, run_id, night, labels=labels or (), key=key or (), label=label)
+    writing.leave(replace(request, run_id=made.run_id, date=made.date), note_aside)
     if as_json:
         emit(made)
     else:
