@@ -22,7 +22,7 @@ from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Counts, Usage
-from nightjar.inference.validation.judging import Answer
+from nightjar.inference.validation.judging import Judgement
 
 if TYPE_CHECKING:
     from nightjar.inference.validation.rescore import Rescored
@@ -108,8 +108,8 @@ class Evidence(Counts):
     sampled: of a sample of the night's shards, how many these are; None of the whole night. metrics: of all rows.
     offenders: key of a gate that names rows → the first rows that it refuses. usage: of language models, for all
     shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's own, by the
-    accumulator's name. called: key of a check → what the function answered that it calls. repeated: key of a check on
-    keys → the rows that share one.
+    accumulator's name. called: key of a check → what the function answered that it calls, or why it gave no verdict.
+    repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
@@ -122,7 +122,7 @@ class Evidence(Counts):
     usage: Usage = NO_USAGE
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
-    called: Mapping[str, Answer] = field(default_factory=dict)
+    called: Mapping[str, Judgement | str] = field(default_factory=dict)
     repeated: Mapping[str, Repeated] = field(default_factory=dict)
 
 

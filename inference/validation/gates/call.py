@@ -24,10 +24,9 @@ class Called(Gate):
 
     def judge(self, evidence: Evidence) -> GateResult:
         name = self.spec.rpartition(":")[2]
-        answer = evidence.called.get(self.key)
-        if answer is None or answer.failed:
-            why = answer.failed if answer else f"{self.key}: {self.spec} was not asked. Run again"
-            return GateResult(name, False, "no verdict", "yes", f"{why}.")
+        answer = evidence.called.get(self.key, f"{self.key}: {self.spec} was not asked. Run again")
+        if isinstance(answer, str):
+            return GateResult(name, False, "no verdict", "yes", f"{answer}.")
         observed = answer.observed or ("yes" if answer.passed else "no")
         verdict = f"{self.spec} says {'yes' if answer.passed else 'no'} ({self.key})"
         sentence = f"{verdict}: {answer.sentence}" if answer.sentence else f"{verdict}."
