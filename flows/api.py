@@ -59,11 +59,11 @@ def run(
     from nightjar.flows.pages.advice import check_tables
     from nightjar.flows.pages.finished import run_result
 
-    done, total_s = _silently(
+    done = _silently(
         job, ray, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
     )
     check_tables(done.run.request, done.run.publication.tables_behind)
-    return run_result(done, total_s)
+    return run_result(done)
 
 
 def baseline(
@@ -83,7 +83,7 @@ def baseline(
     from nightjar.inference.job.checks import BASELINE
 
     given = {"date": _date(date), "run_id": BASELINE, "publish": False, "engine": engine, "inputs": _listed(inputs)}
-    return run_result(*_silently(job, ray, **given))
+    return run_result(_silently(job, ray, **given))
 
 
 def backfill(
@@ -247,7 +247,7 @@ def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _silently(job: str | Path, ray: str | None, **given: Any) -> tuple[Launched, float]:
+def _silently(job: str | Path, ray: str | None, **given: Any) -> Launched:
     """`launched`, without a word on the terminal. given: as `make_request` takes it."""
     from rich.console import Console
 

@@ -141,19 +141,6 @@ class CheckReport(Ahead):
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
-    """How long each part of a command took, in seconds. ray, prefect: until they had started, side by side."""
-
-    total: float
-    ray: float
-    prefect: float
-    discover: float
-    score: float
-    validate: float
-    publish: float
-
-
-@dataclass(frozen=True, slots=True)
 class EngineFigures:
     """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
 
@@ -214,7 +201,6 @@ class RunResult(Counts):
     unreported: str
     metrics: Figures
     manifest: str
-    seconds: Seconds
     account: Account | None
     engine: EngineFigures
     usage: UsageFigures

@@ -23,10 +23,8 @@ _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
 
 
-def launched(
-    request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
-) -> tuple[Launched, float]:
-    """Check the request, then launch the run. Returns its result, and the seconds that it took.
+def launched(request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
+    """Check the request, then launch the run.
 
     Raises:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
@@ -37,8 +35,7 @@ def launched(
             waits = look_first(request, ray, server)
         from nightjar.flows.launch import launch
 
-        done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
-    return done, time.monotonic() - began
+        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
 
 
 def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:

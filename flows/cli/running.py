@@ -118,11 +118,11 @@ def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -
     from nightjar.flows.starting import launched
 
     with aside(as_json):
-        done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
-    print_run(done, total_s, as_json)
+        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
+    print_run(done, as_json)
 
 
-def print_run(done: Launched, total_s: float, as_json: bool) -> None:
+def print_run(done: Launched, as_json: bool) -> None:
     """Print the result of a run.
 
     Raises:
@@ -132,9 +132,9 @@ def print_run(done: Launched, total_s: float, as_json: bool) -> None:
     from nightjar.flows.pages.advice import check_tables
 
     if as_json:
-        emit(finished.run_result(done, total_s), one_line=True)
+        emit(finished.run_result(done), one_line=True)
     else:
-        tell(finished.as_text(done, total_s))
+        tell(finished.as_text(done))
     check_tables(done.run.request, done.run.publication.tables_behind)
 
 

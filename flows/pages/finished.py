@@ -25,7 +25,7 @@ from nightjar.flows.pages.wording import (
     unfinished,
     where_time_went,
 )
-from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
+from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.history.run_status import shown_instead
 from nightjar.inference.history.run_tables import worded
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nightjar.flows.results import FinishedRun, Launched
 
 
-def run_result(launched: Launched, total_s: float) -> RunResult:
+def run_result(launched: Launched) -> RunResult:
     """The record of a finished run; times in seconds."""
     run = launched.run
     scored, progress = run.scored, run.scored.progress
@@ -69,7 +69,6 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         unreported=launched.unreported,
         metrics=run.verdict.metrics,
         manifest=f"{run.request.output}/{run.publication.manifest}",
-        seconds=_seconds(launched, total_s),
         account=run.account,
         engine=EngineFigures(
             startup_s=round(scored.startup_s, 3),
@@ -94,25 +93,6 @@ def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
         cost=round(prices.cost(used), 6) if prices else None,
         currency=prices.currency if prices else "",
     )
-
-
-def _seconds(launched: Launched, total_s: float) -> Seconds:
-    run = launched.run
-    return Seconds(
-        total=round(_took_s(launched, total_s), 3),
-        ray=round(launched.ray_s, 3),
-        prefect=round(launched.prefect_s, 3),
-        discover=run.account.parts.get("discover", 0.0) if run.account else 0.0,
-        score=round(run.scored.seconds, 3),
-        validate=round(run.verdict.seconds, 3),
-        publish=round(run.publication.seconds, 3),
-    )
-
-
-def _took_s(launched: Launched, total_s: float) -> float:
-    """How long the night took, as every page says it; of a command that found nothing to score, its own time."""
-    run = launched.run
-    return run.account.wall_s if run.account and not run.scored.finished else total_s
 
 
 def _figures(run: FinishedRun) -> list[tuple[str, str]]:
@@ -149,7 +129,7 @@ def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
     return worded(run.scored.again, notes)
 
 
-def as_text(launched: Launched, total_s: float) -> str:
+def as_text(launched: Launched) -> str:
     """The closing summary: figures, paths, next steps."""
     run = launched.run
     request, progress = run.request, run.scored.progress
@@ -170,7 +150,7 @@ def as_text(launched: Launched, total_s: float) -> str:
         ("report", written(request) or none_written(request)),
         *_remarks(run, away if launched.unreported else ()),
     ]
-    return "\n".join([_headline(launched, total_s), *fact_lines(facts), "", *_next_steps(launched)])
+    return "\n".join([_headline(launched.run), *fact_lines(facts), "", *_next_steps(launched)])
 
 
 def _instead(request: RunRequest, publication: Publication) -> list[str]:
@@ -191,15 +171,14 @@ def _passed(verdict: Verdict) -> str:
     return f"{passed} of {len(verdict.gates)} passed" + (f", {warn} warned" if warn else "")
 
 
-def _headline(launched: Launched, total_s: float) -> str:
-    run = launched.run
+def _headline(run: FinishedRun) -> str:
     name = f"{run.request.job.name} {run.request.run_id} r{run.scored.revision}"
-    took = f"in {duration(_took_s(launched, total_s))}"
+    took = f" in {duration(run.account.wall_s)}" if run.account else ""
     if run.scored.finished:
-        return f"{name}: everything is committed and published already, nothing was scored ({took})"
+        return f"{name}: everything is committed and published already, nothing was scored{took}"
     if run.publication.number:
-        return f"{name}: published as #{run.publication.number} {took}"
-    return f"{name}: scored and validated, not published {took}"
+        return f"{name}: published as #{run.publication.number}{took}"
+    return f"{name}: scored and validated, not published{took}"
 
 
 def _next_steps(launched: Launched) -> list[str]:
