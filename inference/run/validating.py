@@ -30,7 +30,7 @@ from nightjar.inference.output.parts import output_schema
 from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, Verdict, with_time
+from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.run.resume import limited
 from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
@@ -58,7 +58,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
     watch = Stopwatch("audit")
     uri = revs.revision_uri(request.run_uri, scored.revision)
     if scored.published is not None:
-        return with_time(verdict_of(request, scored.published, scored.epoch), watch)
+        return replace(verdict_of(request, scored.published, scored.epoch), took=watch.claim())
     with (
         leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
@@ -68,7 +68,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         if writer.state.approved:
             # What a person has approved is published as that person saw it.
             assert writer.state.question is not None
-            return with_time(verdict_of(request, writer.state.question.published, writer.epoch), watch)
+            return replace(verdict_of(request, writer.state.question.published, writer.epoch), took=watch.claim())
         made = limited(made, request)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
@@ -115,7 +115,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
-    return with_time(verdict, watch)
+    return replace(verdict, took=watch.claim())
 
 
 def _judged(
