@@ -96,10 +96,15 @@ def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
 
 
 def _figures(run: FinishedRun) -> list[tuple[str, str]]:
-    """What is said of a finished run besides its rows and paths, as (word, text): in the terminal and on the page."""
+    """The figures of a finished run, as (word, text): in the terminal and on the page."""
     request, scored, progress = run.request, run.scored, run.scored.progress
     where, prices = request.job.input.where, prices_of(request.job)
-    found = [("where", left_out(progress.counts.rows_left_out, where))] if where else []
+    rows = (
+        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
+        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
+        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
+    )
+    found = [("rows", rows), *([("where", left_out(progress.counts.rows_left_out, where))] if where else [])]
     if progress.rows_per_s:
         found.append(("speed", f"{speed(progress)}, on {scored.device}"))
     if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
@@ -132,25 +137,28 @@ def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
 def as_text(launched: Launched) -> str:
     """The closing summary: figures, paths, next steps."""
     run = launched.run
-    request, progress = run.request, run.scored.progress
-    folder = revs.revision_uri(request.run_uri, run.scored.revision)
     away = [f"Prefect's page may be wrong, its API was away at the end ({launched.unreported})"]
-    rows = (
-        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
-        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
-        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
-    )
-    facts = [("rows", rows), *_figures(run)]
-    if progress.counts.rows_in_quarantine:
-        facts.append(("quarantine", f"{folder}/quarantine"))
-        facts += [("", f"the first: {said}") for said, _ in lost_rows(request, 1)]
-    facts += [
-        ("data", f"{folder}/data"),
-        ("manifest", f"{request.output}/{run.publication.manifest}"),
-        ("report", written(request) or none_written(request)),
+    lost = lost_rows(run.request, 1) if run.scored.progress.counts.rows_in_quarantine else []
+    facts = [
+        *_figures(run),
+        *_paths(run),
+        *(("", f"the first: {said}") for said, _ in lost),
+        ("report", written(run.request) or none_written(run.request)),
         *_remarks(run, away if launched.unreported else ()),
     ]
-    return "\n".join([_headline(launched.run), *fact_lines(facts), "", *_next_steps(launched)])
+    return "\n".join([_headline(run), *fact_lines(facts), "", *_next_steps(launched)])
+
+
+def _paths(run: FinishedRun) -> list[tuple[str, str]]:
+    """Where the files of a finished run are, as (word, URI)."""
+    request = run.request
+    folder = revs.revision_uri(request.run_uri, run.scored.revision)
+    return [
+        ("data", f"{folder}/data"),
+        ("shards", f"{request.output}/{run.verdict.shards}"),
+        ("manifest", f"{request.output}/{run.verdict.manifest}"),
+        *([("quarantine", f"{folder}/quarantine")] if run.scored.progress.counts.rows_in_quarantine else []),
+    ]
 
 
 def _instead(request: RunRequest, publication: Publication) -> list[str]:
@@ -177,7 +185,7 @@ def _headline(run: FinishedRun) -> str:
     if run.scored.finished:
         return f"{name}: everything is committed and published already, nothing was scored{took}"
     if run.publication.number:
-        return f"{name}: published as #{run.publication.number}{took}"
+        return f"{name}: published as #{run.publication.number}{took}{marked(**overruled(run.verdict.gates))}"
     return f"{name}: scored and validated, not published{took}"
 
 
@@ -204,40 +212,23 @@ def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
     """In a few words whether readers see the run; and the page in Markdown. report: the URI of its report, if it left
     one.
     """
-    request, verdict, publication, progress = run.request, run.verdict, run.publication, run.scored.progress
-    marks = marked(**overruled(verdict.gates))
+    request, publication = run.request, run.publication
+    marks = marked(**overruled(run.verdict.gates))
     state = f"published as #{publication.number}{marks}" if publication.number else "not published"
     mends = f"`{Commands.here(request).commit}` commits what is mended"
     late = [f"published, but {each}; {mends}" for each in publication.tables_behind]
-    where = f"{request.run_uri}/r{run.scored.revision}"
-    facts = [
-        ("rows in", f"{progress.rows:,}"),
-        ("rows out", f"{progress.counts.rows_out:,}"),
-        ("quarantined", f"{progress.counts.rows_quarantined:,}"),
-        *([("partly scored", f"{progress.counts.rows_partial:,}")] if progress.counts.rows_partial else []),
-        ("shards", f"{progress.shards:,} ({progress.reused_shards:,} taken over)"),
-        ("failed attempts", f"{progress.failed_attempts:,}"),
-        *([("took", duration(run.account.wall_s))] if run.account and not run.scored.finished else []),
-        *_figures(run),
-        *_remarks(run, late),
-    ]
-    paths = {
-        "output": f"{where}/data",
-        **({"quarantine": f"{where}/quarantine"} if progress.counts.rows_in_quarantine else {}),
-        "every shard": f"{request.output}/{verdict.shards}",
-        "manifest": f"{request.output}/{verdict.manifest}",
-    }
+    facts = [*_figures(run), *_remarks(run, late)]
     lines = [
-        f"# {request.job.name} {markdown(request.run_id)}: {state}",
+        f"# {markdown(_headline(run))}",
         "",
         "| | |",
         "|---|---|",
         *[f"| {f'**{word}**' if word == 'warning' else markdown(word)} | {markdown(text)} |" for word, text in facts],
-        *[f"| {word} | {code(path, cell=True)} |" for word, path in paths.items()],
+        *[f"| {word} | {code(path, cell=True)} |" for word, path in _paths(run)],
         *([f"| report | [{markdown(report)}]({address(report)}) |"] if report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
         "",
         f"The exact files: {code(Commands(request).command('files', *request.words))}",
-        *(rows_without_result(request) if progress.counts.rows_in_quarantine else []),
+        *(rows_without_result(request) if run.scored.progress.counts.rows_in_quarantine else []),
     ]
     return state, "\n".join(lines)
