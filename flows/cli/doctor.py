@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import platform
 import shlex
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 
 import psutil
@@ -29,7 +27,6 @@ from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.resume import probe_output
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
-_SKEW_S = 30.0
 
 _SHM_BYTES = 512 << 20
 """The least /dev/shm, in bytes, with which Ray works well. By default a container has only 64 MB."""
@@ -94,17 +91,6 @@ def _prefect() -> Iterator[Finding]:
     same = theirs.split(".")[:2] == ours.split(".")[:2]
     remedy = "" if same else f"run server and client on one minor version: pip install prefect=={theirs}"
     yield Finding("Prefect", same, f"{url}: version {theirs}, here {ours}", remedy)
-    yield _clock(url, answer.date)
-
-
-def _clock(url: str, date: str | None) -> Finding:
-    if date is None:
-        return Finding("clock", True, f"{url} does not tell its time")
-    skew = abs((dt.datetime.now(dt.UTC) - parsedate_to_datetime(date)).total_seconds())
-    found = f"{skew:.0f} s from the Prefect server's"
-    return Finding(
-        "clock", skew <= _SKEW_S, found, "" if skew <= _SKEW_S else "set the clock (timedatectl set-ntp true)"
-    )
 
 
 def _cluster(address: str | None) -> Finding:

@@ -197,7 +197,7 @@ def doctor(
     ray: RayOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check versions, servers, GPUs, storage and clock.
+    """Check versions, servers, GPUs and storage.
 
     One line each, with a remedy if one is needed. With a job also its storage and model.
     """
