@@ -36,18 +36,6 @@ class RuntimeEnv(Section):
     uv: tuple[str, ...] = ()
     env_vars: dict[str, SecretStr] = Field(default={})
 
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for key in ("working_dir", "py_modules"):
-                if key in value:
-                    raise ValueError(
-                        f"{key}: the files in the job's folder go to every process that scores, and count in the "
-                        "identity; put the code and files there, and leave the key out"
-                    )
-        return value
-
     @field_validator("env_vars")
     @classmethod
     def _settable(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
