@@ -23,7 +23,7 @@ from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.run.refusals import check_request
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import make_request
 from nightjar.inference.run.resume import probe_output
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
@@ -126,28 +126,20 @@ def _memory() -> Finding:
 
 
 def _job(path: str) -> Iterator[Finding]:
-    request: RunRequest | None = None
-
-    def read() -> str:
-        nonlocal request
+    try:
         request = make_request(path)
-        return f"{request.job.name}, logical date {request.date}"
-
-    yield _tried("job", read)
-    if request is None:
+    except NightjarError as error:
+        yield _wrong("job", error)
         return
-    asked = request
-
-    def inputs() -> str:
-        return f"{asked.job.input.shown}: {len(check_request(asked))} columns"
 
     def output() -> str:
-        probe_output(asked)
-        return f"{asked.output}: accepts conditional writes"
+        probe_output(request)
+        return f"{request.output}: accepts conditional writes"
 
-    yield _tried("input", inputs)
+    yield Finding("job", True, f"{request.job.name}, logical date {request.date}")
+    yield _tried("input", lambda: f"{request.job.input.shown}: {len(check_request(request))} columns")
     yield _tried("output", output)
-    if (limit := asked.job.resources.concurrency_limit) is not None:
+    if (limit := request.job.resources.concurrency_limit) is not None:
         yield _tried("limit", lambda: check_limit(limit) or f"{limit}: Prefect has it")
 
 
@@ -155,4 +147,8 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, look())
     except NightjarError as error:
-        return Finding(what, False, str(error), "change what the message names, then `nightjar check`")
+        return _wrong(what, error)
+
+
+def _wrong(what: str, error: NightjarError) -> Finding:
+    return Finding(what, False, str(error), "change what the message names, then `nightjar check`")
