@@ -256,7 +256,7 @@ class RolledBack(PublicationListed):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a command failed. error: the class of the exception. job, run_id: empty until they are known.
+    """Why a command failed. error: the class of the exception.
 
     state: `failed`, `held` (another writer holds the run), `asks` (a person must say yes before it is published) or
     `interrupted`.
@@ -265,8 +265,6 @@ class Problem:
     state: str
     error: str
     message: str
-    job: str = ""
-    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

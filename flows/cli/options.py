@@ -134,9 +134,6 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
         note_aside(note)
 
 
-_about: dict[str, str] = {}
-"""The run that the command is about, for the JSON of an error: `job` and `run_id`."""
-
 _emitted: list[bool] = []
 """Not empty once the command has printed its result as JSON."""
 
@@ -148,7 +145,6 @@ class Command(TyperCommand):
     """A command that with `--json` prints an error to standard output, too, as one JSON object in place of a result."""
 
     def invoke(self, ctx: Any) -> Any:
-        _about.clear()
         _emitted.clear()
         try:
             return super().invoke(ctx)
@@ -162,12 +158,7 @@ class Command(TyperCommand):
 
 def _emit_error(ctx: Any, state: str, error: str, message: str) -> None:
     if ctx.params.get("as_json") and not _emitted:
-        emit_problem(state, error, message, **_about)
-
-
-def note_run(request: RunRequest) -> None:
-    """Note the run that the command is about, for the JSON of an error."""
-    _about.update(job=request.job.name, run_id=request.run_id)
+        emit_problem(state, error, message)
 
 
 def emit(report: Any, *, one_line: bool = False) -> None:
@@ -185,11 +176,11 @@ def emit_line(record: Any) -> None:
     print(json.dumps(to_json(record)), flush=True)
 
 
-def emit_problem(state: str, error: str, message: str, **about: str) -> None:
+def emit_problem(state: str, error: str, message: str) -> None:
     """Print the reason why a command failed, as JSON on one line."""
     from nightjar.flows.reports import Problem
 
-    emit_line(Problem(state, error, message, **about))
+    emit_line(Problem(state, error, message))
 
 
 def aside(wanted: bool) -> AbstractContextManager[object]:

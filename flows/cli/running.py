@@ -21,7 +21,6 @@ from nightjar.flows.cli.options import (
     aside,
     emit,
     needed_run,
-    note_run,
     out,
     tell,
 )
@@ -55,7 +54,6 @@ def run(
     request = request_to_begin(
         job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
     )
-    note_run(request)
     _score(request, ray, as_json, verbose)
 
 
@@ -80,7 +78,6 @@ def retry(
 
     run_id = needed_run(run_id, date)
     request = request_to_begin(job, date=date, run_id=run_id, shards=tuple(shard or ()), engine=engine)
-    note_run(request)
     if newest_revision(request.storage, request.run_uri) is None:
         if shown(request.storage, request.output, request.run_id) is not None:
             raise JobError(deleted(request.run_id, date=request.date))
@@ -109,7 +106,6 @@ def baseline(
     from nightjar.inference.job.checks import BASELINE
 
     request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
-    note_run(request)
     _score(request, ray, as_json, verbose)
 
 
@@ -155,7 +151,6 @@ def plan(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, limit=limit)
-    note_run(request)
     from nightjar.flows.pages import estimate
     from nightjar.inference.history.replay import measure_shard
     from nightjar.inference.run import steps
@@ -182,7 +177,6 @@ def check(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, engine=engine)
-    note_run(request)
     from nightjar.inference.run import steps
 
     discovery = steps.discover(request)

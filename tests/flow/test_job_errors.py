@@ -361,8 +361,6 @@ def test_with_json_a_refusal_is_json_on_standard_output(lake: Lake, word: str) -
     found = Refusal(lake, word, lake.job_path, "--date", "2026-11-19", "--json")
     message = "carry: 'idd' is not a column of the input; did you mean 'id'?"
     assert json.loads(found.out) == {
-        "job": "lake",
-        "run_id": "2026-11-19",
         "state": "failed",
         "error": "JobError",
         "message": message,
