@@ -211,16 +211,16 @@ def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
 
 
 def launch_backfill(
-    start: RunRequest, end: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
-) -> list[Night]:
+    start: RunRequest, dates: list[dt.date], ray: str | None, console: Console, *, verbose: bool, quiet: bool
+) -> tuple[Night, ...]:
     """Run the flow from the command line, and print each night when it ends.
+
+    start: the request of the first night. dates: as of `nights_between`.
 
     Raises:
         NightjarError: The flow could not begin.
     """
     engine = start.engine
-    first, last = dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date)
-    dates = [date.isoformat() for date in nights_between(start.job, first, last)]
     check_reports(ray, api_url())
     api = start_api()
     with (
@@ -232,8 +232,8 @@ def launch_backfill(
         try:
             state: State[Any] = backfill(
                 job=start.job_path,
-                first=first,
-                last=last,
+                first=dates[0],
+                last=dates[-1],
                 ray=ray,
                 engine=engine,
                 return_state=True,
@@ -243,21 +243,19 @@ def launch_backfill(
             found, said = None, f"Prefect's API was away: {error}"
     if isinstance(found, NightjarError):
         raise found
-    if isinstance(found, tuple):
-        return list(found)
     # How the nights ended is known here, even if Prefect could not be told.
-    if set(ended) != set(dates):
+    if len(ended) != len(dates):
         raise RunFailed(f"the backfill ended early, after {len(ended)} of {len(dates)} nights: {said}; repeat it")
-    return [ended[date] for date in dates]
+    return tuple(ended)
 
 
 @contextmanager
-def _telling(console: Console, quiet: bool) -> Iterator[dict[str, Night]]:
-    """Print each night when it ends, unless `quiet`. Yields the nights that have ended, by date."""
-    ended: dict[str, Night] = {}
+def _telling(console: Console, quiet: bool) -> Iterator[list[Night]]:
+    """Print each night when it ends, unless `quiet`. Yields the nights that have ended, in order."""
+    ended: list[Night] = []
 
     def tell(night: Night) -> None:
-        ended[night.date] = night
+        ended.append(night)
         if not quiet:
             console.print(f"{night.date}: {night.state}: {night.said}", highlight=False, markup=False, soft_wrap=True)
 

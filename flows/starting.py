@@ -123,9 +123,9 @@ def nights(
     from nightjar.flows.backfill_flow import launch_backfill, nights_between
 
     # Wrong options are no failure of the first night.
-    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     with telling(start, "start", unless=(RunFailed,)):
-        return tuple(launch_backfill(start, end, ray, console, verbose=verbose, quiet=quiet))
+        return launch_backfill(start, dates, ray, console, verbose=verbose, quiet=quiet)
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:

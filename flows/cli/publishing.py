@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -215,7 +215,7 @@ def approve(
 
     It is published as it was validated; nothing is scored.
     """
-    _answer(job, needed_run(run_id, date), date, True, by, note, question, as_json)
+    _answer(job, needed_run(run_id, date), date, as_json, approved=True, by=by, note=note, question=question)
 
 
 def reject(
@@ -228,25 +228,16 @@ def reject(
     as_json: JsonOption = False,
 ) -> None:
     """Say no to what a run's gates ask. Readers keep what they see."""
-    _answer(job, needed_run(run_id, date), date, False, by, note, question, as_json)
+    _answer(job, needed_run(run_id, date), date, as_json, approved=False, by=by, note=note, question=question)
 
 
-def _answer(
-    job: str,
-    run_id: str | None,
-    date: str | None,
-    approved: bool,
-    by: str,
-    note: str,
-    question: str,
-    as_json: bool,
-) -> None:
+def _answer(job: str, run_id: str | None, date: str | None, as_json: bool, **given: Any) -> None:
     from nightjar.flows.outcome import answer
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
-    made = answer(request, note_aside, approved=approved, by=by, note=note, question=question)
+    made = answer(request, note_aside, **given)
     if as_json:
         emit(made)
     else:
