@@ -27,7 +27,8 @@ from report import table
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.gates import Baseline, Evidence, Found, LastNight, evaluate, gates_of
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, LastNight, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 
 FLIGHTS = Path(__file__).resolve().parent.parent / "examples" / "flights"
 WINTER, SUMMER = (1, 2), (6, 7)

@@ -76,7 +76,7 @@ def closing(stdout: str) -> dict[str, Any]:
 
 def tell(job: peer.Asked, result: dict[str, Any]) -> None:
     """Print the peers' common line, made from Nightjar's result; only this function knows the result's keys."""
-    engine = result["engine"]
+    engine, parts = result["engine"], result["account"]["parts"]
     revision = str(result["revision"]).removeprefix("r")
     written = job.out / "runs" / str(result["run_id"]) / f"r{revision}" / "data"
     peer.tell(
@@ -85,7 +85,7 @@ def tell(job: peer.Asked, result: dict[str, Any]) -> None:
         engine["first_start"],
         engine["first_start"] + engine["steady_s"],
         engine_s=engine["startup_s"],
-        steady_audit_s=engine["steady_s"] + result["seconds"]["validate"],
+        steady_audit_s=engine["steady_s"] + sum(parts.get(each, 0.0) for each in ("audit", "gates", "manifest")),
         rows=result["rows_out"],
         parts=len(list(written.glob("*.parquet"))),
         data=str(written),

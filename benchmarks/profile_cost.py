@@ -67,9 +67,9 @@ def main() -> None:
         # The order changes from repeat to repeat, as the first of two may find a colder cache.
         for profile in ((False, True), (True, False))[repeat % 2]:
             runs[profile] = night(asked, keys[profile])
-            say(f"repeat {repeat + 1}, {'with' if profile else 'without'}: {runs[profile]['seconds']['total']:.1f} s")
+            say(f"repeat {repeat + 1}, {'with' if profile else 'without'}: {runs[profile]['account']['wall_s']:.1f} s")
         steady = {profile: each["engine"]["steady_s"] for profile, each in runs.items()}
-        total = {profile: each["seconds"]["total"] for profile, each in runs.items()}
+        total = {profile: each["account"]["wall_s"] for profile, each in runs.items()}
         speeds.append(steady[False] / steady[True])
         totals.append(total[False] / total[True])
         columns = len(runs[True]["metrics"]["profile"])

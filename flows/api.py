@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,11 @@ def run(
     from nightjar.flows.pages.advice import check_tables
     from nightjar.flows.pages.finished import run_result
 
-    done, total_s = _silently(
+    done = _silently(
         job, ray, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
     )
     check_tables(done.run.request, done.run.publication.tables_behind)
-    return run_result(done, total_s)
+    return run_result(done)
 
 
 def baseline(
@@ -82,7 +83,7 @@ def baseline(
     from nightjar.inference.job.checks import BASELINE
 
     given = {"date": _date(date), "run_id": BASELINE, "publish": False, "engine": engine, "inputs": _listed(inputs)}
-    return run_result(*_silently(job, ray, **given))
+    return run_result(_silently(job, ray, **given))
 
 
 def backfill(
@@ -90,14 +91,12 @@ def backfill(
     first: Date,
     last: Date,
     *,
-    parallel: int = 1,
     ray: str | None = None,
     engine: str = RAY,
 ) -> tuple[Night, ...]:
     """Score the nights from `first` to `last`: published ones are left alone, partial ones continued.
 
-    One night that fails does not end the others: `Night.ok` says which nights readers see. parallel: the number of
-    nights at a time. engine: as in `run`.
+    One night that fails does not end the others: `Night.ok` says which nights readers see. engine: as in `run`.
 
     Raises:
         JobError: The job or its model must be changed.
@@ -108,9 +107,7 @@ def backfill(
     from rich.console import Console
 
     with as_found():
-        found = nights(
-            job, str(first), str(last), parallel, ray, engine, Console(quiet=True), verbose=False, quiet=True
-        )
+        found = nights(job, str(first), str(last), ray, engine, Console(quiet=True), verbose=False, quiet=True)
     check_night_tables(job, found)
     return found
 
@@ -161,13 +158,13 @@ def evaluate(
             each other, or find no row.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows import evaluation
+    from nightjar.flows.pages.report import writing
+    from nightjar.inference.history.evaluation import evaluate_late
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, notes = evaluation.evaluate(
-        request, run_id, dated=date is not None, labels=_listed(labels), key=_listed(key), label=label
-    )
-    _warn(notes)
+    night = request.date if date else None
+    made = evaluate_late(request, run_id, night, labels=_listed(labels), key=_listed(key), label=label)
+    writing.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
     return made
 
 
@@ -203,21 +200,19 @@ def approve(
     run_id: str | None = None,
     by: str = "",
     note: str = "",
-    revision: int | None = None,
     question: str = "",
 ) -> DecisionMade:
     """Say yes to what a run's gates ask, and publish it as it was validated; by default today's run.
 
-    by: who answers; default: this user on this machine. note: why. revision: the one that was looked at; where there
-    is a newer one, the answer is refused. question: what was asked, as the error `Unanswered` and the printed commands
-    name it; where the run asks anew, the answer is refused.
+    by: who answers; default: this user on this machine. note: why. question: what was asked, as the error `Unanswered`
+    and the printed commands name it; where the run asks anew, the answer is refused.
 
     Raises:
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
         TablesBehind: It is published, but a table of the job does not show it.
     """
-    return _answered(job, date, run_id, approved=True, by=by, note=note, revision=revision, question=question)
+    return _answered(job, date, run_id, approved=True, by=by, note=note, question=question)
 
 
 def reject(
@@ -227,11 +222,10 @@ def reject(
     run_id: str | None = None,
     by: str = "",
     note: str = "",
-    revision: int | None = None,
     question: str = "",
 ) -> DecisionMade:
     """Say no to what a run's gates ask: readers keep what they see. The rest is as in `approve`."""
-    return _answered(job, date, run_id, approved=False, by=by, note=note, revision=revision, question=question)
+    return _answered(job, date, run_id, approved=False, by=by, note=note, question=question)
 
 
 def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: Any) -> DecisionMade:
@@ -239,23 +233,21 @@ def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: A
     from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
-    made, notes = answer(request, **given)
-    _warn(notes)
+    made = answer(request, _warn, **given)
     check_tables(request, made.tables_behind)
     return made
 
 
-def _warn(notes: Sequence[str]) -> None:
+def _warn(said: str) -> None:
     """Where a command writes a note beside its result, a program has its log."""
-    for said in notes:
-        logging.getLogger(__name__).warning("%s", said)
+    logging.getLogger(__name__).warning("%s", said)
 
 
 def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _silently(job: str | Path, ray: str | None, **given: Any) -> tuple[Launched, float]:
+def _silently(job: str | Path, ray: str | None, **given: Any) -> Launched:
     """`launched`, without a word on the terminal. given: as `make_request` takes it."""
     from rich.console import Console
 

@@ -5,21 +5,16 @@ Each night is a run of `nightly` below the backfill's own flow run. All use the 
 
 from __future__ import annotations
 
-import contextvars
 import datetime as dt
-import queue
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
-from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -28,7 +23,6 @@ from rich.console import Console
 from nightjar.flows.cluster import ClusterRunner, check_reports
 from nightjar.flows.flow_call import API_AWAY, Call, handing
 from nightjar.flows.nightly_flow import nightly
-from nightjar.flows.outcome import keep_reason
 from nightjar.flows.pages.advice import Commands, reaching
 from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import code, markdown
@@ -46,7 +40,6 @@ from nightjar.inference.errors import (
     TakenBack,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run import approving
@@ -85,16 +78,13 @@ def _name() -> str:
 
 
 @flow(name="backfill", flow_run_name=_name, persist_result=False, task_runner=ClusterRunner())
-def backfill(
-    job: str, first: dt.date, last: dt.date, parallel: int = 1, ray: str | None = None, engine: str = RAY
-) -> State[Any]:
+def backfill(job: str, first: dt.date, last: dt.date, ray: str | None = None, engine: str = RAY) -> State[Any]:
     """Score the nights from `first` to `last`. A night that readers see already is left alone.
 
     Args:
         job: Path of the job file, where the run's process sees it.
         first: The first logical date.
         last: The last logical date.
-        parallel: The number of nights at a time; the cluster must have room for all their actor pools.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
         engine: Where shards are scored: `ray`, or `local` in a process of the night's own on this machine.
     """
@@ -104,16 +94,16 @@ def backfill(
         request = make_request(job, date=first.isoformat(), engine=engine)
         dates = nights_between(request.job, first, last)
         if engine == LOCAL:
-            found = _each(asked, dates, parallel)
+            found = [_night(asked, date) for date in dates]
         else:
             from nightjar.inference.engine.ray.capacity import check_cluster
 
             with _shared(ray, request.job, verbose=False):
-                check_cluster(request.job, pools=parallel)
-                found = _each(asked, dates, parallel)
+                check_cluster(request.job)
+                found = [_night(asked, date) for date in dates]
     except NightjarError as error:
         return Failed(message=str(error), data=error)
-    _show(request, found, [*(["--parallel", str(parallel)] if parallel > 1 else []), *asked.options])
+    _show(request, found, asked.options)
     bad = [night for night in found if not night.ok]
     said = f"{len(found) - len(bad)} of {len(found)} nights are published"
     if bad:
@@ -125,7 +115,7 @@ def _shared(ray: str | None, job: Job, verbose: bool) -> AbstractContextManager[
     """Connect to the cluster of all nights. Only this imports Ray: a backfill on the local engine does not need it."""
     from nightjar.flows.cluster.connection import cluster
 
-    return cluster(ray, job, worker_env(), verbose, several=True)
+    return cluster(ray, job, worker_env(), verbose)
 
 
 @dataclass(frozen=True)
@@ -142,55 +132,14 @@ class _Asked:
         return [*([] if self.engine == RAY else ["--engine", self.engine]), *reaching(self.ray)]
 
 
-def _each(asked: _Asked, dates: list[dt.date], parallel: int) -> list[Night]:
-    if parallel == 1:
-        return [_night(asked, date) for date in dates]
-    found: dict[dt.date, Night] = {}
-    going: dict[dt.date, RunRequest] = {}
-    waiting = queue.SimpleQueue[dt.date]()
-    for date in dates:
-        waiting.put(date)
-
-    interrupted = threading.Event()
-
-    def work() -> None:
-        with suppress(queue.Empty):
-            while not interrupted.is_set():
-                date = waiting.get_nowait()
-                found[date] = _night(asked, date, partial(going.__setitem__, date))
-                going.pop(date, None)
-
-    # Each thread knows the backfill's flow run, so that Prefect shows the night's run below it. The threads are
-    # daemons, and are waited for in steps, so that an interruption need not wait for the nights that are being
-    # scored.
-    threads = [
-        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True) for _ in range(parallel)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)
-    except (KeyboardInterrupt, TerminationSignal) as signal:
-        # Their own threads do not learn of it.
-        for request in list(going.values()):
-            keep_reason(request, stopped_by(signal))
-        raise
-    finally:
-        # No further night begins, because the cluster is about to be stopped.
-        interrupted.set()
-    return [found.get(date, Night(date.isoformat(), "failed", 0, "its thread ended early")) for date in dates]
-
-
-def _night(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None] = lambda _: None) -> Night:
-    """Score one night in this thread. No error of it ends the other nights."""
-    night = _scored(asked, date, on_begin)
+def _night(asked: _Asked, date: dt.date) -> Night:
+    """Score one night. No error of it ends the other nights."""
+    night = _scored(asked, date)
     _tell.get()(night)
     return night
 
 
-def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]) -> Night:
+def _scored(asked: _Asked, date: dt.date) -> Night:
     night, job = date.isoformat(), asked.job
     try:
         request = request_to_begin(job, date=night, scores=False)
@@ -199,7 +148,7 @@ def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
-        unseen, said = _run(asked, date, Call(patient=False, on_begin=on_begin))
+        unseen, said = _run(asked, date, Call(patient=False))
         # The publications decide, because Prefect's API may be away when the run ends.
         if (seen := _seen(request)) is not None:
             totals = read_manifest(request.storage, request.output, seen).totals
@@ -213,7 +162,7 @@ def _scored(asked: _Asked, date: dt.date, on_begin: Callable[[RunRequest], None]
         return Night(night, "failed", 0, str(error))
     if unseen:
         commands = Commands(request, job=job)
-        again = commands.command("republish", *request.named)
+        again = commands.command("republish", *request.words)
         anew = commands.command("run", "--date", night, "--fresh", *asked.options)
         remedy = f"`{again}` shows it again, `{anew}` scores it anew"
         return Night(night, "rolled back", 0, f"{said}: {remedy}")
@@ -262,16 +211,16 @@ def _show(request: RunRequest, found: list[Night], options: list[str]) -> None:
 
 
 def launch_backfill(
-    start: RunRequest, end: RunRequest, parallel: int, ray: str | None, console: Console, *, verbose: bool, quiet: bool
-) -> list[Night]:
+    start: RunRequest, dates: list[dt.date], ray: str | None, console: Console, *, verbose: bool, quiet: bool
+) -> tuple[Night, ...]:
     """Run the flow from the command line, and print each night when it ends.
+
+    start: the request of the first night. dates: as of `nights_between`.
 
     Raises:
         NightjarError: The flow could not begin.
     """
     engine = start.engine
-    first, last = dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date)
-    dates = [date.isoformat() for date in nights_between(start.job, first, last)]
     check_reports(ray, api_url())
     api = start_api()
     with (
@@ -283,9 +232,8 @@ def launch_backfill(
         try:
             state: State[Any] = backfill(
                 job=start.job_path,
-                first=first,
-                last=last,
-                parallel=parallel,
+                first=dates[0],
+                last=dates[-1],
                 ray=ray,
                 engine=engine,
                 return_state=True,
@@ -295,21 +243,19 @@ def launch_backfill(
             found, said = None, f"Prefect's API was away: {error}"
     if isinstance(found, NightjarError):
         raise found
-    if isinstance(found, tuple):
-        return list(found)
     # How the nights ended is known here, even if Prefect could not be told.
-    if set(ended) != set(dates):
+    if len(ended) != len(dates):
         raise RunFailed(f"the backfill ended early, after {len(ended)} of {len(dates)} nights: {said}; repeat it")
-    return [ended[date] for date in dates]
+    return tuple(ended)
 
 
 @contextmanager
-def _telling(console: Console, quiet: bool) -> Iterator[dict[str, Night]]:
-    """Print each night when it ends, unless `quiet`. Yields the nights that have ended, by date."""
-    ended: dict[str, Night] = {}
+def _telling(console: Console, quiet: bool) -> Iterator[list[Night]]:
+    """Print each night when it ends, unless `quiet`. Yields the nights that have ended, in order."""
+    ended: list[Night] = []
 
     def tell(night: Night) -> None:
-        ended[night.date] = night
+        ended.append(night)
         if not quiet:
             console.print(f"{night.date}: {night.state}: {night.said}", highlight=False, markup=False, soft_wrap=True)
 

@@ -51,8 +51,6 @@ class Call:
     """Whether the flow waits for its input; else it looks once, because other nights wait behind it."""
     show: Callable[[str], None] = lambda _: None
     """Called with what the run waits for, and with an empty text when it goes on."""
-    on_begin: Callable[[RunRequest], None] = lambda _: None
-    """Called with the request as the flow begins."""
     ended: FinishedRun | NightjarError | None = None
     """The flow's own result or error."""
     flow_run: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -65,7 +64,6 @@ def launch(
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
-    began = time.monotonic()
     call, stopped, finished = Call(request, since), None, None
     try:
         check_reports(address, api_url())
@@ -80,9 +78,7 @@ def launch(
                 flow_begins("starting Prefect")
             if request.engine == LOCAL and not was_published(request):
                 predictors.warm(request.job)
-            ray_s = time.monotonic() - began
             reporting.wait()
-            prefect_s = time.monotonic() - began
             if on_ray:
                 flow_begins("")
             call.show = flow_begins
@@ -102,7 +98,7 @@ def launch(
         stopped.add_note(after_failure(replace(request, flow_run=call.flow_run), stopped, address))
         raise stopped
     assert finished is not None
-    return Launched(finished, prefect_s, ray_s, api.url, api.own, call.unreported, address)
+    return Launched(finished, api.url, api.own, call.unreported, address)
 
 
 def _call_flow(request: RunRequest, address: str | None) -> None:

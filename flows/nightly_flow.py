@@ -151,7 +151,6 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
             if deployment.id and (answered := outcome.answered(request, ray)) is not None:
                 return answered
             request = fixed(request)
-        call.on_begin(request)
         # Wait before there is a cluster, which would be idle. A cluster that exists is needed by others.
         with watch.during("input"):
             waited = wait_for_input(request, patient=call.patient and not is_connected())

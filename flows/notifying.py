@@ -73,7 +73,7 @@ def published(finished: FinishedRun) -> str:
         return ""
     cause = "; ".join([*publication.tables_behind, *warnings(finished.verdict.gates)])
     commands = Commands(request)
-    command = commands.commit if publication.tables_behind else commands.command("files", *request.named)
+    command = commands.commit if publication.tables_behind else commands.command("files", *request.words)
     return _post(request, "published", finished.sentence, cause, command)
 
 

@@ -11,6 +11,7 @@ import getpass
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, cast
 from uuid import UUID
@@ -20,7 +21,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
-from prefect.input import Keyset, RunInput, keyset_from_base_key
+from prefect.input import RunInput, keyset_from_base_key
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 from prefect.settings import PREFECT_API_URL
@@ -122,12 +123,8 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     """How this flow run ends that was suspended because it asked; None if it asked nothing, or nobody has answered."""
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None or (question := newest.state.question) is None or question.flow_run != request.flow_run:
-        # Another run may have validated the night since: then this one asks again, if the gates still do.
-        if (late := _last_reply()) is not None:
-            _warn(
-                f"the answer {late.decision!r} of {late.name or 'somebody'} on this run's page is to an older "
-                "validation, and is not carried out: another run has gone on with this night since"
-            )
+        # Another run may have validated the night since: then this one asks again, if the gates still do. What a person
+        # answered on its page was of an older validation, and is not carried out.
         return None
     before, shown, reply = newest.state.decision, newest.state.published, _reply_to(question)
     approves = reply is not None and reply.decision == "approve"
@@ -144,9 +141,8 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     else:
         return None
     get_run_logger().info("%s", done.decision.words)
-    # Whoever carries out a decision sends the message. But a command leaves it to a flow run that it resumes, which
-    # sends it once, however often it is tried again.
-    by_resumed = reply is not None and reply.model_dump() == _filled(done.decision) and not _has_ended()
+    # Whoever carries out a decision sends the message. But a command leaves it to a flow run that it resumes.
+    by_resumed = reply is not None and reply.model_dump() == _filled(done.decision)
     notify = done.decision != before or (shown is None and done.publication is not None) or by_resumed
     if done.publication is None:
         return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
@@ -179,33 +175,6 @@ def _reply_to(question: Question) -> Reply | None:
         return None  # it was resumed without the form
 
 
-def _last_reply() -> Reply | None:
-    """What a person answered when this flow run was suspended last, whatever was asked; None if nobody did."""
-    waited = [each for each in _states() if each.is_paused()]
-    keys = waited[-1].state_details.run_input_keyset if waited else None
-    try:
-        return cast("Reply", Reply.load(cast("Keyset", keys))) if keys else None
-    except _UNUSABLE:
-        return None  # it was resumed without the form, or the API is away
-
-
-def _has_ended() -> bool:
-    """Whether this flow run ended after it was suspended: somebody tries it again in Prefect."""
-    ended = False
-    for state in _states():
-        ended = state.is_final() or (ended and not state.is_paused())
-    return ended
-
-
-def _states() -> list[State[Any]]:
-    """The states of this flow run, the oldest first; none if the API is away."""
-    try:
-        with get_client(sync_client=True) as client:
-            return sorted(client.read_flow_run_states(UUID(flow_run.id)), key=lambda each: each.timestamp)
-    except _UNUSABLE:
-        return []  # a message that is sent twice is better than none
-
-
 def _filled(decision: Decision) -> dict[str, str]:
     """A decision as the form has it."""
     return {"decision": "approve" if decision.approved else "reject", "name": decision.by, "note": decision.note}
@@ -235,44 +204,43 @@ def _key(question: Question) -> str:
 
 def answer(
     request: RunRequest,
+    warn: Callable[[str], object],
     *,
     approved: bool,
     by: str = "",
     note: str = "",
-    revision: int | None = None,
     question: str = "",
-) -> tuple[DecisionMade, tuple[str, ...]]:
-    """Answer a run whose gates ask, by a command. by: who answers; default: this user on this machine. revision: that
-    the person saw. question: its name, as `Question.name`, if the person knows it.
+) -> DecisionMade:
+    """Answer a run whose gates ask, by a command.
 
-    Returns the decision, and notes for the person, a sentence each.
+    warn: called with each note for the person, a sentence. by: who answers; default: this user on this machine.
+    question: its name, as `Question.name`, if the person knows it.
 
     Raises:
         JobError: Nothing asks, or what asked was answered or changed since.
         Held: Another command writes the run.
     """
-    done = approving.answer(
-        request, approved=approved, by=by or _somebody(), note=note, revision=revision, name=question
-    )
+    done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, name=question)
     resumed, unresumed = _resume(done.question, done.decision)
-    notes: list[str] = [unresumed]
-    writing.leave(request, notes.append)
+    writing.leave(request, warn)
+    shown, given = done.publication, done.decision
+    notes = [unresumed, *([shown.behind, shown.unfinished] if shown else [])]
     if not resumed:  # a flow run that is resumed sends the message itself
         notes.append(_notify(request, done))
-    shown, given = done.publication, done.decision
-    notes += [shown.behind, shown.unfinished] if shown else []
-    about = (request.job.name, request.run_id, done.question.published.revision)
-    made = DecisionMade(
-        *about,
-        given.approved,
-        given.by,
-        given.note,
-        given.at,
-        shown.number if shown else 0,
-        shown.tables_behind if shown else (),
-        unresumed,
+    for each in filter(None, notes):
+        warn(each)
+    return DecisionMade(
+        job=request.job.name,
+        run_id=request.run_id,
+        revision=done.question.published.revision,
+        approved=given.approved,
+        by=given.by,
+        note=given.note,
+        at=given.at,
+        publication=shown.number if shown else 0,
+        tables_behind=shown.tables_behind if shown else (),
+        unresumed=unresumed,
     )
-    return made, tuple(filter(None, notes))
 
 
 def _somebody() -> str:

@@ -141,19 +141,6 @@ class CheckReport(Ahead):
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
-    """How long each part of a command took, in seconds. ray, prefect: until they had started, side by side."""
-
-    total: float
-    ray: float
-    prefect: float
-    discover: float
-    score: float
-    validate: float
-    publish: float
-
-
-@dataclass(frozen=True, slots=True)
 class EngineFigures:
     """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
 
@@ -214,7 +201,6 @@ class RunResult(Counts):
     unreported: str
     metrics: Figures
     manifest: str
-    seconds: Seconds
     account: Account | None
     engine: EngineFigures
     usage: UsageFigures
@@ -270,7 +256,7 @@ class RolledBack(PublicationListed):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a command failed. error: the class of the exception. job, run_id: empty until they are known.
+    """Why a command failed. error: the class of the exception.
 
     state: `failed`, `held` (another writer holds the run), `asks` (a person must say yes before it is published) or
     `interrupted`.
@@ -279,8 +265,6 @@ class Problem:
     state: str
     error: str
     message: str
-    job: str = ""
-    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,15 +40,10 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Launched:
-    """A finished run, and how long it took to start Prefect and Ray (side by side), in seconds.
-
-    ray: the cluster that was named.
-    unreported: why Prefect's API does not know how the run ended, if it was away by then.
-    """
+    """A finished run, as a command has it. ray: the cluster that was named. unreported: why Prefect's API does not know
+    how the run ended, if it was away by then."""
 
     run: FinishedRun
-    prefect_s: float
-    ray_s: float
     api_url: str
     own_api: bool
     unreported: str = ""

@@ -23,10 +23,8 @@ _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
 
 
-def launched(
-    request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool
-) -> tuple[Launched, float]:
-    """Check the request, then launch the run. Returns its result, and the seconds that it took.
+def launched(request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
+    """Check the request, then launch the run.
 
     Raises:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
@@ -37,8 +35,7 @@ def launched(
             waits = look_first(request, ray, server)
         from nightjar.flows.launch import launch
 
-        done = launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
-    return done, time.monotonic() - began
+        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
 
 
 def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
@@ -101,7 +98,6 @@ def nights(
     job: str | Path,
     first: str,
     last: str,
-    parallel: int,
     ray: str | None,
     engine: str,
     console: Console,
@@ -127,9 +123,9 @@ def nights(
     from nightjar.flows.backfill_flow import launch_backfill, nights_between
 
     # Wrong options are no failure of the first night.
-    nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
+    dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     with telling(start, "start", unless=(RunFailed,)):
-        return tuple(launch_backfill(start, end, parallel, ray, console, verbose=verbose, quiet=quiet))
+        return launch_backfill(start, dates, ray, console, verbose=verbose, quiet=quiet)
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:

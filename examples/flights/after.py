@@ -24,10 +24,9 @@ def late_by_carrier(job: str, run_id: str) -> dict[str, int]:
         run_id: The published run.
     """
     nightjar = Path(sys.executable).with_name("nightjar")
-    listed = subprocess.run(
-        [str(nightjar), "files", job, "--run-id", run_id], check=True, capture_output=True, text=True
-    ).stdout.split("\n")
-    table = ds.dataset([file for file in listed if file]).to_table(columns=["carrier"], filter=pc.field("score") > 0.5)
+    listed = subprocess.run([str(nightjar), "files", job, run_id], check=True, capture_output=True, text=True)
+    scored = ds.dataset(listed.stdout.splitlines())
+    table = scored.to_table(columns=["carrier"], filter=pc.field("score") > 0.5)
     counts = table.group_by("carrier").aggregate([("carrier", "count")]).to_pylist()
     found = {line["carrier"]: int(line["carrier_count"]) for line in counts}
     create_table_artifact(

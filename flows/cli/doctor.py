@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import os
 import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
-from pathlib import Path
 
 import psutil
 from packaging.requirements import Requirement
@@ -22,93 +18,15 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
-from nightjar.flows.cluster.local import is_of_local_run, readers_of_token, token_file
+from nightjar.flows.cluster.local import readers_of_token, token_file
 from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.messages import counted
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.run.refusals import check_request
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import make_request
 from nightjar.inference.run.resume import probe_output
 
-_PROGRAMS = ("nightjar", "prefect", "gcs_server", "raylet", "ray::", "/ray/")
-_PLACES = 4
-"""The most addresses that are named for one process; those that other machines reach come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """One port on which a process listens. of_local_run: whether it belongs to a run with a Ray of its own."""
-
-    pid: int
-    name: str
-    address: str
-    port: int
-    of_local_run: bool
-
-    @property
-    def on_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        address = ipaddress.ip_address(self.address)
-        mapped = getattr(address, "ipv4_mapped", None)
-        return (mapped or address).is_loopback
-
-    @property
-    def place(self) -> str:
-        """Address and port, as a URL has them."""
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
-
-
-def listeners() -> Iterator[Listener]:
-    """All ports on which this user's processes listen."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.uids().real == os.getuid() and _is_ours(process):
-                yield from _listeners(process)
-
-
-def told(found: Iterable[Listener]) -> list[str]:
-    """One line for each listening process; those of local runs that other machines can reach come first."""
-    by_process: dict[int, list[Listener]] = {}
-    for each in sorted(found, key=_order):
-        by_process.setdefault(each.pid, []).append(each)
-    return [_line(each) for each in by_process.values()]
-
-
-def _order(each: Listener) -> tuple[bool, bool, str, int, str, int]:
-    return each.on_loopback, not each.of_local_run, each.name, each.pid, each.address, each.port
-
-
-def _line(of_one: list[Listener]) -> str:
-    first, more = of_one[0], len(of_one) - _PLACES
-    places = ", ".join(each.place for each in of_one[:_PLACES])
-    return f"{first.name} (process {first.pid}) at {places}{f' and {more} more' if more > 0 else ''}"
-
-
-def _is_ours(process: psutil.Process) -> bool:
-    words = process.cmdline()[:3]
-    return any(program in word for program in _PROGRAMS for word in words) or is_of_local_run(process)
-
-
-def _listeners(process: psutil.Process) -> Iterator[Listener]:
-    local = is_of_local_run(process) or "nightjar.flows.prefect_api.ownserver" in process.cmdline()
-    for each in process.net_connections("inet"):
-        if each.status == psutil.CONN_LISTEN:
-            yield Listener(process.pid, _name(process), each.laddr.ip.split("%")[0], each.laddr.port, local)
-
-
-def _name(process: psutil.Process) -> str:
-    """The name of the program; for Python, that of the script or module."""
-    words = process.cmdline()[1:]
-    script = next((word for word in words if not word.startswith("-")), "")
-    named = script and "-c" not in words[: words.index(script)]
-    return Path(script).name if named and process.name().startswith("python") else process.name()
-
-
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
-_SKEW_S = 30.0
-_LINES = 12
-"""The most listening processes that are named."""
 
 _SHM_BYTES = 512 << 20
 """The least /dev/shm, in bytes, with which Ray works well. By default a container has only 64 MB."""
@@ -116,13 +34,12 @@ _SHM_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. remedy: what to do; empty if nothing is wrong. lines: details, one per line."""
+    """The result of one check. remedy: what to do; empty if nothing is wrong."""
 
     what: str
     ok: bool
     found: str
     remedy: str = ""
-    lines: tuple[str, ...] = ()
 
 
 def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
@@ -131,7 +48,6 @@ def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
     yield from _prefect()
     yield _cluster(ray)
     yield _token()
-    yield _network()
     yield _memory()
     yield Finding("GPUs", True, "; ".join(filter(None, (framework.devices() for framework in frameworks()))))
     if job is not None:
@@ -175,17 +91,6 @@ def _prefect() -> Iterator[Finding]:
     same = theirs.split(".")[:2] == ours.split(".")[:2]
     remedy = "" if same else f"run server and client on one minor version: pip install prefect=={theirs}"
     yield Finding("Prefect", same, f"{url}: version {theirs}, here {ours}", remedy)
-    yield _clock(url, answer.date)
-
-
-def _clock(url: str, date: str | None) -> Finding:
-    if date is None:
-        return Finding("clock", True, f"{url} does not tell its time")
-    skew = abs((dt.datetime.now(dt.UTC) - parsedate_to_datetime(date)).total_seconds())
-    found = f"{skew:.0f} s from the Prefect server's"
-    return Finding(
-        "clock", skew <= _SKEW_S, found, "" if skew <= _SKEW_S else "set the clock (timedatectl set-ntp true)"
-    )
 
 
 def _cluster(address: str | None) -> Finding:
@@ -206,23 +111,6 @@ def _token() -> Finding:
     return Finding("token", True, f"Ray's, {path}, is for this user alone" if path.exists() else "Ray has none yet")
 
 
-def _network() -> Finding:
-    """Check who listens where: a run's own Ray must listen only on loopback, but other machines must reach a
-    cluster.
-    """
-    found = list(listeners())
-    open_to = [each for each in found if not each.on_loopback]
-    said = f"of Nightjar, Ray and Prefect {counted(len(found) - len(open_to), 'port')} on loopback only"
-    if open_to:
-        said += f", {counted(len(open_to), 'port')} for other machines"
-    lines = told(found)
-    if len(lines) > _LINES:
-        lines[_LINES:] = [f"and {len(lines) - _LINES} more"]
-    wrong = any(each.of_local_run for each in open_to)
-    remedy = "a local run should not: end that process, and report it" if wrong else ""
-    return Finding("network", not wrong, said, remedy, tuple(lines))
-
-
 def _memory() -> Finding:
     """Check memory and disk. Ray keeps its objects in shared memory, and with too little of it uses slow files."""
     total, disk = psutil.virtual_memory().total, shutil.disk_usage("/tmp")
@@ -238,28 +126,20 @@ def _memory() -> Finding:
 
 
 def _job(path: str) -> Iterator[Finding]:
-    request: RunRequest | None = None
-
-    def read() -> str:
-        nonlocal request
+    try:
         request = make_request(path)
-        return f"{request.job.name}, logical date {request.date}"
-
-    yield _tried("job", read)
-    if request is None:
+    except NightjarError as error:
+        yield _wrong("job", error)
         return
-    asked = request
-
-    def inputs() -> str:
-        return f"{asked.job.input.shown}: {len(check_request(asked))} columns"
 
     def output() -> str:
-        probe_output(asked)
-        return f"{asked.output}: accepts conditional writes"
+        probe_output(request)
+        return f"{request.output}: accepts conditional writes"
 
-    yield _tried("input", inputs)
+    yield Finding("job", True, f"{request.job.name}, logical date {request.date}")
+    yield _tried("input", lambda: f"{request.job.input.shown}: {len(check_request(request))} columns")
     yield _tried("output", output)
-    if (limit := asked.job.resources.concurrency_limit) is not None:
+    if (limit := request.job.resources.concurrency_limit) is not None:
         yield _tried("limit", lambda: check_limit(limit) or f"{limit}: Prefect has it")
 
 
@@ -267,4 +147,8 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, look())
     except NightjarError as error:
-        return Finding(what, False, str(error), "change what the message names, then `nightjar check`")
+        return _wrong(what, error)
+
+
+def _wrong(what: str, error: NightjarError) -> Finding:
+    return Finding(what, False, str(error), "change what the message names, then `nightjar check`")

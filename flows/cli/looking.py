@@ -19,11 +19,10 @@ from nightjar.flows.cli.options import (
     OptionalRunArgument,
     PlaceOption,
     RayOption,
-    RunIdOption,
     emit,
     emit_line,
     lead_readers,
-    named_run,
+    needed_run,
     out,
     tell,
 )
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 
 def status(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show how far a run is, while it runs and after.
@@ -48,8 +46,7 @@ def status(
     from nightjar.flows.pages import standing
     from nightjar.inference.run.request import make_request
 
-    run = named_run(run_name, run_id)
-    found = standing.status(make_request(job, date=date, run_id=run, scores=False))
+    found = standing.status(make_request(job, date=date, run_id=run_id, scores=False))
     emit(found) if as_json else tell(standing.status_text(found))
 
 
@@ -93,9 +90,8 @@ def runs(
 
 def show(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOption = None,
-    run_id: RunIdOption = None,
     lines: LinesOption = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -108,7 +104,7 @@ def show(
     from nightjar.inference.history.run_tables import RunReport
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
     found = standing.status(request)
     goes_on = found.state == "running"
     report = RunReport(request, found.revision, goes_on=goes_on) if found.revision else None
@@ -165,9 +161,8 @@ def diff(
 
 def files(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: LatestOption = None,
-    run_id: RunIdOption = None,
     export: Annotated[
         str | None, typer.Option("--export", help="The files of an export instead: csv, csv.gz, jsonl or jsonl.gz.")
     ] = None,
@@ -182,9 +177,8 @@ def files(
     from nightjar.inference.output import listings, nights
     from nightjar.inference.run.request import make_request
 
-    run = named_run(run_name, run_id)
-    request = make_request(job, date=date, run_id=run, scores=False)
-    found = nights.published(request.storage, request.output, run, request.date if date else None)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    found = nights.published(request.storage, request.output, run_id, request.date if date else None)
     if export is not None and export not in found.forms:
         has = f"only {', '.join(found.forms)}" if found.forms else "no exports"
         raise JobError(f"--export {export}: the run {found.run_id!r} has {has}; output.exports asks for them")
@@ -203,7 +197,7 @@ def doctor(
     ray: RayOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check versions, servers, GPUs, storage and clock.
+    """Check versions, servers, GPUs and storage.
 
     One line each, with a remedy if one is needed. With a job also its storage and model.
     """
@@ -215,8 +209,6 @@ def doctor(
     else:
         for finding in found:
             tell(f"{'ok ' if finding.ok else 'NO '} {finding.what:<10} {finding.found}")
-            for each in finding.lines:
-                tell(f"    {'':<10} {each}")
             if finding.remedy:
                 tell(f"    {'':<10} → {finding.remedy}")
     if not all(finding.ok for finding in found):
@@ -225,9 +217,8 @@ def doctor(
 
 def logs(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOfRunOption = None,
-    run_id: RunIdOption = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -247,7 +238,7 @@ def logs(
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
+    request = make_request(job, date=date, run_id=needed_run(run_id, date), scores=False)
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None:
         raise JobError(no_run(request))

@@ -49,7 +49,6 @@ DateOfRunOption = Annotated[
     str | None, typer.Option("--date", help="The run's date, if output.uri has {date} and its name is not a date.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
-RunIdOption = Annotated[str | None, typer.Option("--run-id", help="The run, instead of RUN.")]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The most lines of a table.")]
 LimitOption = Annotated[
     int | None,
@@ -70,19 +69,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show the messages of Ray and Prefect.")]
 
 
-def named_run(run: str | None, run_id: str | None, date: str | None = "") -> str | None:
-    """The run's name: the argument or `--run-id`; None if the run is named by its date.
-
-    date: None if the command needs one of the three and none was given.
+def needed_run(run_id: str | None, date: str | None) -> str | None:
+    """The run's name; None if it is named by its date.
 
     Raises:
-        JobError: There are two names, or none though one is needed.
+        JobError: Neither is given.
     """
-    if run and run_id and run != run_id:
-        raise JobError(f"--run-id {run_id}: the command names the run {run!r} already; leave out one of the two")
-    if date is None and not (run or run_id):
-        raise JobError("which run? Name it: RUN (its date, or its name) or --run-id RUN")
-    return run or run_id
+    if not run_id and date is None:
+        raise JobError("which run? Name it: RUN (its date, or its name), or --date")
+    return run_id
 
 
 class Terminal(Console):
@@ -139,9 +134,6 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
         note_aside(note)
 
 
-_about: dict[str, str] = {}
-"""The run that the command is about, for the JSON of an error: `job` and `run_id`."""
-
 _emitted: list[bool] = []
 """Not empty once the command has printed its result as JSON."""
 
@@ -153,7 +145,6 @@ class Command(TyperCommand):
     """A command that with `--json` prints an error to standard output, too, as one JSON object in place of a result."""
 
     def invoke(self, ctx: Any) -> Any:
-        _about.clear()
         _emitted.clear()
         try:
             return super().invoke(ctx)
@@ -167,12 +158,7 @@ class Command(TyperCommand):
 
 def _emit_error(ctx: Any, state: str, error: str, message: str) -> None:
     if ctx.params.get("as_json") and not _emitted:
-        emit_problem(state, error, message, **_about)
-
-
-def note_run(request: RunRequest) -> None:
-    """Note the run that the command is about, for the JSON of an error."""
-    _about.update(job=request.job.name, run_id=request.run_id)
+        emit_problem(state, error, message)
 
 
 def emit(report: Any, *, one_line: bool = False) -> None:
@@ -190,11 +176,11 @@ def emit_line(record: Any) -> None:
     print(json.dumps(to_json(record)), flush=True)
 
 
-def emit_problem(state: str, error: str, message: str, **about: str) -> None:
+def emit_problem(state: str, error: str, message: str) -> None:
     """Print the reason why a command failed, as JSON on one line."""
     from nightjar.flows.reports import Problem
 
-    emit_line(Problem(state, error, message, **about))
+    emit_line(Problem(state, error, message))
 
 
 def aside(wanted: bool) -> AbstractContextManager[object]:

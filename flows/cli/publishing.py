@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,10 +13,9 @@ from nightjar.flows.cli.options import (
     NightOption,
     OptionalRunArgument,
     PlaceOption,
-    RunIdOption,
     emit,
     lead_readers,
-    named_run,
+    needed_run,
     note_aside,
     out,
     tell,
@@ -79,35 +78,33 @@ def rollback(
     else:
         tell(f"publication {then.number}: {then.note}. {told(changed, then)}{behind}")
     if not dry_run:
-        _show(request, then, changed)
+        _show(request, changed)
 
 
 def unpublish(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take one night away from readers; others stay.
 
     `nightjar republish` shows it again.
     """
-    _change("unpublish", job, named_run(run_name, run_id, date), date, as_json)
+    _change("unpublish", job, needed_run(run_id, date), date, as_json)
 
 
 def republish(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show readers a night again that was taken back.
 
     Shows the newest published revision of a night that rollback or unpublish took back. Nothing is scored.
     """
-    _change("republish", job, named_run(run_name, run_id, date), date, as_json)
+    _change("republish", job, needed_run(run_id, date), date, as_json)
 
 
 def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
@@ -127,10 +124,10 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         emit(listed_publication(after, changed))
     else:
         tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
-    _show(request, after, changed)
+    _show(request, changed)
 
 
-def _show(request: RunRequest, after: Snapshot, changed: tuple[Change, ...]) -> None:
+def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
     """Update the folders and tables for readers, and the reports of the runs that changed.
 
     Raises:
@@ -143,8 +140,8 @@ def _show(request: RunRequest, after: Snapshot, changed: tuple[Change, ...]) -> 
 
     lead_readers(request)
     place = request.date if request.dated else None
-    runs = [make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed]
-    writing.renew({each.run_id: each for each in runs}, after, note_aside)
+    runs = (make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed)
+    writing.renew(runs, note_aside)
     check_tables(request, commit_tables(request))
 
 
@@ -200,9 +197,6 @@ def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -
 
 ByOption = Annotated[str, typer.Option("--by", help="Who answers. Default: this user on this machine.")]
 NoteOption = Annotated[str, typer.Option("--note", help="Why; it is kept with the answer.")]
-RevisionOption = Annotated[
-    int | None, typer.Option("--revision", help="The revision that you looked at; refused if there is a newer one.")
-]
 QuestionOption = Annotated[
     str, typer.Option("--question", help="What you were asked, as it was printed; refused if the run asks anew.")
 ]
@@ -210,12 +204,10 @@ QuestionOption = Annotated[
 
 def approve(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     note: NoteOption = "",
     by: ByOption = "",
-    revision: RevisionOption = None,
     question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -223,46 +215,32 @@ def approve(
 
     It is published as it was validated; nothing is scored.
     """
-    _answer(job, named_run(run_name, run_id, date), date, True, by, note, revision, question, as_json)
+    _answer(job, needed_run(run_id, date), date, as_json, approved=True, by=by, note=note, question=question)
 
 
 def reject(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: NightOption = None,
-    run_id: RunIdOption = None,
     note: NoteOption = "",
     by: ByOption = "",
-    revision: RevisionOption = None,
     question: QuestionOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say no to what a run's gates ask. Readers keep what they see."""
-    _answer(job, named_run(run_name, run_id, date), date, False, by, note, revision, question, as_json)
+    _answer(job, needed_run(run_id, date), date, as_json, approved=False, by=by, note=note, question=question)
 
 
-def _answer(
-    job: str,
-    run_id: str | None,
-    date: str | None,
-    approved: bool,
-    by: str,
-    note: str,
-    revision: int | None,
-    question: str,
-    as_json: bool,
-) -> None:
+def _answer(job: str, run_id: str | None, date: str | None, as_json: bool, **given: Any) -> None:
     from nightjar.flows.outcome import answer
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
-    made, notes = answer(request, approved=approved, by=by, note=note, revision=revision, question=question)
+    made = answer(request, note_aside, **given)
     if as_json:
         emit(made)
     else:
         seen = f"published as #{made.publication}" if made.publication else "not published; readers keep what they see"
         tell(f"{made.job} {made.run_id} r{made.revision}: {made.words}: {seen}")
-    for each in notes:
-        note_aside(each)
     check_tables(request, made.tables_behind)

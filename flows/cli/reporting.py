@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +18,7 @@ from nightjar.flows.cli.options import (
     LinesOption,
     OptionalRunArgument,
     PlaceOption,
-    RunIdOption,
     emit,
-    named_run,
     note_aside,
     out,
     tell,
@@ -30,9 +29,8 @@ OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser
 
 def report(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOption = None,
-    run_id: RunIdOption = None,
     show: OpenOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,7 +43,7 @@ def report(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.storage.protocol import is_local
 
-    request = make_request(job, date=date, run_id=named_run(run_name, run_id), scores=False)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
     request.check_owner()
     made, _ = writing.write(request)
     if as_json:
@@ -98,7 +96,7 @@ def open_page(page: str | bytes, name: str) -> None:
 
 def evaluate(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     labels: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +114,6 @@ def evaluate(
         str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
     ] = "",
     date: LatestOption = None,
-    run_id: RunIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Join labels that came later to a night; keep its metrics.
@@ -124,16 +121,16 @@ def evaluate(
     By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
     `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
     """
-    from nightjar.flows.evaluation import evaluate as evaluated
     from nightjar.flows.pages.evaluated import late_text
+    from nightjar.flows.pages.report import writing
+    from nightjar.inference.history.evaluation import evaluate_late
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 
-    run = named_run(run_name, run_id)
-    request = make_request(job, date=date, run_id=run, scores=False)
-    made, notes = evaluated(request, run, dated=date is not None, labels=labels or (), key=key or (), label=label)
-    for note in notes:
-        note_aside(note)
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    night = request.date if date else None
+    made = evaluate_late(request, run_id, night, labels=labels or (), key=key or (), label=label)
+    writing.leave(replace(request, run_id=made.run_id, date=made.date), note_aside)
     if as_json:
         emit(made)
     else:

@@ -16,13 +16,11 @@ from nightjar.flows.cli.options import (
     LimitOption,
     OptionalRunArgument,
     RayOption,
-    RunIdOption,
     RunOption,
     VerboseOption,
     aside,
     emit,
-    named_run,
-    note_run,
+    needed_run,
     out,
     tell,
 )
@@ -56,15 +54,13 @@ def run(
     request = request_to_begin(
         job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
     )
-    note_run(request)
     _score(request, ray, as_json, verbose)
 
 
 def retry(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     date: DateOfRunOption = None,
-    run_id: RunIdOption = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -77,9 +73,8 @@ def retry(
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
 
-    run = named_run(run_name, run_id, date)
-    request = request_to_begin(job, date=date, run_id=run, engine=engine)
-    note_run(request)
+    run_id = needed_run(run_id, date)
+    request = request_to_begin(job, date=date, run_id=run_id, engine=engine)
     if newest_revision(request.storage, request.run_uri) is None:
         if shown(request.storage, request.output, request.run_id) is not None:
             raise JobError(deleted(request.run_id, date=request.date))
@@ -108,7 +103,6 @@ def baseline(
     from nightjar.inference.job.checks import BASELINE
 
     request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
-    note_run(request)
     _score(request, ray, as_json, verbose)
 
 
@@ -117,11 +111,11 @@ def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -
     from nightjar.flows.starting import launched
 
     with aside(as_json):
-        done, total_s = launched(request, ray, out, verbose=verbose, quiet=as_json)
-    print_run(done, total_s, as_json)
+        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
+    print_run(done, as_json)
 
 
-def print_run(done: Launched, total_s: float, as_json: bool) -> None:
+def print_run(done: Launched, as_json: bool) -> None:
     """Print the result of a run.
 
     Raises:
@@ -131,9 +125,9 @@ def print_run(done: Launched, total_s: float, as_json: bool) -> None:
     from nightjar.flows.pages.advice import check_tables
 
     if as_json:
-        emit(finished.run_result(done, total_s), one_line=True)
+        emit(finished.run_result(done), one_line=True)
     else:
-        tell(finished.as_text(done, total_s))
+        tell(finished.as_text(done))
     check_tables(done.run.request, done.run.publication.tables_behind)
 
 
@@ -154,7 +148,6 @@ def plan(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, limit=limit)
-    note_run(request)
     from nightjar.flows.pages import estimate
     from nightjar.inference.history.replay import measure_shard
     from nightjar.inference.run.scoring import discover
@@ -182,7 +175,6 @@ def check(
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, engine=engine)
-    note_run(request)
     from nightjar.inference.run.scoring import discover
 
     discovery = discover(request)
@@ -199,12 +191,11 @@ def check(
 
 def replay(
     job: JobArgument,
-    run_name: OptionalRunArgument = None,
+    run_id: OptionalRunArgument = None,
     *,
     shard: Annotated[str, typer.Option("--shard", help="The shard.")],
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
     date: DateOfRunOption = None,
-    run_id: RunIdOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, if the shard has several.")] = None,
     model: Annotated[str, typer.Option("--model", help="The model, if the job has several. Default: all.")] = "",
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,
@@ -220,7 +211,7 @@ def replay(
     from nightjar.inference.history.replay import replay_row
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=named_run(run_name, run_id, date), scores=False)
+    request = make_request(job, date=date, run_id=needed_run(run_id, date), scores=False)
     result = replay_row(request, shard, row, file, pdb=pdb, live=live, model=model)
     tell(tables.replayed(result))
     if not result.scored:

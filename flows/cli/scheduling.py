@@ -79,7 +79,6 @@ def backfill(
     job: JobArgument,
     first: Annotated[str, typer.Option("--from", help="First logical date, as 2026-11-01.")],
     last: Annotated[str, typer.Option("--to", help="Last logical date.")],
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="The number of nights at a time.")] = 1,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -93,7 +92,7 @@ def backfill(
     from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
-    nights = starting.nights(job, first, last, parallel, ray, engine, out, verbose=verbose, quiet=as_json)
+    nights = starting.nights(job, first, last, ray, engine, out, verbose=verbose, quiet=as_json)
     if as_json:
         emit(nights, one_line=True)
     else:

@@ -129,13 +129,11 @@ _OURS = (NightjarError, KeyboardInterrupt, SystemExit, TerminationSignal)
 
 
 @contextmanager
-def cluster(
-    address: str | None, job: Job, env: dict[str, str], verbose: bool, *, several: bool = False
-) -> Iterator[None]:
+def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
     """Connect to the run's cluster for this context; a nested context uses the same connection.
 
     address: `host:port`, `auto` or `ray://host:port`; None for `NIGHTJAR_RAY`, and without that for an own local
-    cluster. env: environment variables for the workers. several: whether nights may be scored there at the same time.
+    cluster. env: environment variables for the workers.
 
     Raises:
         ClusterError: There is no usable cluster at the address.
@@ -143,7 +141,7 @@ def cluster(
     """
     with ExitStack() as connected:
         if not is_connected():
-            connected.enter_context(_connected(named(address), job, env, verbose, several))
+            connected.enter_context(_connected(named(address), job, env, verbose))
         elif not joined.is_set():
             closed.clear()  # an earlier run set it, and the caller has connected since
         connected.push(_note_failure)
@@ -169,7 +167,7 @@ def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) ->
 
 
 @contextmanager
-def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool, several: bool) -> Iterator[None]:
+def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool) -> Iterator[None]:
     options: dict[str, Any] = {
         "namespace": "nightjar",
         "log_to_driver": verbose,
@@ -182,7 +180,7 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
         logging.getLogger("ray.util.client.logsclient").disabled = True  # this one sets its level itself
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
-    with _own(job, env, options, several) if address is None else _elsewhere(address, job, env, options):
+    with _own(job, env, options) if address is None else _elsewhere(address, job, env, options):
         _failed.clear()
         closed.clear()
         joined.set()
@@ -197,9 +195,9 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
 
 
 @contextmanager
-def _own(job: Job, env: dict[str, str], options: dict[str, Any], several: bool) -> Iterator[None]:
+def _own(job: Job, env: dict[str, str], options: dict[str, Any]) -> Iterator[None]:
     # Ray's processes inherit the environment; Ray would write the content of a runtime_env to its logs.
-    theirs = {**memory.environment(job), **({} if several else {ALONE: "1"})}
+    theirs = {**memory.environment(job), ALONE: "1"}
     # Imports begin early only here: the cores of an existing cluster may be busy with somebody else's work.
     with environment(env), local.local_ray(theirs, options, _failed.is_set), warmed(job), importing(driving()):
         yield

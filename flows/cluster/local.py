@@ -142,11 +142,6 @@ def lifelines() -> list[psutil.Process]:
     return [each for each in psutil.Process().children() if each.name() == "gcs_server"]
 
 
-def is_of_local_run(process: psutil.Process) -> bool:
-    """Whether a process was started by a run's own Ray."""
-    return _MARK in process.environ()
-
-
 def tidy_up() -> None:
     """End the processes and remove the folders of this user's killed runs; keep the logs of the last few.
 

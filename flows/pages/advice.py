@@ -115,7 +115,7 @@ class Commands:
             case "published" | "limited" | "running" | "publishing" | "unreadable" | "waiting":
                 return {}
             case "rolled back":
-                return {"republish": self.command("republish", *request.named), "anew": again}
+                return {"republish": self.command("republish", *request.words), "anew": again}
             case "validated":
                 return {"publish": again} if request.command == "run" else {}
             case "asks":

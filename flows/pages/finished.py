@@ -25,7 +25,7 @@ from nightjar.flows.pages.wording import (
     unfinished,
     where_time_went,
 )
-from nightjar.flows.reports import EngineFigures, RunResult, Seconds, UsageFigures
+from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.history.run_status import shown_instead
 from nightjar.inference.history.run_tables import worded
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nightjar.flows.results import FinishedRun, Launched
 
 
-def run_result(launched: Launched, total_s: float) -> RunResult:
+def run_result(launched: Launched) -> RunResult:
     """The record of a finished run; times in seconds."""
     run = launched.run
     scored, progress = run.scored, run.scored.progress
@@ -69,7 +69,6 @@ def run_result(launched: Launched, total_s: float) -> RunResult:
         unreported=launched.unreported,
         metrics=run.verdict.metrics,
         manifest=f"{run.request.output}/{run.publication.manifest}",
-        seconds=_seconds(launched, total_s),
         account=run.account,
         engine=EngineFigures(
             startup_s=round(scored.startup_s, 3),
@@ -96,30 +95,16 @@ def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
     )
 
 
-def _seconds(launched: Launched, total_s: float) -> Seconds:
-    run = launched.run
-    return Seconds(
-        total=round(_took_s(launched, total_s), 3),
-        ray=round(launched.ray_s, 3),
-        prefect=round(launched.prefect_s, 3),
-        discover=run.account.parts.get("discover", 0.0) if run.account else 0.0,
-        score=round(run.scored.seconds, 3),
-        validate=round(run.verdict.seconds, 3),
-        publish=round(run.publication.seconds, 3),
-    )
-
-
-def _took_s(launched: Launched, total_s: float) -> float:
-    """How long the night took, as every page says it; of a command that found nothing to score, its own time."""
-    run = launched.run
-    return run.account.wall_s if run.account and not run.scored.finished else total_s
-
-
 def _figures(run: FinishedRun) -> list[tuple[str, str]]:
-    """What is said of a finished run besides its rows and paths, as (word, text): in the terminal and on the page."""
+    """The figures of a finished run, as (word, text): in the terminal and on the page."""
     request, scored, progress = run.request, run.scored, run.scored.progress
     where, prices = request.job.input.where, prices_of(request.job)
-    found = [("where", left_out(progress.counts.rows_left_out, where))] if where else []
+    rows = (
+        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
+        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
+        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
+    )
+    found = [("rows", rows), *([("where", left_out(progress.counts.rows_left_out, where))] if where else [])]
     if progress.rows_per_s:
         found.append(("speed", f"{speed(progress)}, on {scored.device}"))
     if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
@@ -149,28 +134,31 @@ def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
     return worded(run.scored.again, notes)
 
 
-def as_text(launched: Launched, total_s: float) -> str:
+def as_text(launched: Launched) -> str:
     """The closing summary: figures, paths, next steps."""
     run = launched.run
-    request, progress = run.request, run.scored.progress
-    folder = revs.revision_uri(request.run_uri, run.scored.revision)
     away = [f"Prefect's page may be wrong, its API was away at the end ({launched.unreported})"]
-    rows = (
-        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
-        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
-        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
-    )
-    facts = [("rows", rows), *_figures(run)]
-    if progress.counts.rows_in_quarantine:
-        facts.append(("quarantine", f"{folder}/quarantine"))
-        facts += [("", f"the first: {said}") for said, _ in lost_rows(request, 1)]
-    facts += [
-        ("data", f"{folder}/data"),
-        ("manifest", f"{request.output}/{run.publication.manifest}"),
-        ("report", written(request) or none_written(request)),
+    lost = lost_rows(run.request, 1) if run.scored.progress.counts.rows_in_quarantine else []
+    facts = [
+        *_figures(run),
+        *_paths(run),
+        *(("", f"the first: {said}") for said, _ in lost),
+        ("report", written(run.request) or none_written(run.request)),
         *_remarks(run, away if launched.unreported else ()),
     ]
-    return "\n".join([_headline(launched, total_s), *fact_lines(facts), "", *_next_steps(launched)])
+    return "\n".join([_headline(run), *fact_lines(facts), "", *_next_steps(launched)])
+
+
+def _paths(run: FinishedRun) -> list[tuple[str, str]]:
+    """Where the files of a finished run are, as (word, URI)."""
+    request = run.request
+    folder = revs.revision_uri(request.run_uri, run.scored.revision)
+    return [
+        ("data", f"{folder}/data"),
+        ("shards", f"{request.output}/{run.verdict.shards}"),
+        ("manifest", f"{request.output}/{run.verdict.manifest}"),
+        *([("quarantine", f"{folder}/quarantine")] if run.scored.progress.counts.rows_in_quarantine else []),
+    ]
 
 
 def _instead(request: RunRequest, publication: Publication) -> list[str]:
@@ -191,15 +179,14 @@ def _passed(verdict: Verdict) -> str:
     return f"{passed} of {len(verdict.gates)} passed" + (f", {warn} warned" if warn else "")
 
 
-def _headline(launched: Launched, total_s: float) -> str:
-    run = launched.run
+def _headline(run: FinishedRun) -> str:
     name = f"{run.request.job.name} {run.request.run_id} r{run.scored.revision}"
-    took = f"in {duration(_took_s(launched, total_s))}"
+    took = f" in {duration(run.account.wall_s)}" if run.account else ""
     if run.scored.finished:
-        return f"{name}: everything is committed and published already, nothing was scored ({took})"
+        return f"{name}: everything is committed and published already, nothing was scored{took}"
     if run.publication.number:
-        return f"{name}: published as #{run.publication.number} {took}"
-    return f"{name}: scored and validated, not published {took}"
+        return f"{name}: published as #{run.publication.number}{took}{marked(**overruled(run.verdict.gates))}"
+    return f"{name}: scored and validated, not published{took}"
 
 
 def _next_steps(launched: Launched) -> list[str]:
@@ -209,7 +196,7 @@ def _next_steps(launched: Launched) -> list[str]:
     if run.scored.progress.counts.rows_in_quarantine:
         steps.append(f"Quarantine:   {commands.show}")
     if run.publication.number:
-        steps.append(f"Read it:      {commands.command('files', *run.request.named)}")
+        steps.append(f"Read it:      {commands.command('files', *run.request.words)}")
         if not run.scored.finished:
             # Not a rollback, which takes back whatever was published last by the time that somebody types it.
             steps.append(f"Take it back: {commands.command('unpublish', *run.request.words)}")
@@ -225,40 +212,23 @@ def as_page(run: FinishedRun, report: str = "") -> tuple[str, str]:
     """In a few words whether readers see the run; and the page in Markdown. report: the URI of its report, if it left
     one.
     """
-    request, verdict, publication, progress = run.request, run.verdict, run.publication, run.scored.progress
-    marks = marked(**overruled(verdict.gates))
+    request, publication = run.request, run.publication
+    marks = marked(**overruled(run.verdict.gates))
     state = f"published as #{publication.number}{marks}" if publication.number else "not published"
     mends = f"`{Commands.here(request).commit}` commits what is mended"
     late = [f"published, but {each}; {mends}" for each in publication.tables_behind]
-    where = f"{request.run_uri}/r{run.scored.revision}"
-    facts = [
-        ("rows in", f"{progress.rows:,}"),
-        ("rows out", f"{progress.counts.rows_out:,}"),
-        ("quarantined", f"{progress.counts.rows_quarantined:,}"),
-        *([("partly scored", f"{progress.counts.rows_partial:,}")] if progress.counts.rows_partial else []),
-        ("shards", f"{progress.shards:,} ({progress.reused_shards:,} taken over)"),
-        ("failed attempts", f"{progress.failed_attempts:,}"),
-        *([("took", duration(run.account.wall_s))] if run.account and not run.scored.finished else []),
-        *_figures(run),
-        *_remarks(run, late),
-    ]
-    paths = {
-        "output": f"{where}/data",
-        **({"quarantine": f"{where}/quarantine"} if progress.counts.rows_in_quarantine else {}),
-        "every shard": f"{request.output}/{verdict.shards}",
-        "manifest": f"{request.output}/{verdict.manifest}",
-    }
+    facts = [*_figures(run), *_remarks(run, late)]
     lines = [
-        f"# {request.job.name} {markdown(request.run_id)}: {state}",
+        f"# {markdown(_headline(run))}",
         "",
         "| | |",
         "|---|---|",
         *[f"| {f'**{word}**' if word == 'warning' else markdown(word)} | {markdown(text)} |" for word, text in facts],
-        *[f"| {word} | {code(path, cell=True)} |" for word, path in paths.items()],
+        *[f"| {word} | {code(path, cell=True)} |" for word, path in _paths(run)],
         *([f"| report | [{markdown(report)}]({address(report)}) |"] if report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
         "",
-        f"The exact files: {code(Commands(request).command('files', *request.named))}",
-        *(rows_without_result(request) if progress.counts.rows_in_quarantine else []),
+        f"The exact files: {code(Commands(request).command('files', *request.words))}",
+        *(rows_without_result(request) if run.scored.progress.counts.rows_in_quarantine else []),
     ]
     return state, "\n".join(lines)

@@ -47,8 +47,6 @@ class Answer:
 
     version: str = ""
     """The server's version; empty for Prefect Cloud, which fits every client."""
-    date: str | None = None
-    """The server's time, as an HTTP date."""
     problem: str = ""
     """Why no run can report to the API; empty if runs can."""
     remedy: str = ""
@@ -66,7 +64,7 @@ def ask_api(url: str) -> Answer:
     except _UNUSABLE as error:
         problem, remedy = _explained(url, error)
         return Answer(problem=without_password(problem), remedy=remedy)
-    return Answer(version, said.headers.get("date"))
+    return Answer(version)
 
 
 @contextmanager

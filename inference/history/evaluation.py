@@ -34,7 +34,8 @@ from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import LateEvaluation, keep
-from nightjar.inference.validation.gates import Evidence, Found, evaluate, late_gates_of
+from nightjar.inference.validation.gates import Evidence, Found, evaluate
+from nightjar.inference.validation.gates.rules import late_gates_of
 
 _INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, field in Input.model_fields.items())})\b")
 

@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from nightjar.inference.job.label_sections import METRICS, MOST_SLICED, OWN_METRIC, as_columns, as_key
-from nightjar.inference.job.sections import Section, as_tuple
+from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Key, Slices
+from nightjar.inference.job.sections import Section
 from nightjar.inference.messages import listed, nearest
 
 
@@ -161,10 +161,8 @@ class MetricCheck(Asked):
     min: Bound | None = None
     max: Bound | None = None
     threshold: float = Field(default=0.5, gt=0, lt=1)
-    slices: tuple[str, ...] = Field(default=(), max_length=MOST_SLICED)
+    slices: Slices = ()
     min_rows: int = Field(default=100, ge=1)
-
-    _columns = field_validator("slices", mode="before")(as_columns)
 
     @model_validator(mode="after")
     def _asks(self) -> MetricCheck:
@@ -184,7 +182,7 @@ class MetricCheck(Asked):
 def _as_columns(value: Any) -> Any:
     if not isinstance(value, str | list | tuple) or not value:
         raise ValueError(f"must be a column, a list of columns, or all, not {value!r}")
-    return as_tuple(value)
+    return value
 
 
 class Window(Section):
@@ -246,7 +244,7 @@ class CallCheck(Asked):
 class UniqueCheck(Asked):
     """A gate on keys. unique: the outputs or carried columns, one or several, that no two rows have in common."""
 
-    unique: Annotated[tuple[str, ...], BeforeValidator(as_key)]
+    unique: Key
 
     def written_columns(self) -> list[tuple[str, str]]:
         return [("unique", column) for column in self.unique]

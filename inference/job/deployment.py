@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from nightjar.inference.job.sections import Section, as_tuple
+from nightjar.inference.job.sections import Section
 from nightjar.inference.messages import nearest
 
 
@@ -108,7 +108,7 @@ class Notify(Section):
     environment variable that has the address, where the run's flow is.
     """
 
-    on: Annotated[tuple[Occasion, ...], BeforeValidator(as_tuple), Field(min_length=1)]
+    on: tuple[Occasion, ...] = Field(min_length=1)
     webhook: Annotated[SecretStr, BeforeValidator(_secret)] | None = None
     webhook_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
 

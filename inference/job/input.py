@@ -13,7 +13,7 @@ from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import Section, as_tuple, listed_twice, with_types
+from nightjar.inference.job.sections import Section, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 from nightjar.inference.storage.locations import location
@@ -139,7 +139,6 @@ class Input(Section):
         return self.format if self.format and ":" in self.format else ""
 
     _typed = field_validator("declared")(with_types)
-    _places = field_validator("within", mode="before")(as_tuple)
 
     @field_validator("partitions")
     @classmethod

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.sections import Section, as_tuple, once
+from nightjar.inference.job.sections import Names, Section, once
 from nightjar.inference.messages import nearest
 
 MOST_SLICED = 8
@@ -39,12 +39,14 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 """Task → the metrics that a check may name, the one that people ask for first. Its evaluator answers each."""
 
 
-def as_columns(value: Any) -> Any:
-    """Check a list of columns, each named once."""
-    value = as_tuple(value)
+def _listed(value: Any) -> Any:
     if not isinstance(value, tuple) or not all(isinstance(name, str) and name for name in value):
         raise ValueError(f"must be a list of columns, not {value!r}")
-    return once(value)
+    return value
+
+
+Slices = Annotated[tuple[str, ...], Field(max_length=MOST_SLICED), AfterValidator(once), BeforeValidator(_listed)]
+"""The columns by whose values rows are divided."""
 
 
 class Evaluating(Section):
@@ -56,11 +58,9 @@ class Evaluating(Section):
 
     task: Task = "binary"
     prediction: str | None = None
-    slices: tuple[str, ...] = Field(default=(), max_length=MOST_SLICED)
+    slices: Slices = ()
     group: str | None = Field(default=None, min_length=1)
     k: int = Field(default=10, ge=1, le=MOST_RANKS)
-
-    _columns = field_validator("slices", mode="before")(as_columns)
 
     @model_validator(mode="after")
     def _ranks_groups(self) -> Evaluating:
@@ -72,12 +72,15 @@ class Evaluating(Section):
         return self
 
 
-def as_key(value: Any) -> Any:
-    """The columns of a key: one, or a list of different ones."""
-    names = (value,) if isinstance(value, str) else as_tuple(value)
+def _as_key(value: Any) -> Any:
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"must be a column or a list of columns, not {value!r}")
-    return once(names)
+    return names
+
+
+Key = Annotated[Names, BeforeValidator(_as_key)]
+"""The columns of a key: one, or a list of different ones."""
 
 
 class LateLabels(Section):
@@ -87,7 +90,7 @@ class LateLabels(Section):
     where the labels are, written as an input; None if each command names them.
     """
 
-    key: Annotated[tuple[str, ...], BeforeValidator(as_key)]
+    key: Key
     label: str = Field(min_length=1)
     input: Input | None = None
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import pyarrow as pa
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
 from nightjar.inference.errors import JobError
@@ -42,14 +42,13 @@ from nightjar.inference.job.seams import FRAMEWORKS, OWN
 from nightjar.inference.job.sections import (
     LINEAGE,
     IdentityRules,
+    Names,
     Output,
     Profiling,
     Rescoring,
     Retry,
     Section,
-    as_tuple,
     listed_twice,
-    once,
     profiled_columns,
 )
 from nightjar.inference.messages import listed, nearest
@@ -62,7 +61,7 @@ ALL = "*"
 
 
 def _with_all(value: Any) -> Any:
-    return (ALL,) if value == "all" else as_tuple(value)
+    return (ALL,) if value == "all" else value
 
 
 def _is_pattern(entry: str) -> bool:
@@ -87,7 +86,7 @@ class Job(Section):
     only: Model | None = Field(default=None, alias="model")
     models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS, validate_default=True)
     preprocess: Preprocess | None = None
-    carry: tuple[str, ...] = ()
+    carry: Annotated[Names, BeforeValidator(_with_all)] = ()
     label: str | None = None
     evaluation: Evaluating = Evaluating()
     late_labels: LateLabels | None = None
@@ -116,8 +115,6 @@ class Job(Section):
             raise ValueError(f"{value!r} must be lower case letters, digits and dashes: it names the artifacts")
         return value
 
-    _listed = field_validator("checks", mode="before")(as_tuple)
-
     @field_validator("profile", mode="before")
     @classmethod
     def _profiled(cls, value: Any) -> Any:
@@ -128,7 +125,7 @@ class Job(Section):
     def _not_empty(cls, value: Any) -> Any:
         if value == []:
             raise ValueError("must not be empty")
-        return as_tuple(value)
+        return value
 
     @field_validator("models")
     @classmethod
@@ -139,9 +136,6 @@ class Job(Section):
         if value:
             raise ValueError("model is there, too; write one of the two")
         return (NamedModel.model_construct(**dict(only), name=""),)
-
-    _all = field_validator("carry", mode="before")(_with_all)
-    _once = field_validator("carry")(once)
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:

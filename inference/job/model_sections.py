@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.resources import ActorRange
 from nightjar.inference.job.seams import FRAMEWORKS, OWN, Framework
-from nightjar.inference.job.sections import Section, as_tuple, once, with_types
+from nightjar.inference.job.sections import Section, SomeNames, with_types
 from nightjar.inference.messages import nearest
 
 
@@ -27,16 +27,13 @@ class Model(Section):
     uses: str = Field(min_length=1, max_length=200)
     path: str | None = None
     version: str | None = None
-    features: tuple[str, ...] | None = Field(default=None, min_length=1)
+    features: SomeNames | None = None
     outputs: dict[str, str] = Field(min_length=1)
     batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     rows: Literal["independent", "dependent"] = "independent"
     options: dict[str, Any] = Field(default={})
     trusted: bool = False
     code: tuple[str, ...] = ()
-
-    _listed = field_validator("features", "code", mode="before")(as_tuple)
-    _once = field_validator("features")(once)
 
     @field_validator("uses")
     @classmethod
@@ -110,13 +107,10 @@ class Preprocess(Section):
 
     uses: str = Field(default="", max_length=200)
     options: dict[str, Any] = Field(default={})
-    columns: tuple[str, ...] | None = Field(default=None, min_length=1)
+    columns: SomeNames | None = None
     placement: Literal["fused", "staged"] = "fused"
     cpus: float = Field(default=1, ge=0)
     workers: Annotated[int, Field(ge=1)] | ActorRange | None = None
-
-    _listed = field_validator("columns", mode="before")(as_tuple)
-    _once = field_validator("columns")(once)
 
     @model_validator(mode="before")
     @classmethod

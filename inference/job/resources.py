@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.sections import Section, as_tuple
+from nightjar.inference.job.sections import Section
 
 
 class ActorRange(Section):
@@ -35,20 +35,6 @@ class RuntimeEnv(Section):
     pip: tuple[str, ...] = ()
     uv: tuple[str, ...] = ()
     env_vars: dict[str, SecretStr] = Field(default={})
-
-    _listed = field_validator("pip", "uv", mode="before")(as_tuple)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for key in ("working_dir", "py_modules"):
-                if key in value:
-                    raise ValueError(
-                        f"{key}: the files in the job's folder go to every process that scores, and count in the "
-                        "identity; put the code and files there, and leave the key out"
-                    )
-        return value
 
     @field_validator("env_vars")
     @classmethod

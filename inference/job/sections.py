@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
@@ -18,21 +18,30 @@ LINEAGE = ("_file", "_row")
 
 
 class Section(BaseModel):
-    """Keys of a job file that belong together. An unknown key is an error, and nothing is converted silently."""
+    """Keys of a job file that belong together. An unknown key is an error, and only lists are converted: to tuples,
+    because the models are frozen.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
-def as_tuple(value: Any) -> Any:
-    """Convert a list to a tuple, because the models are frozen."""
-    return tuple(value) if isinstance(value, list) else value
 
-
-def once(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def once(value: tuple[Any, ...]) -> tuple[Any, ...]:
     """Check that each name is listed once."""
-    if value and (twice := listed_twice(value)):
+    if twice := listed_twice(value):
         raise ValueError(f"{twice!r} is listed twice")
     return value
+
+
+Names = Annotated[tuple[str, ...], AfterValidator(once)]
+"""Names, each listed once."""
+
+SomeNames = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(once)]
+"""At least one of them."""
 
 
 def listed_twice(names: Sequence[str]) -> str | None:
@@ -89,15 +98,12 @@ class Output(Section):
 
     uri: str = Field(min_length=1)
     format: Literal["parquet"] = "parquet"
-    partition_by: tuple[str, ...] = ()
-    exports: tuple[ExportForm, ...] = ()
+    partition_by: Names = ()
+    exports: Annotated[tuple[ExportForm, ...], AfterValidator(once)] = ()
     lineage: bool = True
     single_writer: bool = False
     tables: tuple[TableTarget, ...] = ()
     rows: Literal["any", "all"] = "any"
-
-    _listed = field_validator("tables", "exports", "partition_by", mode="before")(as_tuple)
-    _once = field_validator("exports", "partition_by")(once)
 
     @field_validator("partition_by")
     @classmethod
@@ -149,7 +155,7 @@ def profiled_columns(value: Any) -> Any:
     """What `profile`, or `profile.columns`, may name."""
     if (isinstance(value, str) and value not in ("all", "outputs")) or not isinstance(value, str | list | tuple):
         raise ValueError(f"must be all, outputs or a list of columns, not {value!r}")
-    return as_tuple(value)
+    return value
 
 
 class Profiling(Section):
@@ -178,5 +184,3 @@ class IdentityRules(Section):
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"strict": True} if value == "strict" else value
-
-    _listed = field_validator("packages", mode="before")(as_tuple)

@@ -171,6 +171,7 @@ def _must(where: str, kind: str, fault: Any, sections: Sections, choices: Mappin
 def _given(kind: str, value: Any) -> str:
     if kind in _WITHOUT_VALUE:
         return ""
+    value = list(value) if isinstance(value, tuple) else value
     if isinstance(value, bool):
         shown = str(value).lower()
     else:

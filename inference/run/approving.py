@@ -45,14 +45,12 @@ def waits(request: RunRequest) -> Question | None:
     return None if newest.state.decision is not None or question.lapsed else question
 
 
-def answer(
-    request: RunRequest, *, approved: bool, by: str, note: str = "", revision: int | None = None, name: str = ""
-) -> Answered:
+def answer(request: RunRequest, *, approved: bool, by: str, note: str = "", name: str = "") -> Answered:
     """Keep a person's answer, and carry it out. A no may be changed to a yes; after a yes there is only `unpublish`.
 
     A yes that was cut off while it was carried out is finished first; another yes then comes to the same.
 
-    revision: that the person saw; name: of the question, as `Question.name`; if these are known.
+    name: of the question, as `Question.name`, if it is known.
 
     Raises:
         JobError: The output belongs to another job; nothing asks; or what asked was answered, was scored or validated
@@ -67,7 +65,7 @@ def answer(
     given = newest.state.decision
     if finished and approved and given is not None:
         return _as_it_is(request, newest, question, given)
-    _check(request, newest, question, approved, revision, name)
+    _check(request, newest, question, approved, name)
     with suppress(Rejected), leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         if (writer.state.question, writer.state.decision) != (question, given) or writer.state.intent is not None:
             raise Held("another command has changed this run since; repeat the command to see how it stands")
@@ -117,15 +115,11 @@ def _as_it_is(request: RunRequest, newest: revs.Revision, question: Question, gi
     return Answered(question, given, scored, verdict, made)
 
 
-def _check(
-    request: RunRequest, newest: revs.Revision, question: Question, approved: bool, revision: int | None, name: str
-) -> None:
+def _check(request: RunRequest, newest: revs.Revision, question: Question, approved: bool, name: str) -> None:
     run = f"{request.job.name} {request.run_id} r{newest.number}"
     given, words = newest.state.decision, " ".join(request.words)
     if newest.sealed:
         raise JobError(f"{run} was published already; `nightjar unpublish JOB {words}` takes it back")
-    if revision is not None and revision != newest.number:
-        raise JobError(f"the answer is about r{revision}, and {run} is the newest now; look at it, and answer again")
     if name and name != question.name:
         raise JobError(
             f"{run} was validated again since that was asked: the question is now {question.name}, not {name}; look at "

@@ -28,6 +28,7 @@ from nightjar.inference.run.validating import collected
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.evidence import baselines
+from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.manifest import keep_refused
 
 GROUPS = 8
@@ -100,7 +101,7 @@ def judge(request: RunRequest, engine: Engine, uri: str, writer: LedgerWriter, m
     together = replace(collected(request, nothing, whole, table, others), sampled=whole.shards)
     failed = [
         replace(result, on_fail=rule.on_fail, sentence=f"Canary: {result.sentence}")
-        for rule in gates.gates_of(request.job)
+        for rule in gates_of(request.job)
         if rule.on_fail == "block" and (result := _failure(rule.gate, together, each)) is not None
     ]
     if failed:

@@ -81,19 +81,15 @@ class RunRequest:
         return self.job.output.uri
 
     @property
-    def named(self) -> list[str]:
-        """The options that name this run, for every command that has them."""
-        said_by_name = _LIMITED.sub("", self.run_id) == self.date
-        return ["--run-id", self.run_id, *([] if said_by_name else ["--date", self.date])]
-
-    @property
     def again(self) -> list[str]:
         """The options of `command` that continue this run."""
         if self.command == BASELINE:
             return [*(word for uri in self.inputs or ("URI",) for word in ("--input", uri)), *self.how]
+        said_by_name = _LIMITED.sub("", self.run_id) == self.date
+        named = ["--run-id", self.run_id, *([] if said_by_name else ["--date", self.date])]
         if self.limit:
-            return [*self.named, "--limit", str(self.limit), *self.how]
-        return [*self.named, *([] if self.publish else ["--no-publish"]), *self.how]
+            return [*named, "--limit", str(self.limit), *self.how]
+        return [*named, *([] if self.publish else ["--no-publish"]), *self.how]
 
     @property
     def how(self) -> list[str]:

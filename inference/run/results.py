@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published, Question
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation.gates import GateResult
 
 
@@ -41,7 +39,6 @@ class Scored:
     number: int = 0
     device: str = ""
     startup_s: float = 0.0
-    seconds: float = 0.0
     warnings: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     workers: int = 0
@@ -67,19 +64,9 @@ class Verdict:
     manifest: str
     checksum: str
     shards: str
-    seconds: float = 0.0
     question: Question | None = None
     took: Mapping[str, float] = field(default_factory=dict)
     tries: int = 1
-
-
-StepResult = TypeVar("StepResult", Scored, Verdict)
-
-
-def with_time(result: StepResult, watch: Stopwatch) -> StepResult:
-    """The result with the time that its step took."""
-    took = watch.claim()
-    return replace(result, seconds=sum(took.values()), took=took)
 
 
 @dataclass(frozen=True)

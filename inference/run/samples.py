@@ -33,7 +33,7 @@ from nightjar.inference.scoring.models import LoadedModel
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, preflight_steps, score_sample
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.gates import answers_gates_of, column_gates_of
+from nightjar.inference.validation.gates.rules import answers_gates_of, column_gates_of
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
@@ -32,7 +33,7 @@ from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.refusals import check_columns, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import RunPlan, Scored, with_time
+from nightjar.inference.run.results import RunPlan, Scored
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     claim,
@@ -118,7 +119,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     newest, now = _caught_up(request)
     number = number_for(newest, request, now)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
-        return with_time(_finished(request, newest, identity.fingerprint), watch)
+        return replace(_finished(request, newest, identity.fingerprint), took=watch.claim())
     targets.check(request.storage, request.job, discovery.schema)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
@@ -159,7 +160,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             again=writer.state.about.again,
             workers=campaign.crew.most,
         )
-    return with_time(scored, watch)
+    return replace(scored, took=watch.claim())
 
 
 def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snapshot | None]:

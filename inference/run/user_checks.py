@@ -21,58 +21,58 @@ from nightjar.inference.messages import clip
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.assignment import aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.validation.judging import Answer, Judgement, NightEvidence
+from nightjar.inference.validation.judging import Judgement, NightEvidence
 
 
-def answers(request: RunRequest, night: NightEvidence) -> dict[str, Answer]:
-    """The answer of each function that the job calls, by the check's key: `checks[2].call`.
+def answers(request: RunRequest, night: NightEvidence) -> dict[str, Judgement | str]:
+    """The answer of each function that the job calls, or why it gave none, by the check's key: `checks[2].call`.
 
     Each may take `retry.stall_s`, as any step of the user's code may.
     """
     return {key: _answer(request, key, spec, night) for key, spec in request.job.calls().items()}
 
 
-def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Answer:
+def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Judgement | str:
     patience_s = request.job.retry.stall_s
     try:
         with Child(_ask, request, key, spec, night) as child:
             (answer,) = child.answers(patience_s)
-        return Answer(*answer)
+        assert isinstance(answer, Judgement | str)
+        return answer
     except TimeoutError:
         failed = f"gave no answer within retry.stall_s = {patience_s:g} s"
     except WorkLost as lost:
         failed = lost.how
     except JobError as error:
-        return Answer(failed=str(error))
-    return Answer(failed=f"{key}: {spec} {failed}")
+        return str(error)
+    return f"{key}: {spec} {failed}"
 
 
-def _ask(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Iterator[tuple[Any, ...]]:
-    """Yield the function's answer as fields of `Answer`."""
+def _ask(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Iterator[Judgement | str]:
     job = enter(request)
     try:
         function = find(key, spec, aside_folder(request, job))
     except JobError as error:
-        yield (False, clip(str(error)))
+        yield clip(str(error))
         return
     try:
         said = function(night)
     except BaseException as error:  # noqa: BLE001 (also sys.exit and Ctrl-C of the function's own)
-        yield (False, f"{key}: {spec} failed with {clip(raised(error, installed=True))}")
+        yield f"{key}: {spec} failed with {clip(raised(error, installed=True))}"
         return
     yield _told(key, spec, said)
 
 
-def _told(key: str, spec: str, said: Any) -> tuple[Any, ...]:
-    """What a function returned, as fields of `Answer`."""
+def _told(key: str, spec: str, said: Any) -> Judgement | str:
+    """What a function returned, or why that is no verdict."""
     if isinstance(said, bool | np.bool_):
-        return (bool(said), "")
+        return Judgement(bool(said))
     if isinstance(said, str) and said.strip():
-        return (False, "", clip(said))
+        return Judgement(False, clip(said))
     if isinstance(said, Judgement) and isinstance(said.passed, bool | np.bool_):
-        return (bool(said.passed), "", *(clip(str(text)) for text in (said.sentence, said.observed, said.limit)))
+        return Judgement(bool(said.passed), *(clip(str(text)) for text in (said.sentence, said.observed, said.limit)))
     what = "an empty text" if isinstance(said, str) else "None" if said is None else f"a {type(said).__name__}"
-    return (False, f"{key}: {spec} returned {what}; return True, False, a sentence that says why not, or a Judgement")
+    return f"{key}: {spec} returned {what}; return True, False, a sentence that says why not, or a Judgement"
 
 
 def check_calls(request: RunRequest, job: Job) -> None:

@@ -29,13 +29,14 @@ from nightjar.inference.output.parts import output_schema
 from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Scored, Verdict, with_time
+from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.run.user_checks import answers
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.accumulated import accumulated
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
+from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
@@ -55,7 +56,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
     watch = Stopwatch("audit")
     uri = revs.revision_uri(request.run_uri, scored.revision)
     if scored.published is not None:
-        return with_time(verdict_of(request, scored.published, scored.epoch), watch)
+        return replace(verdict_of(request, scored.published, scored.epoch), took=watch.claim())
     with (
         leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
@@ -65,7 +66,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         if writer.state.approved:
             # What a person has approved is published as that person saw it.
             assert writer.state.question is not None
-            return with_time(verdict_of(request, writer.state.question.published, writer.epoch), watch)
+            return replace(verdict_of(request, writer.state.question.published, writer.epoch), took=watch.claim())
         made = made.limited(request.limit)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
@@ -116,14 +117,14 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
-    return with_time(verdict, watch)
+    return replace(verdict, took=watch.claim())
 
 
 def _judged(
     request: RunRequest, evidence: gates.Evidence, writer: LedgerWriter, uri: str, shown: Figures, audited: Audited
 ) -> tuple[gates.GateResult, ...]:
     """The results of all gates. If one does not pass, what they saw is kept for the report."""
-    judged = gates.evaluate(gates.gates_of(request.job), evidence)
+    judged = gates.evaluate(gates_of(request.job), evidence)
     try:
         return gates.enforce(judged)
     except GateFailed as refusal:

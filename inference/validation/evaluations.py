@@ -14,7 +14,7 @@ from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.metrics.figures import Evaluation, Figures, SliceFigures
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
-from nightjar.inference.validation.gates.verdict import GateResult
+from nightjar.inference.validation.gates import GateResult
 
 FOLDER = "evaluations"
 _MAX_TRIES = 100

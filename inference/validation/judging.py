@@ -36,16 +36,3 @@ class Judgement:
     sentence: str = ""
     observed: str = ""
     limit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a function of the user's own answered. failed: why it gave no verdict; '' if it did. Others: as in
-    `Judgement`.
-    """
-
-    passed: bool = False
-    failed: str = ""
-    sentence: str = ""
-    observed: str = ""
-    limit: str = ""

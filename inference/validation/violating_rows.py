@@ -22,8 +22,8 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart
 from nightjar.inference.records import UNKNOWN, replay_command
-from nightjar.inference.validation.gates import NamesRows, Offender, naming_gates_of
-from nightjar.inference.validation.gates.verdict import number
+from nightjar.inference.validation.gates import NamesRows, Offender, number
+from nightjar.inference.validation.gates.rules import naming_gates_of
 
 Offenders = dict[str, tuple[Offender, ...]]
 """Key of a gate → rows that it refuses, one per shard, the outermost first, else in order."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,9 +18,8 @@ import pytest
 import pages
 from fleet import Fleet
 from forked import forked
-from nightjar.inference.history.run_status import list_runs
 from ports import quiet_ports
-from support import DOUBLE, NIGHT, Lake, nightjar, wait_until
+from support import DOUBLE, NIGHT, Lake
 
 LEAVER = """
 import sys
@@ -52,22 +50,6 @@ print("left")
 """Waits for a step as the flow does, and leaves the cluster before that has ended; then once more.
 
 While it waits, nothing lies in the temporary folder, because a command that is killed would leave it there."""
-
-SLEEPING = """
-import os
-import time
-from pathlib import Path
-
-
-class Sleeping:
-    def __init__(self, live):
-        self.live = Path(live)
-
-    def __call__(self, batch):
-        (self.live / str(os.getpid())).touch()
-        time.sleep(3600)
-"""
-"""A model that never ends its first call; whoever is in one leaves a file."""
 
 pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
 
@@ -169,40 +151,6 @@ def test_the_commands_of_the_docs_that_name_a_cluster(
     here = {"10.0.0.5:6379": fleet.world.address, "job.yaml": str(doubled.job_path)}
     ended = forked(*(here.get(word, word) for word in shown.words[1:]), env=env)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-def test_nights_that_an_interrupted_backfill_scores_at_once_are_stopped_and_say_by_whom(
-    fleet: Fleet, env: dict[str, str], tmp_path: Path
-) -> None:
-    """Each of them is scored in a thread, which learns of no signal: they were said to be killed, without a word."""
-    resources = {"actors": 1, "cpus": 1, "gpus": 1}
-    lake, _ = fleet.world.lake(
-        4000,
-        SLEEPING,
-        name="sleeping",
-        model__uses="model:Sleeping",
-        model__options={"live": str(tmp_path)},
-        resources=resources,
-    )
-    words = ["backfill", lake.job_path, "--from", "2026-11-01", "--to", "2026-11-03", "--parallel", "2"]
-    command = subprocess.Popen(
-        [nightjar(), *map(str, words), "--ray", fleet.world.address],
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_until(lambda: len(list(tmp_path.iterdir())) >= 2 or command.poll() is not None, 60, "two nights are scored")
-    command.send_signal(signal.SIGINT)
-    told, trouble = command.communicate(timeout=120)
-    assert command.returncode == 130, told + trouble
-    runs = {line.run_id: line.standing for line in list_runs(lake.request(storage=fleet.world.storage))}
-    assert [(night, standing.state) for night, standing in sorted(runs.items())] == [
-        ("2026-11-01", "stopped"),
-        ("2026-11-02", "stopped"),
-    ]
-    for standing in runs.values():
-        assert standing.cause.startswith("stopped by Ctrl-C (SIGINT), process "), standing.cause
 
 
 def test_something_else_at_the_address(fleet: Fleet, doubled: Lake, env: dict[str, str]) -> None:

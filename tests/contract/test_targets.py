@@ -410,9 +410,9 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
     ran = lake.run(engine="local", storage=storage)
     assert ran.publication.number == lake.snapshot().number == 1
     assert ran.publication.tables_behind == (f"{lake.folder}/table does not show it: no",)
-    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 0.0, 0.0, "", False)
+    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", False)
     with pytest.raises(TablesBehind, match=r"readers of the files see it, but .*/table does not show it: no") as late:
-        running.print_run(done, 1.0, True)
+        running.print_run(done, True)
     assert late.value.exit_code == 4
     said = json.loads(capsys.readouterr().out)
     conforms(said, "run")

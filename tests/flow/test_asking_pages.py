@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import AwaitingRetry
 
 from forked import forked
 from nightjar import flows
@@ -169,23 +167,16 @@ def test_a_yes_on_the_page_counts_after_a_no_by_command(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize(("night", "answers"), [("2026-11-07", "approve"), ("2026-11-08", "reject")])
-def test_an_answer_by_command_is_told_once_whoever_resumes_and_retries_the_run(
-    asking: Asking, night: str, answers: str
-) -> None:
+def test_an_answer_by_command_is_told_once_whoever_resumes_the_run(asking: Asking, night: str, answers: str) -> None:
     """The command reached no Prefect, and sent the message itself. Automations learn of it from the run."""
     run = asking.suspended(night)
     getattr(flows, answers)(asking.lake.job_path, date=night, by="cleo")
     told = ["asks", "published" if answers == "approve" else "failed"]
     assert asking.said(night) == told
     name = f"nightjar.run.{told[1]}"
-    first = asking.reply(run, decision=answers, name="anna").state
-    assert first is not None
+    asking.reply(run, decision=answers, name="anna")
     wait_until(lambda: asking.emitted(name, night), 30, "it is an event")
     assert asking.emitted(name, night) == 1
-    with client(asking.api) as asked:
-        asked.set_flow_run_state(run.id, AwaitingRetry(), force=True)
-    wait_until(lambda: state_of(asking.api, run).type != first.type, 60, "it begins again")
-    assert ended(asking.api, run).state.type == first.type  # type: ignore[union-attr]
     assert asking.said(night) == told
 
 
@@ -203,13 +194,6 @@ def test_an_answer_to_an_older_validation_is_refused_on_the_page(asking: Asking,
             return state.is_paused() and state.state_details.pause_key != before
 
         wait_until(asks_anew, 120, "it asks anew")
-        its = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
-
-        def warns() -> bool:
-            said = "the answer 'approve' of anna on this run's page is to an older validation"
-            return any(said in log.message for log in asked.read_logs(its))
-
-        wait_until(warns, 30, "its log has a warning")
     assert "2026-11-04" not in asking.lake.snapshot().runs
     assert asking.status("2026-11-04").state == "asks"
     done = asking.reply(run, decision="reject")

@@ -109,8 +109,8 @@ def test_what_cannot_be_is_one_sentence(
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
-def test_nights_that_do_not_fit_the_cluster_together_are_one_sentence(tmp_path: Path, api_env: dict[str, str]) -> None:
-    lake = dated(tmp_path)
-    done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--parallel", "64", env=api_env)
-    message = "resources: 64 × 1 actors of 1 CPUs and 0 GPUs each do not fit"
+def test_nights_that_do_not_fit_the_cluster_are_one_sentence(tmp_path: Path, api_env: dict[str, str]) -> None:
+    lake = dated(tmp_path, resources={"actors": 64})
+    done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, env=api_env)
+    message = "resources: 64 actors of 1 CPUs and 0 GPUs each do not fit"
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

@@ -61,9 +61,9 @@ def test_a_baseline_that_fails_says_how_to_repeat_it_and_no_other_command_takes_
     failed = forked("baseline", lake.job_path, "--input", train, *LOCAL, env=api_env)
     assert failed.returncode == 1
     assert f"baseline {lake.job_path} --input {train} --engine local" in failed.stderr
-    told = forked_light("status", lake.job_path, "--run-id", "baseline").stdout
+    told = forked_light("status", lake.job_path, "baseline").stdout
     assert f"baseline {lake.job_path} --input URI --engine local" in told
-    for command in ("run", "retry"):
-        refused = forked(command, lake.job_path, "--run-id", "baseline", *LOCAL, env=api_env)
+    for words in (("run", lake.job_path, "--run-id", "baseline"), ("retry", lake.job_path, "baseline")):
+        refused = forked(*words, *LOCAL, env=api_env)
         assert refused.returncode == 2
         assert "is the name of what `nightjar baseline JOB --input URI` makes of a training set" in refused.stderr

@@ -29,7 +29,7 @@ from support import Lake, command, nightjar
 pytestmark = pytest.mark.flow
 
 LOCAL = ("--engine", "local")
-ALWAYS = ("versions", "Prefect", "clock", "Ray", "token", "network", "memory", "GPUs")
+ALWAYS = ("versions", "Prefect", "Ray", "token", "memory", "GPUs")
 """What doctor looks at with and without a job."""
 
 

@@ -218,7 +218,7 @@ def test_the_failed_run_names_the_file_visibly(hostile: Hostile) -> None:
     "words",
     [
         ["show", "RUN"],
-        ["status", "--run-id", "RUN"],
+        ["status", "RUN"],
         ["runs"],
         ["show", "RUN", "--json"],
         ["files"],

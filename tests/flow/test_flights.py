@@ -82,7 +82,7 @@ def test_the_summary_says_what_happened_where_it_lies_and_what_next(flights: Fli
     assert "AUC-ROC" in said
     paths = [Path(line.split()[1]) for line in said.splitlines() if line.startswith(("  data", "  manifest"))]
     assert [path.exists() for path in paths] == [True, True]
-    assert f"nightjar files {flights.job} --run-id {DATE}" in said
+    assert f"nightjar files {flights.job} {DATE}" in said
     assert f"nightjar unpublish {flights.job} {DATE}\n" in said
 
 

@@ -336,7 +336,7 @@ def test_each_command_refuses_a_wrong_job_the_same_way(lake: Lake, word: str) ->
     ("words", "sentence"),
     [
         (["files"], r"nothing is published in .*/out yet; `nightjar run JOB` publishes"),
-        (["files", "--run-id", "x"], r"the run 'x' is not published in .*/out; published: none"),
+        (["files", "x"], r"the run 'x' is not published in .*/out; published: none"),
         (["rollback"], r".*/out has no earlier publication to go back to; `nightjar unpublish JOB RUN` takes .*"),
         (["rollback", "--to", "7"], r"there is no publication 7 in .*/out; `nightjar publications JOB` lists them"),
         (["files", "--date", "tomorrow"], r"--date 'tomorrow': write a date as 2026-11-19"),
@@ -361,8 +361,6 @@ def test_with_json_a_refusal_is_json_on_standard_output(lake: Lake, word: str) -
     found = Refusal(lake, word, lake.job_path, "--date", "2026-11-19", "--json")
     message = "carry: 'idd' is not a column of the input; did you mean 'id'?"
     assert json.loads(found.out) == {
-        "job": "lake",
-        "run_id": "2026-11-19",
         "state": "failed",
         "error": "JobError",
         "message": message,

@@ -247,8 +247,8 @@ def assert_clean(searched: Searched, secrets: dict[str, str], *, on_ray: bool = 
 
 
 @pytest.mark.system
-def test_nights_in_parallel_and_failing_ones(nights: tuple[Planted, Searched]) -> None:
-    """Nights beside each other share one Ray. A damaged file costs its night, and so does a night without input.
+def test_nights_on_one_ray_and_failing_ones(nights: tuple[Planted, Searched]) -> None:
+    """The nights of a backfill share one Ray. A damaged file costs its night, and so does a night without input.
 
     The others are published, and the exit code says that some are missing.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-ON_RAY = "nightjar backfill job.yaml --from 2026-11-01 --to 2026-11-04 --parallel 2"
+ON_RAY = "nightjar backfill job.yaml --from 2026-11-01 --to 2026-11-04"
 """A command of the pages that is run as it stands, on a Ray of its own (test_secrets.py)."""
 
 

@@ -156,16 +156,16 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
 
     server.behave = behave
     ran = ready(lake, server).run()
-    assert not any(line.startswith("  cost") for line in as_text(launched(lake, ran), 3.0).splitlines())
+    assert not any(line.startswith("  cost") for line in as_text(launched(lake, ran)).splitlines())
     job = lake.job_path.read_text()
     prices = {"input_mtok": 100, "output_mtok": 50, "cached_mtok": 10, "currency": "USD"}
     lake.job_path.write_text(job.replace("uses: openai", f"uses: openai\n  cost: {json.dumps(prices)}"))
     done = launched(lake, ran)
     cost = 100 * 2070 / 1e6 + 10 * 300 / 1e6 + 50 * 180 / 1e6
-    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in as_text(done, 3.0)
-    assert (run_result(done, 3.0).usage.cost, run_result(done, 3.0).usage.currency) == (round(cost, 6), "USD")
-    assert run_result(launched(lake, lake.run()), 3.0).usage.cost == round(cost, 6), "prices make no result old"
-    text, page = as_text(done, 3.0), as_page(done.run)[1]
+    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in as_text(done)
+    assert (run_result(done).usage.cost, run_result(done).usage.currency) == (round(cost, 6), "USD")
+    assert run_result(launched(lake, lake.run())).usage.cost == round(cost, 6), "prices make no result old"
+    text, page = as_text(done), as_page(done.run)[1]
     known = "13% from the prefix cache, longest prompt 69"
     tokens = f"60 requests: 2,370 in ({known}), 180 out; answers ended: 59 stop, 1 length"
     rates = r"[\d.,]+ prompts/s, [\d,]+ input tokens/s, [\d,]+ output tokens/s, [\d.]+ ms per output token in a request"
@@ -173,13 +173,13 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
     assert re.search(rf"\n  rates      {rates}\n", text)
     assert f"| tokens | {tokens} |" in page
     assert re.search(rf"\| rates \| {rates} \|", page)
-    usage = run_result(done, 3.0).usage
+    usage = run_result(done).usage
     seconds = ran.scored.progress.steady_s
     assert (usage.stopped, usage.cut, usage.longest_prompt, usage.cached_share) == (59, 1, 69, round(300 / 2370, 4))
     assert usage.rates.prompts_per_s == pytest.approx(ROWS / seconds, abs=0.001)
     assert usage.rates.input_tokens_per_s == pytest.approx(2370 / seconds, abs=0.001)
     assert f"| cost | {cost:.4f} USD, by the prices in model.cost |" in page
-    again = as_text(launched(lake, lake.run()), 3.0)
+    again = as_text(launched(lake, lake.run()))
     assert f"\n  tokens     {tokens}\n" in again
     assert "rates" not in again, "nothing was asked"
 
@@ -232,7 +232,7 @@ def test_an_estimate_says_what_the_answers_of_its_rows_lack(lake: Lake, server: 
 
 def launched(lake: Lake, ran: Any) -> Launched:
     """As the command has it in the end."""
-    return Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
+    return Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", own_api=True)
 
 
 def test_rows_without_an_answer_are_quarantined_each_with_its_own_reason(lake: Lake, server: Server) -> None:

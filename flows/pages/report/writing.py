@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from markupsafe import Markup, escape
-
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import Missing, StorageError
 from nightjar.inference.history.night import REPORT, Report, collect
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.storage.protocol import Storage, join
-
-REMADE = 10
-"""The most reports that are made again at once."""
-
-_MARKED_AT_ONCE = 16
-
-MAIN = '<main id="main" tabindex="-1">'
-"""Where a report's own text begins; what happened since is written there."""
+from nightjar.inference.storage.protocol import join
 
 if TYPE_CHECKING:
     from nightjar.flows.pages.report.charts import Chart
@@ -114,65 +101,21 @@ def leave(
     try:
         if finished and (there := written(request)):
             return Left(there)
-        if number := revs.newest_number(request.storage, request.run_uri):
+        if revs.newest_number(request.storage, request.run_uri):
             report, charts = write(request, account)
-            _mark_before(request, number, warn)
             return Left(report.page, charts.first)
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
     return Left()
 
 
-def renew(changed: Mapping[str, RunRequest], after: Snapshot, warn: Callable[[str], object]) -> None:
-    """Make the reports true again that lie in storage, of runs of which readers see something else now. changed: each
-    run's request. after: the publication that changed it. warn: as in `leave`.
-
-    Those of the last `REMADE` runs by name are made again; others are marked, because making one takes about a second.
+def renew(changed: Iterable[RunRequest], warn: Callable[[str], object]) -> None:
+    """Make the reports true again that lie in storage, of runs of which readers see something else now. warn: as in
+    `leave`.
     """
-    there = [run for run in sorted(changed) if written(changed[run])]
-    for run in there[-REMADE:]:
-        leave(changed[run], warn)
-    with ThreadPoolExecutor(_MARKED_AT_ONCE) as pool:
-        list(pool.map(lambda run: _mark(changed[run], after, warn), there[:-REMADE]))
-
-
-def _mark(request: RunRequest, after: Snapshot, warn: Callable[[str], object]) -> None:
-    """Write above a report what happened since it was made."""
-    shown = after.runs.get(request.run_id)
-    seen = f"r{shown.revision} of this run" if shown else "nothing of this run"
-    again = Commands(request).command("report", *request.words)
-    said = (
-        f"Since this page was made: {after.note}, publication {after.number} of {after.at[:19]} UTC. Now readers see "
-        f"{seen}. This page is made again by: {again}"
-    )
-    try:
-        _write_above(request.storage, written(request), escape(visible(said)))
-    except (StorageError, ValueError) as error:
-        warn(f"the report of the run {request.run_id!r} tells of before: {error}; `{again}` makes it again")
-
-
-def _mark_before(request: RunRequest, number: int, warn: Callable[[str], object]) -> None:
-    """Write above the report of the revision before this one, if there is one, that it is no longer the newest."""
-    uri = join(revs.revision_uri(request.run_uri, number - 1), REPORT)
-    newer = Markup('Since this page was made, <a href="../r{0}/{1}">r{0}</a> of this run was made.').format(
-        number, REPORT
-    )
-    try:
-        _write_above(request.storage, uri, newer)
-    except Missing:
-        return
-    except (StorageError, ValueError) as error:
-        warn(f"{uri} does not say that there is a newer revision: {error}")
-
-
-def _write_above(storage: Storage, uri: str, said: Markup) -> None:
-    """Write a sentence above a report, unless it is there."""
-    page = storage.read(uri).decode()
-    if MAIN not in page:
-        raise StorageError(f"{uri} is not as it was written")
-    if said not in page:
-        marked = page.replace(MAIN, f'{MAIN}\n<p class="verdict open" role="note">{said}</p>', 1)
-        storage.write(uri, marked.encode())
+    for request in changed:
+        if written(request):
+            leave(request, warn)
 
 
 def none_written(request: RunRequest) -> str:

@@ -4,4 +4,4 @@ Workers import only what they run: of these modules only `passes` imports Ray Da
 """
 
 ALONE = "NIGHTJAR_ALONE"
-"""The environment variable of the processes of a Ray that runs one night and nothing else."""
+"""The environment variable of the processes of a run's own Ray, which scores one night at a time."""

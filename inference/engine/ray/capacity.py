@@ -87,10 +87,8 @@ def _amount(name: str, amount: float) -> str:
     return f"{amount / _GIB if name == 'memory' else amount:.4g} {_UNITS.get(name, name)}"
 
 
-def check_cluster(job: Job, pools: int = 1) -> None:
+def check_cluster(job: Job) -> None:
     """Check that the cluster has room for the smallest pool that the job allows.
-
-    pools: the number of such pools.
 
     Raises:
         ClusterError: It has not. Names the key to change, with the numbers.
@@ -98,13 +96,13 @@ def check_cluster(job: Job, pools: int = 1) -> None:
     need, demand = job.resources, Demand(job.resources)
     nodes = alive()
     placeable = sum(map(demand.fitting, nodes))
-    if placeable < need.min_actors * pools:
+    if placeable < need.min_actors:
         have = "; ".join(map(demand.held_by, nodes))
         more = "" if demand.plain else ", or what else resources asks for"
         raise ClusterError(
-            f"resources: {f'{pools} × ' if pools > 1 else ''}{need.min_actors} actors of {demand} each do not fit: "
+            f"resources: {need.min_actors} actors of {demand} each do not fit: "
             f"this cluster has {len(nodes)} nodes ({have}), room for {placeable}. "
-            f"Lower resources.actors, cpus or gpus{more}{' or --parallel' if pools > 1 else ''}, or choose another "
+            f"Lower resources.actors, cpus or gpus{more}, or choose another "
             "cluster with --ray"
         )
     step = job.stage

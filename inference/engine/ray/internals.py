@@ -63,7 +63,7 @@ class _Fixed(ClusterAutoscaler):
 
 
 def do_without_helpers() -> None:
-    """Make the passes of this process do without two actors of Ray Data, for a Ray that runs one night and no more.
+    """Make the passes of this process do without two actors of Ray Data, for a run's own Ray.
 
     One asks for more nodes, and shares out nodes between datasets; the other reports a dataset's progress to Ray's
     dashboard. Each imports Ray Data in a process of its own, while the pool's actors import the model's framework, and

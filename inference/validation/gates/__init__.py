@@ -1,132 +1,252 @@
-"""The gates: checks that decide whether a run may be published.
+"""The gates: a gate makes a verdict from evidence, and does not know where the evidence comes from.
 
-A new gate is a class with `judge`. If a new kind of check asks for it, add one line to `_GATES`.
+A new gate is a class with `judge`; `rules` lists those of a job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
-from nightjar.inference.job.checks import (
-    AnswersCheck,
-    CallCheck,
-    ColumnCheck,
-    DriftCheck,
-    FilesCheck,
-    MetricCheck,
-    RowsCheck,
-    UniqueCheck,
-)
-from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates.always import Complete, Quarantine, Rescore
-from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
-from nightjar.inference.validation.gates.answers import Cut, answers_gates
-from nightjar.inference.validation.gates.call import call_gates
-from nightjar.inference.validation.gates.column import ColumnGate, column_gates
-from nightjar.inference.validation.gates.drift import drift_gates
-from nightjar.inference.validation.gates.metric import Computed, MetricGate, SliceGate, metric_gates
-from nightjar.inference.validation.gates.unique import unique_gates
-from nightjar.inference.validation.gates.verdict import (
-    Baseline,
-    Evidence,
-    Found,
-    Gate,
-    GateResult,
-    LastNight,
-    NamesRows,
-    Offender,
-    Repeated,
-    Rule,
-    asking,
-    enforce,
-    evaluate,
-    marked,
-    overruled,
-    told,
-    warnings,
-)
+import pyarrow as pa
 
-__all__ = [
-    "Baseline",
-    "ColumnGate",
-    "Cut",
-    "Evidence",
-    "Found",
-    "Gate",
-    "GateResult",
-    "InputGate",
-    "LastNight",
-    "NamesRows",
-    "Offender",
-    "Repeated",
-    "Rule",
-    "answers_gates_of",
-    "asking",
-    "column_gates_of",
-    "enforce",
-    "evaluate",
-    "gates_of",
-    "input_gates",
-    "late_gates_of",
-    "marked",
-    "naming_gates_of",
-    "overruled",
-    "told",
-    "warnings",
-]
+from nightjar.inference.errors import GateFailed
+from nightjar.inference.job.checks import OnFail
+from nightjar.inference.jsonform import SELDOM
+from nightjar.inference.messages import counted
+from nightjar.inference.metrics.columns import Number
+from nightjar.inference.metrics.figures import AccumulatorFigures
+from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.records import NO_USAGE, Counts, Usage
+from nightjar.inference.validation.judging import Judgement
+
+if TYPE_CHECKING:
+    from nightjar.inference.validation.rescore import Rescored
 
 
-_GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
-    ColumnCheck: column_gates,
-    MetricCheck: metric_gates,
-    DriftCheck: drift_gates,
-    RowsCheck: rows_gates,
-    FilesCheck: files_gates,
-    AnswersCheck: answers_gates,
-    CallCheck: call_gates,
-    UniqueCheck: unique_gates,
-}
-"""Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
+@dataclass(frozen=True, slots=True)
+class LastNight:
+    """The published night before this one: its run, its logical date, and the rows of its input."""
+
+    run_id: str
+    date: str
+    rows: int
 
 
-def gates_of(job: Job) -> tuple[Rule, ...]:
-    """Every gate of the job, in the order in which they are shown, with what happens where it does not pass."""
-    checks = job.checks if job.judged else ()
-    may_be_empty = any(isinstance(check, RowsCheck) and check.rows.min == 0 for check in job.checks)
-    always: list[Gate] = [Complete(job.input.where or "", may_be_empty), Quarantine(job.retry.max_quarantined)]
-    if job.rescore.share:
-        always.append(Rescore(job.rescore.tolerance, job.rescore.differing))
-    asked = (
-        Rule(gate, check.on_fail)
-        for index, check in enumerate(checks)
-        for gate in _GATES[type(check)](check, f"checks[{index}]", job)
-    )
-    counting = (Rule(Computed(name), "warn") for name in job.accumulators)
-    return (*map(Rule, always), *counting, *asked)
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The input as discovery found it.
+
+    unreadable: the number of files that could not be read. last: None if no gate needs it, or there is none. uncounted:
+    the number of files whose rows are not in `rows`, because they are not known before they are read.
+    """
+
+    files: int
+    rows: int
+    unreadable: int = 0
+    last: LastNight | None = None
+    uncounted: int = 0
 
 
-def input_gates(job: Job) -> tuple[Rule, ...]:
-    """The gates that can be judged as soon as the input is found."""
-    return tuple(rule for rule in gates_of(job) if isinstance(rule.gate, InputGate))
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """One row that a gate refuses. row: its index in its file; -1 if that is not known.
+
+    value: its value, as text for people. replay: the command that scores it again; empty if the row is not known.
+    rank: as of `NamesRows`, while rows are looked for.
+    """
+
+    shard: str
+    file: str
+    row: int
+    value: str
+    replay: str = ""
+    rank: float = field(default=0.0, metadata=SELDOM)
+
+    @property
+    def holds(self) -> str:
+        """Says which row has which value, without what to do about it."""
+        if self.row < 0:
+            return f"Shard {self.shard} holds {self.value}{f', of {self.file}' if self.file else ''}"
+        return f"Row {self.row} of {self.file} (shard {self.shard}) holds {self.value}"
+
+    @property
+    def sentence(self) -> str:
+        """Says which row has which value, with the command that scores the row again."""
+        return f"{self.holds}: {self.replay}" if self.replay else f"{self.holds}."
 
 
-def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
-    """The gates on the figures of a column."""
-    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, ColumnGate))
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A published night to compare with. called: the night, for a sentence. profile: None if there is none; `why` says
+    why.
+    """
+
+    called: str
+    profile: Profile | None
+    why: str = ""
 
 
-def answers_gates_of(job: Job) -> tuple[Cut, ...]:
-    """The gates on how answers ended."""
-    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, Cut))
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Rows whose key another row has. rows: those after the first of each key, counted by 64-bit hashes of the keys.
+    where: the second row of each of the first few keys. Of these the keys themselves were compared.
+    """
+
+    rows: int = 0
+    where: tuple[Offender, ...] = ()
 
 
-def late_gates_of(job: Job, label: str) -> tuple[Rule, ...]:
-    """The gates on metrics, to be judged by labels that came after the night. label: their column."""
-    known = job.model_copy(update={"label": label})
-    return tuple(rule for rule in gates_of(known) if isinstance(rule.gate, MetricGate | SliceGate))
+@dataclass(frozen=True)
+class Evidence(Counts):
+    """What gates judge. Before anything is scored, only `found` is known.
+
+    sampled: of a sample of the night's shards, how many these are; None of the whole night. metrics: of all rows.
+    offenders: key of a gate that names rows → the first rows that it refuses. usage: of language models, for all
+    shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's own, by the
+    accumulator's name. called: key of a check → what the function answered that it calls, or why it gave no verdict.
+    repeated: key of a check on keys → the rows that share one.
+    """
+
+    found: Found
+    sampled: int | None = None
+    shards: int = 0
+    missing: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
+    offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
+    rescored: Rescored | None = None
+    usage: Usage = NO_USAGE
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
+    called: Mapping[str, Judgement | str] = field(default_factory=dict)
+    repeated: Mapping[str, Repeated] = field(default_factory=dict)
 
 
-def naming_gates_of(job: Job) -> tuple[NamesRows, ...]:
-    """The gates that name rows which they refuse."""
-    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, NamesRows))
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """One gate's verdict.
+
+    name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
+    `<column>.<metric>.<min|max>` of slices, `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`,
+    `answers.cut`, `input.wait`, `<columns>.unique`, `<accumulator>`, `<accumulator>.<figure>.<min|max>`, or the name of
+    a function of the user's own. observed, limit: texts for a table. sentence: what happened and, if the gate did not
+    pass, what to do next, with the job's key. where: if a gate that names rows did not pass, the first few rows that it
+    refuses, one per shard. on_fail: what the job says is to happen where it did not pass.
+    """
+
+    name: str
+    passed: bool
+    observed: str
+    limit: str
+    sentence: str
+    where: tuple[Offender, ...] = ()
+    on_fail: OnFail = field(default="block", metadata=SELDOM)
+
+    @property
+    def verdict(self) -> Literal["pass", "warn", "ask", "block"]:
+        """What follows."""
+        return "pass" if self.passed else self.on_fail
+
+
+class Gate(ABC):
+    """Decides one thing about a run. A gate that can also be judged on a part of the night says so."""
+
+    @abstractmethod
+    def judge(self, evidence: Evidence) -> GateResult:
+        """Judge the evidence."""
+
+    def refuses_any(self, evidence: Evidence) -> bool:
+        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
+        return False
+
+    def can_judge(self, evidence: Evidence) -> bool:
+        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
+        return False
+
+
+@dataclass(frozen=True)
+class NamesRows(Gate):
+    """A gate that can name rows which it refuses. They are found while the parts are audited.
+
+    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
+    tell which rows they are.
+    """
+
+    key: str
+    column: str
+
+    @abstractmethod
+    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
+        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
+
+    @abstractmethod
+    def spares(self, column: pa.ChunkedArray) -> bool:
+        """Whether none of these rows is refused."""
+
+    def rank(self, column: pa.ChunkedArray) -> float:
+        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A gate of a job, and what happens where it does not pass."""
+
+    gate: Gate
+    on_fail: OnFail = "block"
+
+
+def evaluate(rules: Iterable[Rule], evidence: Evidence) -> tuple[GateResult, ...]:
+    """The verdict of every gate, in order."""
+    return tuple(replace(rule.gate.judge(evidence), on_fail=rule.on_fail) for rule in rules)
+
+
+def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
+    """Return the results, if none blocks.
+
+    Raises:
+        GateFailed: One does. The error has every result; its message has, for each gate that blocks, a sentence and its
+            first row.
+    """
+    if failed := [gate for gate in results if gate.verdict == "block"]:
+        raise GateFailed("; ".join(map(told, failed)), results)
+    return results
+
+
+def told(result: GateResult) -> str:
+    """The sentence of a gate that did not pass, and the first row that it refuses."""
+    return " ".join([result.sentence, *(offender.sentence for offender in result.where[:1])])
+
+
+def asking(results: Iterable[GateResult]) -> tuple[GateResult, ...]:
+    """The gates that did not pass and because of which a person is asked."""
+    return tuple(result for result in results if result.verdict == "ask")
+
+
+def warnings(results: Iterable[GateResult]) -> list[str]:
+    """What the gates say that did not pass and did not block."""
+    return [f"{result.name}: {told(result)}" for result in results if result.verdict in ("warn", "ask")]
+
+
+def overruled(results: Iterable[GateResult]) -> dict[str, int]:
+    """How many gates of a published night did not pass: those that a person approved, and those that only warned."""
+    counts = Counter(result.verdict for result in results)
+    return {"approved": counts["ask"], "warned": counts["warn"]}
+
+
+def marked(approved: int, warned: int) -> str:
+    """The same as the end of a sentence; empty if all gates passed."""
+    shown = {"approved by a person": approved, "warned": warned}
+    return "".join(f", {counted(count, 'gate')} {what}" for what, count in shown.items() if count)
+
+
+def number(value: Number) -> str:
+    """A number as short as is exact, so that a value just past its limit never reads like the limit."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:.12g}"
+    return short if float(short) == value else repr(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
-from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,9 @@ class Quarantine(Gate):
         return GateResult("quarantine", False, observed, limit, sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `Gate.refuses_any`."""
         return not self.share and not self.judge(evidence).passed
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`."""
         return evidence.rows_in > 0
 
 

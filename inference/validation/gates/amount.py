@@ -10,7 +10,7 @@ from typing import Literal
 from nightjar.inference.job.checks import FilesCheck, Limits, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
-from nightjar.inference.validation.gates.verdict import Evidence, Found, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Found, Gate, GateResult
 
 
 class InputGate(Gate):

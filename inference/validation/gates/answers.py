@@ -15,7 +15,7 @@ from nightjar.inference.metrics.columns import plain
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.predictors.language.answers import CUT, REASON
 from nightjar.inference.records import Usage
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult, NamesRows
+from nightjar.inference.validation.gates import Evidence, GateResult, NamesRows
 
 
 def answers_gates(check: AnswersCheck, key: str, job: Job) -> Iterator[Cut]:
@@ -35,7 +35,6 @@ class Cut(NamesRows):
     share: float
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """As `Gate.judge`."""
         return self.judge_usage(evidence.usage, evidence)
 
     def judge_usage(self, usage: Usage, evidence: Evidence | None = None) -> GateResult:
@@ -55,15 +54,12 @@ class Cut(NamesRows):
         return GateResult("answers.cut", False, observed, limit, sentence, where)
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `Gate.refuses_any`."""
         return not self.share and not self.judge(evidence).passed
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`."""
         return evidence.usage.prompts > 0
 
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
-        """As `NamesRows.spares_shard`."""
         return not usage.cut or not self.column
 
     def spares(self, column: pa.ChunkedArray) -> bool:

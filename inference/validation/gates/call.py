@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nightjar.inference.job.checks import CallCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 
 def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
@@ -23,12 +23,10 @@ class Called(Gate):
     spec: str
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """As `Gate.judge`."""
         name = self.spec.rpartition(":")[2]
-        answer = evidence.called.get(self.key)
-        if answer is None or answer.failed:
-            why = answer.failed if answer else f"{self.key}: {self.spec} was not asked. Run again"
-            return GateResult(name, False, "no verdict", "yes", f"{why}.")
+        answer = evidence.called.get(self.key, f"{self.key}: {self.spec} was not asked. Run again")
+        if isinstance(answer, str):
+            return GateResult(name, False, "no verdict", "yes", f"{answer}.")
         observed = answer.observed or ("yes" if answer.passed else "no")
         verdict = f"{self.spec} says {'yes' if answer.passed else 'no'} ({self.key})"
         sentence = f"{verdict}: {answer.sentence}" if answer.sentence else f"{verdict}."

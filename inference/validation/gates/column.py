@@ -17,7 +17,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, Number, exact
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Usage
-from nightjar.inference.validation.gates.verdict import Evidence, GateResult, NamesRows, number
+from nightjar.inference.validation.gates import Evidence, GateResult, NamesRows, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {
@@ -63,16 +63,13 @@ class ColumnGate(NamesRows):
         """Whether the gate refuses none of the rows behind these figures."""
 
     def refuses_any(self, evidence: Evidence) -> bool:
-        """As `Gate.refuses_any`."""
         return not self.spared_by(evidence.metrics.columns[self.column])
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`."""
         state = evidence.metrics.columns[self.column]
         return state.rows > state.nulls
 
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
-        """As `NamesRows.spares_shard`."""
         return self.spared_by(metrics.columns[self.column])
 
     def spares(self, column: pa.ChunkedArray) -> bool:
@@ -195,7 +192,6 @@ class Nulls(ColumnGate):
         return not self.share and super().refuses_any(evidence)
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`."""
         return evidence.metrics.columns[self.column].rows > 0
 
     def _absent(self, state: ColumnState) -> int:

@@ -11,7 +11,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
 from nightjar.inference.metrics.drift import Drift, Incomparable, drift, drifts
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 _NAMED = 5
 """The most columns, values or groups that a sentence names."""

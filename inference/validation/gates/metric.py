@@ -13,7 +13,7 @@ from nightjar.inference.messages import counted, nearest
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import AccumulatorFigures, Bounded, short_name
 from nightjar.inference.metrics.slices import MOST_VALUES, SlicedColumn
-from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult, number
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult, number
 
 _NAMED = 5
 """The most slices that a sentence names of each sort; the manifest has all."""
@@ -117,7 +117,6 @@ class MetricGate(Gate):
         return GateResult(name, False, shown, limit, sentence)
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`."""
         state = evidence.metrics.evaluation
         return state is not None and not isinstance(self.limited.figure(state), str)
 
@@ -172,7 +171,6 @@ class SliceGate(Gate):
         return GateResult(name, False, f"{worst} {of.shown(figure)}", limit, sentence)
 
     def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`."""
         return bool(self._judged(self._sliced(evidence)).figures)
 
     def _sliced(self, evidence: Evidence) -> SlicedColumn:
@@ -228,7 +226,6 @@ class Computed(Gate):
     name: str
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """As `Gate.judge`."""
         found = evidence.accumulators.get(self.name)
         if found is None or found.reason:
             return GateResult(self.name, False, "no figures", "figures", _without(self.name, found))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.validation.gates.verdict import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 
 def unique_gates(check: UniqueCheck, key: str, _: Job) -> Iterator[Unique]:

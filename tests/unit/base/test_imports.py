@@ -100,7 +100,6 @@ ORDER = {
         "serving",
         "backfill_flow",
         "launch",
-        "evaluation",
         "nightly_flow",
         "outcome",
         "start_failures",

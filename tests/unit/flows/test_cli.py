@@ -8,7 +8,6 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from typer.core import TyperOption
 from typer.main import get_group
 from typer.testing import CliRunner
 
@@ -29,16 +28,16 @@ def test_h_is_help_everywhere(words: list[str]) -> None:
 
 
 def test_a_run_is_named_in_one_way_everywhere() -> None:
-    """Whatever takes a RUN takes `--run-id`, too, and says the same of both."""
-    options = {name: {each.name: each for each in one.params} for name, one in get_group(app).commands.items()}
-    taking = {name: found for name, found in options.items() if "run_name" in found}
-    assert {"status", "show", "logs", "retry", "replay", "files", "unpublish", "republish"} <= taking.keys()
-    helps = {
-        (found["run_name"].required, option.opts[0], option.help)
-        for found in taking.values()
-        if isinstance(option := found["run_id"], TyperOption)
+    """What begins a run names it by `--run-id`; whatever looks at one, or goes on with it, takes RUN."""
+    taking = {
+        name: (type(found).__name__, found.required)
+        for name, command in get_group(app).commands.items()
+        for found in command.params
+        if found.name == "run_id"
     }
-    assert helps == {(False, "--run-id", "The run, instead of RUN.")}
+    beginning = {"run", "plan"}
+    assert beginning | {"status", "show", "logs", "retry", "replay", "files", "unpublish", "republish"} <= taking.keys()
+    assert taking == {name: ("TyperOption" if name in beginning else "TyperArgument", False) for name in taking}
 
 
 INTERRUPTED = """

@@ -117,17 +117,17 @@ def test_looking_ahead_says_what_the_schemas_say(job: Lake, capsys: pytest.Captu
 def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """Also with the profile of its columns."""
     ran = lake.ready(name="finished", profile="all").run(engine="local")
-    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
-    emit(run_result(done, 3.0), one_line=True)
+    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", own_api=True)
+    emit(run_result(done), one_line=True)
     found = json.loads(capsys.readouterr().out)
     conforms(found, "run")
     conforms(found, "retry")
-    assert (found["rows_in"], found["publication"], found["seconds"]["total"]) == (8000, 1, 3.0)
+    assert (found["rows_in"], found["publication"]) == (8000, 1)
     assert found["metrics"]["profile"]["x"]["numbers"]["mean"] == 3999.5
     engine = found["engine"]
     assert engine["workers"] == 1
     assert engine["resident_mb"] >= engine["proportional_mb"] > 0
-    assert f"  memory     {engine['resident_mb']:,} MB\n" in as_text(done, 3.0)
+    assert f"  memory     {engine['resident_mb']:,} MB\n" in as_text(done)
 
 
 def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
@@ -139,7 +139,7 @@ def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
     for date in nights:
         ran = lake.run(date=date, engine="local")
         finished = FinishedRun(lake.request(date=date), ran.scored, ran.verdict, ran.publication)
-        text = as_text(Launched(finished, 1.0, 2.0, "", own_api=True), 3.0)
+        text = as_text(Launched(finished, "", own_api=True))
         (line,) = (line for line in text.splitlines() if line.startswith("Take it back:"))
         commands.append(shlex.split(line.partition(":")[2])[1:])
     for words in commands:
@@ -154,9 +154,9 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     request = lake.ready().request(run_id="repair", date=NIGHT)
     for _ in range(2):
         ran = lake.run(run_id="repair", date=NIGHT, engine="local")
-        done = Launched(FinishedRun(request, ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True)
+        done = Launched(FinishedRun(request, ran.scored, ran.verdict, ran.publication), "", own_api=True)
         pages = (
-            as_text(done, 3.0),
+            as_text(done),
             as_page(done.run)[1],
             made(request)[2],
         )
@@ -169,7 +169,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     assert f"  but        {means}\n" in status_text(standing.status(request))
     unpublish = f"unpublish {lake.job_path} {NIGHT}"
     assert status["commands"]["make way"].endswith(unpublish)
-    text = as_text(done, 3.0)
+    text = as_text(done)
     assert f"  note       published, but {means}; `{typed('nightjar')} {unpublish}` makes way for it\n" in text
     page = as_page(done.run)[1]
     assert f"| note | {markdown(f'published, but {means}')}" in page
@@ -194,12 +194,12 @@ def test_the_summary_says_that_there_is_no_report_and_how_to_make_it(
 ) -> None:
     ran = lake.ready().run(engine="local")
     finished = FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication)
-    done = Launched(finished, 1.0, 2.0, "", own_api=True)
-    (told,) = (line for line in as_text(done, 3.0).splitlines() if line.startswith("  report"))
+    done = Launched(finished, "", own_api=True)
+    (told,) = (line for line in as_text(done).splitlines() if line.startswith("  report"))
     assert "none could be written, the run's log says why" in told
     page = said(capsys, *shlex.split(told.split("`")[1])[1:])["page"]
-    assert f"\n  report     {page}\n" in as_text(done, 3.0)
-    assert "none could be written" not in as_text(done, 3.0)
+    assert f"\n  report     {page}\n" in as_text(done)
+    assert "none could be written" not in as_text(done)
 
 
 def test_the_summary_says_why_a_row_is_in_the_quarantine_and_which_command_shows_all(
@@ -212,9 +212,7 @@ def test_the_summary_says_why_a_row_is_in_the_quarantine_and_which_command_shows
         "    return {'score': batch['x']}\n"
     )
     ran = lake.ready().run(engine="local")
-    text = as_text(
-        Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), 1.0, 2.0, "", own_api=True), 3.0
-    )
+    text = as_text(Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", own_api=True))
     first = f"row 7 of {lake.folder}/data/part-00.parquet"
     assert f"/quarantine\n             the first: ValueError: no score for such x ({first})\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("Quarantine:"))
@@ -248,9 +246,9 @@ def test_a_check_that_only_warns_publishes_and_says_so_wherever_the_run_is_shown
     )
     request = lake.request()
     finished = FinishedRun(request, ran.scored, ran.verdict, ran.publication)
-    done = Launched(finished, 1.0, 2.0, "", own_api=True)
-    (said_of_it,) = run_result(done, 3.0).warnings
-    text = as_text(done, 3.0)
+    done = Launched(finished, "", own_api=True)
+    (said_of_it,) = run_result(done).warnings
+    text = as_text(done)
     assert said_of_it.startswith(warning)
     assert f"  gates      2 of 3 passed, 1 warned\n  warning    {said_of_it}\n" in text
     state, page = as_page(done.run)

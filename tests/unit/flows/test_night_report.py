@@ -22,7 +22,7 @@ import pytest
 
 from faults import FaultyStorage, fail
 from nightjar.flows.cli.main import app
-from nightjar.flows.pages.report import charts, writing
+from nightjar.flows.pages.report import charts
 from nightjar.flows.pages.report import page as pages
 from nightjar.flows.pages.report.charts import Chart, drift_chart, pictures, trend_chart
 from nightjar.flows.pages.report.page import drawn, report_page
@@ -125,19 +125,6 @@ def test_the_report_lies_beside_the_manifest_and_is_replaced(night: Lake) -> Non
     assert Path(report.page).read_bytes() == before
 
 
-def test_the_report_of_an_earlier_revision_leads_to_the_newer_one(night: Lake) -> None:
-    """Else a bookmark would go on calling it published. It is said once, however often the newer one is made again."""
-    warned: list[str] = []
-    leave(night.request(), warned.append)
-    night.run(fresh=True)
-    for _ in range(2):
-        leave(night.request(), warned.append)
-    before, now = (Path(night.revision(number), "report.html").read_text() for number in (1, 2))
-    assert before.count('<a href="../r2/report.html">r2</a> of this run was made.') == 1
-    assert "was made." not in now
-    assert not warned
-
-
 def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lake) -> None:
     night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
     night.write_job(profile="all", checks=[{"drift": "score", "psi": 0.2}])
@@ -223,9 +210,9 @@ def test_a_published_night_has_the_command_that_takes_it_back(night: Lake) -> No
 
 
 def test_what_a_person_takes_back_or_shows_again_is_so_on_its_page(
-    night: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    night: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands make the page anew, if there is one; where they change many runs, the earlier ones are marked."""
+    """The commands make the page anew, if there is one."""
 
     def did(*words: str) -> list[str]:
         app([words[0], str(night.job_path), *words[1:]], standalone_mode=False)
@@ -237,13 +224,9 @@ def test_what_a_person_takes_back_or_shows_again_is_so_on_its_page(
     for run in runs:
         page_of(night, run)
     night.run(date="2026-11-21")  # has no page
-    monkeypatch.setattr(writing, "REMADE", 1)
-    first, second = did("rollback", "--to", "0")
-    assert "Since this page was made: rollback to publication 0, publication 4 of " in first
-    assert f"Now readers see nothing of this run. This page is made again by: nightjar report {night.job_path}" in first
-    assert "Rolled back" in second
-    assert "Readers see nothing of this run." in second
-    assert "Since" not in second
+    for page in did("rollback", "--to", "0"):
+        assert "Rolled back" in page
+        assert "Readers see nothing of this run." in page
     assert "Published as #2" in did("republish", "2026-11-20")[1]
     assert "Rolled back" in did("unpublish", "2026-11-20")[1]
     assert not Path(night.revision(run_id="2026-11-21"), "report.html").exists()

@@ -117,7 +117,7 @@ def test_a_published_night_is_told_once_with_its_warnings(lake: Lake) -> None:
         "published as #1: 8,000 of 8,000 rows, 8 shards, 1 gate warned",
     )
     assert body["cause"].startswith("score.max: The greatest 'score' is 15998, above")
-    assert body["command"] == f"nightjar files {lake.job_path} --run-id {NIGHT}"
+    assert body["command"] == f"nightjar files {lake.job_path} {NIGHT}"
 
 
 def test_a_run_that_is_not_to_be_published_or_that_another_holds_is_no_news(lake: Lake) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -15,20 +14,11 @@ from typing import Any
 import pytest
 import ray
 
-from nightjar.flows.cli.doctor import Listener, diagnose, listeners, told
 from nightjar.flows.cluster import connection, local
 from nightjar.flows.cluster.local import keep_token_private, readers_of_token
 from nightjar.inference.errors import ClusterError, ClusterLost, GateFailed, JobError, ShardsFailed, Terminated
 
 TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
-
-
-LISTENS = """
-import socket, sys
-open_to = [socket.create_server((address, 0)) for address in ("127.0.0.1", "0.0.0.0")]
-print("listens", flush=True)
-sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -215,46 +205,6 @@ def test_a_token_that_cannot_be_kept_is_one_sentence(home: Path) -> None:
     (home / ".ray").write_text("no folder")
     with pytest.raises(ClusterError, match=r"Ray's token cannot be kept in .*auth_token: .*RAY_AUTH_TOKEN"):
         keep_token_private()
-
-
-def test_doctor_tells_of_a_local_run_that_others_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And which of its ports they cannot. Its mark is this test's own: a doctor of a test beside it must not see it."""
-    monkeypatch.setattr(local, "_MARK", "NIGHTJAR_TEST_RAY_FOLDER")
-    with subprocess.Popen(
-        [sys.executable, "-c", LISTENS],
-        env={**os.environ, local._MARK: "/tmp/njray-1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"listens\n"
-        seen = {each.address: each.on_loopback for each in listeners() if each.pid == process.pid}
-        found = next(each for each in diagnose(None, None) if each.what == "network")
-        process.communicate(b"")
-    assert seen == {"127.0.0.1": True, "0.0.0.0": False}
-    assert not found.ok
-    line = next(line for line in found.lines if f"(process {process.pid})" in line)
-    assert re.search(r"^python\S* \(process \d+\) at 0\.0\.0\.0:\d+, 127\.0\.0\.1:\d+$", line)
-
-
-def test_who_listens_where_is_a_line_a_process() -> None:
-    """What should be on loopback and is not comes first; many ports of one process are counted."""
-    found = [Listener(1, "raylet", "127.0.0.1", port, True) for port in range(6)]
-    found += [Listener(2, "gcs_server", "::", 9, False), Listener(3, "raylet", "::1", 7, True)]
-    found += [Listener(3, "raylet", "0.0.0.0", 8, True)]
-    assert told(found) == [
-        "raylet (process 3) at 0.0.0.0:8, [::1]:7",
-        "gcs_server (process 2) at [::]:9",
-        "raylet (process 1) at 127.0.0.1:0, 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 and 2 more",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("address", "loopback"),
-    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::", False), ("192.0.2.1", False)],
-)
-def test_which_addresses_only_this_machine_reaches(address: str, loopback: bool) -> None:
-    assert Listener(1, "raylet", address, 1, True).on_loopback is loopback
 
 
 @pytest.mark.parametrize(

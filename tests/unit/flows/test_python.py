@@ -101,7 +101,7 @@ def test_a_wrong_end_of_a_backfill_is_named_as_it_was_written(lake: Lake) -> Non
     lake.ready()
     for first, last, said in (("1", "2026-11-19", "--from '1'"), ("2026-11-19", "x", "--to 'x'")):
         with pytest.raises(JobError, match=f"^{said}: write a date as 2026-11-19"):
-            nights(lake.job_path, first, last, 1, None, "local", Console(), verbose=False, quiet=True)
+            nights(lake.job_path, first, last, None, "local", Console(), verbose=False, quiet=True)
 
 
 def test_a_night_without_rows_is_an_empty_dataset(lake: Lake) -> None:

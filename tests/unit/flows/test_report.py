@@ -245,7 +245,7 @@ def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
     assert row.replay.startswith(run)
     app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
     assert f"again    {as_typed(first.replay)}\n" in capsys.readouterr().out
-    app(["show", str(lake.job_path), "--run-id", "2026-11-19", "--json"], standalone_mode=False)
+    app(["show", str(lake.job_path), "2026-11-19", "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
     assert found["incidents"][0]["replay"] == first.replay
     assert all(re.fullmatch("[a-z0-9_]+", key) for key in keys(found))

@@ -477,15 +477,12 @@ def test_the_command_prints_who_said_what_when(failed: tuple[Lake, str], capsys:
 
 
 def test_the_command_names_its_run_as_others_do(failed: tuple[Lake, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """By place, by --run-id or by its date; two names are one too many, and none is too few."""
+    """By its name or by its date; none is too few."""
     job = str(failed[0].job_path)
     logs_command(job, DATE)
     by_place = capsys.readouterr().out
-    logs_command(job, run_id=DATE)
     logs_command(job, date=DATE)
-    assert capsys.readouterr().out == by_place * 2
-    with pytest.raises(JobError, match="--run-id other: the command names the run '2026-11-19' already"):
-        logs_command(job, DATE, run_id="other")
+    assert capsys.readouterr().out == by_place
     with pytest.raises(JobError, match="which run"):
         logs_command(job)
 

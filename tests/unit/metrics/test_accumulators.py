@@ -38,7 +38,8 @@ from nightjar.inference.metrics.accumulators import (
 )
 from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 from support import ROOT, Lake
 
 VALUES = st.lists(st.integers(-50, 50), max_size=40)

@@ -25,7 +25,8 @@ from nightjar.inference.metrics.classes import MOST_CLASSES, MOST_PAIRS
 from nightjar.inference.metrics.figures import Bounded, Confused, Evaluation, Figures
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 
 accuracy_score = lazily("sklearn.metrics", "accuracy_score")
 confusion_matrix = lazily("sklearn.metrics", "confusion_matrix")

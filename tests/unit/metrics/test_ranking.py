@@ -29,7 +29,8 @@ from nightjar.inference.metrics.ranking import MOST_GROUPS, RankingState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.contradictions import check_label_and_gates
-from nightjar.inference.validation.gates import Evidence, Found, evaluate, gates_of, late_gates_of
+from nightjar.inference.validation.gates import Evidence, Found, evaluate
+from nightjar.inference.validation.gates.rules import gates_of, late_gates_of
 
 ndcg_score = lazily("sklearn.metrics", "ndcg_score")
 

@@ -24,7 +24,8 @@ from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures
 from nightjar.inference.metrics.regression import RegressionState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 
 mean_absolute_error = lazily("sklearn.metrics", "mean_absolute_error")
 mean_squared_error = lazily("sklearn.metrics", "mean_squared_error")

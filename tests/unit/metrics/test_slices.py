@@ -25,7 +25,8 @@ from nightjar.inference.metrics.slices import MOST_VALUES, Slices, can_slice
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.contradictions import check_label_and_gates
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 
 CONTENT = {
     "name": "delays",

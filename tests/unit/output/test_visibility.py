@@ -349,10 +349,8 @@ def test_commands_list_take_away_and_show_again(lake: Lake, output: str, capsys:
     listed = json.loads(said(capsys, "publications", lake.job_path, "--lines", "2", "--json"))
     assert [(each["publication"], each["made_by"]["act"]) for each in listed] == [(4, "unpublish"), (3, "publish")]
     assert "4 (now)" in said(capsys, "publications", lake.job_path)
-    back = json.loads(said(capsys, "republish", lake.job_path, "--run-id", "2026-11-18", "--json"))
+    back = json.loads(said(capsys, "republish", lake.job_path, "2026-11-18", "--json"))
     assert (back["publication"], back["runs"]) == (5, dict.fromkeys(NIGHTS, 1))
     assert back["changes"] == [{"run_id": "2026-11-18", "before": 0, "after": 1}]
     with pytest.raises(JobError, match="which run"):
         said(capsys, "unpublish", lake.job_path)
-    with pytest.raises(JobError, match="the command names the run '2026-11-18' already"):
-        said(capsys, "unpublish", lake.job_path, "2026-11-18", "--run-id", "2026-11-19")

@@ -193,7 +193,7 @@ CASES = {
         taken_back,
         "rolled back",
         "a person rolled it back or unpublished it since",
-        ("nightjar republish JOB --run-id 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --fresh"),
+        ("nightjar republish JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --fresh"),
     ),
     "not asked to be published": Case(
         lambda lake: validated(lake, publish=False), "validated", "", ("nightjar run JOB --run-id 2026-11-19",)
@@ -496,7 +496,7 @@ def test_a_run_with_a_name_of_its_own_whose_files_were_deleted_is_scored_again_f
     again = "; `nightjar run JOB --run-id repair --date 2026-11-18 --fresh` scores it again"
     assert again in said(capsys, "status", "job.yaml", "repair")
     with pytest.raises(Missing, match=re.escape(again)):
-        said(capsys, "files", "job.yaml", "--run-id", "repair")
+        said(capsys, "files", "job.yaml", "repair")
 
 
 def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:

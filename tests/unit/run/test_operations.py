@@ -28,7 +28,7 @@ import pytest
 from prefect.runtime import flow_run
 
 import steps as run
-from nightjar.flows import starting
+from nightjar.flows import nightly_flow, starting
 from nightjar.flows.cli import running
 from nightjar.flows.flow_call import Call, handing
 from nightjar.flows.nightly_flow import nightly
@@ -481,7 +481,9 @@ def test_a_large_model_is_hashed_once_by_the_driver_and_once_per_node(
     assert opened(str(weights)) - before == driver + publication
 
 
-def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[str], int]) -> None:
+def test_a_request_is_made_once_for_a_command(
+    counted: Steps, opened: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The flow goes on with the request that the command has made and looked at: its job, its code and its model."""
     made = counted.request()
     files = [str(counted.lake.job_path), str(counted.lake.folder / "model.py")]
@@ -489,10 +491,11 @@ def test_a_request_is_made_once_for_a_command(counted: Steps, opened: Callable[[
     counted.storage.clear()
     seen: list[object] = []
 
-    def begin(asked: RunRequest) -> None:
+    def begin(asked: RunRequest, *, patient: bool) -> bool:
         seen.extend([asked, [opened(file) for file in files], list(counted.storage.asked())])
         raise KeyboardInterrupt
 
-    with handing(Call(made, on_begin=begin)), pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(nightly_flow, "wait_for_input", begin)
+    with handing(Call(made)), pytest.raises(KeyboardInterrupt):
         nightly.fn(job=str(counted.lake.job_path), date=dt.date(2026, 11, 19))
     assert seen == [replace(made, flow_run=str(flow_run.id)), before, []]

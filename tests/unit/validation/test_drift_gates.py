@@ -13,14 +13,8 @@ from nightjar.inference.history.night import beside
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.gates import (
-    Baseline,
-    Evidence,
-    Found,
-    GateResult,
-    evaluate,
-    gates_of,
-)
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 
 CONTENT = {
     "name": "delays",

@@ -24,20 +24,17 @@ from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.gates import (
-    Cut,
     Evidence,
     Found,
     GateResult,
     LastNight,
     Offender,
-    answers_gates_of,
-    column_gates_of,
     enforce,
     evaluate,
-    gates_of,
-    input_gates,
     warnings,
 )
+from nightjar.inference.validation.gates.answers import Cut
+from nightjar.inference.validation.gates.rules import answers_gates_of, column_gates_of, gates_of, input_gates
 from nightjar.inference.validation.rescore import Rescored
 
 JOB = Path("/jobs/job.yaml")

@@ -22,10 +22,10 @@ from nightjar.inference.validation.gates import (
     GateResult,
     Offender,
     asking,
-    gates_of,
     told,
     warnings,
 )
+from nightjar.inference.validation.gates.rules import gates_of
 
 CONTENT: dict[str, Any] = {
     "name": "parts",

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, Offender, Repeated, evaluate, gates_of
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, Offender, Repeated, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 
 CONTENT = {
     "name": "keys",

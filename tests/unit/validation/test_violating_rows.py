@@ -25,15 +25,9 @@ from nightjar.inference.records import UNKNOWN, Receipt
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.validation.audit import Audited, audit_block
-from nightjar.inference.validation.gates import (
-    Evidence,
-    Found,
-    GateResult,
-    Offender,
-    column_gates_of,
-    enforce,
-)
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, Offender, enforce
 from nightjar.inference.validation.gates.column import column_gates
+from nightjar.inference.validation.gates.rules import column_gates_of
 from nightjar.inference.validation.violating_rows import (
     MAX_OFFENDERS,
     _first,
