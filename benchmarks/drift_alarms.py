@@ -77,7 +77,7 @@ class Nights:
 
     def failed(self, before: Profile, now: Profile) -> dict[str, str]:
         """The checks that a night fails, with what each found."""
-        last = LastNight("last", rows(before), rows(before))
+        last = LastNight("last", "2026-11-18", rows(before))
         evidence = Evidence(Found(2, rows(now), last=last), rows_in=rows(now), metrics=Metrics(profile=now))
         evidence = replace(evidence, baselines={"last": Baseline("last night", before)})
         results = evaluate(self.gates.values(), evidence)

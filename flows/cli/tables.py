@@ -57,7 +57,7 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
     said = [name for name in _SHARDS if any(row[name] for row in rows)]
     table = table_of(f"Shards ({of}): without result first, then retried, then slowest", [])
     for name in said:
-        # A name or an id may take two lines, but is complete, because `nightjar retry --shard` needs the whole id.
+        # A name or an id may take two lines, but is complete, because logs and parts have it.
         table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
     return _with_rows(table, [[row[name] for name in said] for row in rows])
 
