@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,11 +83,13 @@ class Scorer:
 
     device: str
     """Where the model really is: 'cpu', 'cuda:0' …"""
+    types: Mapping[str, pa.DataType]
+    """The declared outputs."""
 
     def __init__(self, job: ModelJob, preprocessor: Preprocessor, predictor: Any, reads_arrow: bool) -> None:
         self.device = predictor.device
         self._features = job.model.features
-        self._types = job.model.output_types()
+        self.types = job.model.output_types()
         self._preprocessor = preprocessor
         self._predictor = predictor
         self._reads_arrow = reads_arrow
@@ -140,7 +142,7 @@ class Scorer:
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
-        return outputs.normalise(self._predict(prepared.content), self._types, prepared.rows)
+        return outputs.normalise(self._predict(prepared.content), self.types, prepared.rows)
 
     def _predict(self, content: Any) -> Any:
         return self._predictor.predict(content)

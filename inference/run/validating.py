@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -176,14 +176,14 @@ def _last(steps: Generator[T | None, None, None], writer: LedgerWriter, found: T
 def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
     """Revoke the receipts of shards with damaged parts, so that they are scored again. Returns their number."""
     damaged = table.filter(pc.is_in(table["shard"], value_set=pa.array(audited.damaged, pa.string())))
-    revoked = []
-    for line in outcomes.lines(damaged):
-        shard, uri, counts = line["shard"], line["pieces"][0]["uri"], of_json(Counts, line)
-        why = audited.damaged[shard]
-        revoked.append(Revoked(shard, line["attempt"], "PartDamaged", why, uri=uri, counts=counts))
-    if revoked:
-        writer.append(revoked)
-    return len(revoked)
+    if damaged.num_rows:
+        writer.append([_revocation(line, audited.damaged[line["shard"]]) for line in outcomes.lines(damaged)])
+    return len(damaged)
+
+
+def _revocation(line: dict[str, Any], why: str) -> Revoked:
+    uri = line["pieces"][0]["uri"]
+    return Revoked(line["shard"], line["attempt"], "PartDamaged", why, uri=uri, counts=of_json(Counts, line))
 
 
 def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:

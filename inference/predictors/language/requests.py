@@ -284,7 +284,7 @@ class StreamingScorer(Scorer):
 
     def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         """The declared outputs of rows that were answered. Raises as `__call__`."""
-        return outputs.normalise({name: [row[name] for row in rows] for name in self._types}, self._types, len(rows))
+        return outputs.normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
 
     def claimed(self) -> Usage:
         """The usage of the batches that were waited for, since this was last asked."""
