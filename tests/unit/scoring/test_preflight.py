@@ -310,7 +310,7 @@ def test_more_failures_than_the_budget_end_a_sample_and_name_the_rows_place_in_i
         other = worker(small, lambda x: refuses(x) if 3 in x else x)
         read = RowsRead(table, kept=pa.array([0, 5, 6, 9]))
         models = [replace(model, preparer=None) for model in other.models]
-        drained(score_models(read.table, models, origin=500, index=read.index, budget=0))
+        drained(score_models(read.table, models, at=lambda row: 500 + read.index(row), budget=0))
     assert failed.value.row == 509
 
 
