@@ -43,7 +43,7 @@ from support import answering, nightjar, wait_until  # noqa: E402
 from world import world  # noqa: E402
 
 BEFORE, TONIGHT = "2026-11-18", "2026-11-19"
-WIDTH, HEIGHT = 1000, 1100
+WIDTH, HEIGHT = 1040, 1100
 """Of a picture, in pixels; a page that is longer is cut off."""
 
 COLOURS = 32
