@@ -131,8 +131,7 @@ def nightly(
         publish: Off: stop after the gates.
         run_id: A name for the run; a run of this name is continued. Default: its logical date.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
-        engine: Where shards are scored: on Ray, or in the run's own process (small nights; a row that kills a process
-            kills the run).
+        engine: Where shards are scored: on Ray, or in one process on the run's own machine, for small nights.
     """
     make = partial(request_of, job, date, limit, fresh, publish, run_id, engine=engine)
     return _run(make, job, ray, current_call())

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Key, Slices
-from nightjar.inference.job.sections import Section
+from nightjar.inference.job.sections import Section, as_written
 from nightjar.inference.messages import listed, nearest
 
 
@@ -181,7 +181,7 @@ class MetricCheck(Asked):
 
 def _as_columns(value: Any) -> Any:
     if not isinstance(value, str | list | tuple) or not value:
-        raise ValueError(f"must be a column, a list of columns, or all, not {value!r}")
+        raise ValueError(f"must be a column, a list of columns, or all, not {as_written(value)!r}")
     return value
 
 

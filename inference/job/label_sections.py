@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.sections import Names, Section, once
+from nightjar.inference.job.sections import Names, Section, as_written, once
 from nightjar.inference.messages import nearest
 
 MOST_SLICED = 8
@@ -41,7 +41,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 
 def _listed(value: Any) -> Any:
     if not isinstance(value, tuple) or not all(isinstance(name, str) and name for name in value):
-        raise ValueError(f"must be a list of columns, not {value!r}")
+        raise ValueError(f"must be a list of columns, not {as_written(value)!r}")
     return value
 
 
@@ -75,7 +75,7 @@ class Evaluating(Section):
 def _as_key(value: Any) -> Any:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"must be a column or a list of columns, not {value!r}")
+        raise ValueError(f"must be a column or a list of columns, not {as_written(value)!r}")
     return names
 
 

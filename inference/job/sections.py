@@ -30,6 +30,11 @@ class Section(BaseModel):
         return tuple(value) if isinstance(value, list) else value
 
 
+def as_written(value: Any) -> Any:
+    """A value as the job file has it, for messages."""
+    return list(value) if isinstance(value, tuple) else value
+
+
 def once(value: tuple[Any, ...]) -> tuple[Any, ...]:
     """Check that each name is listed once."""
     if twice := listed_twice(value):
@@ -154,7 +159,7 @@ class Rescoring(Section):
 def profiled_columns(value: Any) -> Any:
     """What `profile`, or `profile.columns`, may name."""
     if (isinstance(value, str) and value not in ("all", "outputs")) or not isinstance(value, str | list | tuple):
-        raise ValueError(f"must be all, outputs or a list of columns, not {value!r}")
+        raise ValueError(f"must be all, outputs or a list of columns, not {as_written(value)!r}")
     return value
 
 

@@ -193,8 +193,9 @@ def test_a_row_that_kills_its_process_is_charged_to_its_shard(engine: Engine, la
     last = [event for event in alone if isinstance(event, Crumb)][-1]
     assert last.row <= 100 < last.row + last.rows
     left = [shard for shard in plan.ids() if shard not in receipts(first) and shard != killer]
-    others = plan.table.filter(pc.is_in(plan.table["shard"], pa.array(left, pa.string())))
-    assert set(receipts(until_it_ends(engine, spec, others))) == set(left)
+    if left:  # unless the others were done before the process died
+        others = plan.table.filter(pc.is_in(plan.table["shard"], pa.array(left, pa.string())))
+        assert set(receipts(until_it_ends(engine, spec, others))) == set(left)
 
 
 class TestAfterScoring:

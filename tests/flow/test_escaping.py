@@ -274,7 +274,7 @@ def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
     tokens, spans = summary_of(pages, "published as #1")
     assert "a|b`c` <i>d [x](y) _e_ #1" in spans[0]
     assert Path(spans[0]).exists()
-    assert len([token for token in tokens if token.type == "tr_open"]) == 16
+    assert len([token for token in tokens if token.type == "tr_open"]) == 11
 
 
 @pytest.mark.flow

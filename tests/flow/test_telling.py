@@ -11,11 +11,11 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from test_artifacts import page
 
-import steps
 from commands import DATE
 from faults import FaultyStorage, fail
 from forked import forked
 from nightjar import flows
+from nightjar.flows import nightly_flow
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages import standing
 from nightjar.flows.prefect_api.events import FAILED
@@ -293,7 +293,7 @@ def test_an_error_that_nothing_foresaw_is_told_and_raised_as_it_was(
         raise fault
 
     fault, name = MemoryError("malloc of size 64 failed"), f"broken-{step.replace('_', '-')}"
-    monkeypatch.setattr(steps, step, breaks)
+    monkeypatch.setattr(nightly_flow, step, breaks)
     with webhook() as hook, temporary_settings({PREFECT_API_URL: prefect_api}):
         lake = Lake(tmp_path).ready(name=name, notify={"on": ["failed"], "webhook": hook.url})
         with pytest.raises(MemoryError) as raised:

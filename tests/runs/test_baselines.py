@@ -128,7 +128,7 @@ def test_nights_with_different_columns_are_merged_column_by_column() -> None:
     one, other = Profile.empty(["a"]), Profile.empty(["a", "b"])
     one.update(pa.table({"a": [1.0]}))
     other.update(pa.table({"a": [2.0], "b": [3.0]}))
-    found = merged([(one, one.rows), (other, other.rows)])
+    found = merged([one, other])
     assert {name: column.rows for name, column in found.columns.items()} == {"a": 2, "b": 1}
 
 
