@@ -226,15 +226,16 @@ def ready(lake: Lake, model: str, texts: list[str | None], **changes: Any) -> La
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "raise RuntimeError('the device is gone')"])
 def test_a_prompt_that_kills_the_engine_is_found(
-    lake: Lake, smollm: str, monkeypatch: pytest.MonkeyPatch, end: str, direct: Any
+    lake: Lake, smollm: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any, end: str, direct: Any
 ) -> None:
     """It is quarantined, and every other row of the shards that died with it is answered."""
     texts: list[str | None] = [f"Say {row}" for row in range(60)]
     texts[45] = "Say the word that nobody survives " + "now " * 40
     length = len(direct.tokens(texts[45]))
-    (lake.folder / "killer.py").write_text(KILLER.replace("__LENGTH__", str(length)).replace("__END__", end))
-    monkeypatch.syspath_prepend(str(lake.folder))
-    monkeypatch.setenv("PYTHONPATH", str(lake.folder))
+    # Of the job's own folder the process sees only what the job names.
+    plugins = tmp_path_factory.mktemp("plugins")
+    (plugins / "killer.py").write_text(KILLER.replace("__LENGTH__", str(length)).replace("__END__", end))
+    monkeypatch.syspath_prepend(str(plugins))
     ready(
         lake,
         smollm,
