@@ -77,10 +77,11 @@ def ratios(peers: dict[str, str], runs: list[Run]) -> str:
 
 def stages(runs: list[Run]) -> str:
     """The times of Nightjar's stages, as it reports them; empty if Nightjar did not run."""
-    seconds = [run["line"]["details"]["seconds"] for run in runs if run["peer"] == "c"]
-    if not seconds:
+    accounts = [run["line"]["details"]["account"] for run in runs if run["peer"] == "c"]
+    if not accounts:
         return ""
-    medians = {key: statistics.median(each[key] for each in seconds) for key in seconds[0]}
+    parts = dict.fromkeys(key for each in accounts for key in each["parts"])
+    medians = {key: statistics.median(each["parts"].get(key, 0.0) for each in accounts) for key in parts}
     return "\nNightjar's stages, median s: " + ", ".join(f"{k} {v:.2f}" for k, v in medians.items()) + ".\n"
 
 
