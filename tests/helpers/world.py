@@ -214,6 +214,9 @@ class World:
             self.command.look()
         if self.head.name in self.down:
             return []
+        if not self.head.up:
+            self.start_cluster()
+            return [node.name for node in self.everywhere]
         ended = [node for node in self.nodes if not node.up and node.name not in self.down]
         for node in ended:
             node.kill()
