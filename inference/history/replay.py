@@ -21,7 +21,7 @@ from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
-from nightjar.inference.input.discovery import Beginning, Discovery
+from nightjar.inference.input.discovery import WINDOW, Discovery, discover_first
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
@@ -215,7 +215,7 @@ def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[Work
         return bool(identity_of(request, schema).fingerprint == fingerprint)
 
     # The columns of most files may have decided what the model saw; this file's columns may differ.
-    schema = own if is_theirs(own) else Beginning(request.storage, request.job).usual_schema() or own
+    schema = own if is_theirs(own) else discover_first(request.storage, request.job, WINDOW).schema
     theirs = is_theirs(schema)
     return worker_spec(request, schema if theirs else own), theirs
 

@@ -26,7 +26,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.partitions import values_of
-from nightjar.inference.input.schemas import UsualSchema, without_unseen
+from nightjar.inference.input.schemas import UsualSchema
 from nightjar.inference.input.sources.normalisation import holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, import_again, source_of
@@ -124,7 +124,7 @@ class AllUnread:
 def described(
     storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
 ) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
-    """Yield each file with its description, or why it has none. Up to `ahead` files are described ahead."""
+    """Yield each file with its description, or why it has none; `ahead` files are described at a time."""
 
     def look(entry: Entry) -> Description | Unread | Missing:
         try:
@@ -135,7 +135,6 @@ def described(
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
             yield from zip(window, pool.map(look, window), strict=True)
-            ahead = min(2 * ahead, WINDOW)
 
 
 def no_rows(job: Job, files: int, first: str) -> JobError:
@@ -188,6 +187,13 @@ class Discovery:
         """The snapshot of the table whose files these are; empty if the input is no table."""
         return snapshot_of(self.files["version"][0].as_py()).partition(" ")[0] if self.files.num_rows else ""
 
+    def pieces(self, count: int) -> Iterator[Piece]:
+        """The first unit with rows of each of the first `count` files; fewer if one has none, or cannot be read."""
+        for line in self.files.slice(0, count).to_pylist():
+            unit = next((index for index, rows in enumerate(line["rows"]) if rows), None)
+            if unit is not None:
+                yield Piece(line["uri"], line["size"], line["version"], 0, line["rows"][unit], (unit, unit + 1))
+
     @property
     def unreadable(self) -> int:
         """Number of files that could not be read."""
@@ -230,17 +236,33 @@ def discover(storage: Storage, job: Job) -> Discovery:
     )
 
 
-def _look(storage: Storage, job: Job) -> Discovery | str:
-    """The result of one listing; or the name of a file that was listed and does not exist any more."""
+def discover_first(storage: Storage, job: Job, files: int = 8) -> Discovery:
+    """About so many of the first files. More are looked into while none has rows, or none a value in some column.
+    Deleted files are left to `discover`.
+
+    Raises:
+        JobError, Denied, StorageError: As `discover`.
+    """
+    found = _look(storage, job, files)
+    assert isinstance(found, Discovery)
+    return found
+
+
+def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | str:
+    """The result of one listing; or the name of a file that was listed and does not exist any more. first: as the
+    files of `discover_first`.
+    """
     entries = PossibleFiles(storage, job, input_files(storage, job))
-    looked = described(storage, job, iter(entries))
+    looked = described(storage, job, iter(entries), first or WINDOW)
     usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
     batches: list[pa.RecordBatch] = []
-    while window := list(islice(looked, WINDOW)):
+    while window := list(islice(looked, first or WINDOW)):
         lines = list[dict[str, Any]]()
         for entry, found in window:
             if isinstance(found, Missing):
-                return entry.uri
+                if first is None:
+                    return entry.uri
+                continue
             line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
             if isinstance(found, Description):
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
@@ -251,6 +273,9 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
                 line["error"] = str(found)
             lines.append(line)
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
+        schema = usual.schema() if first else None
+        if schema and (not any(map(holds_empty, schema.types)) or len(batches) * (first or 0) >= WINDOW):
+            break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
         raise entries.error() or unread.error()
@@ -258,66 +283,3 @@ def _look(storage: Storage, job: Job) -> Discovery | str:
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
         raise no_rows(job, files.num_rows, files["uri"][0].as_py())
     return discovery
-
-
-class Beginning:
-    """The input, listed once and read as far as asked. Unreadable and deleted files are left to discovery."""
-
-    def __init__(self, storage: Storage, job: Job) -> None:
-        self._job = job
-        self._entries = PossibleFiles(storage, job, input_files(storage, job))
-        self._unseen = described(storage, job, iter(self._entries), ahead=1)
-        self._seen: list[tuple[Entry, Description | Unread | Missing]] = []
-
-    def schema(self) -> pa.Schema:
-        """The columns of the first file with rows; where none has any, of the first file that can be read. If the first
-        file with rows has no value in a column, these are the columns of `usual_schema`.
-
-        Raises:
-            JobError: There is nothing to score. Names `input.uri`.
-            Denied, StorageError: As in `discover`.
-        """
-        unread, empty, first, schema = AllUnread(self._job), 0, "", None
-        for entry, found in self._files():
-            if isinstance(found, Unread):
-                unread.add(found)
-            elif isinstance(found, Description) and found.has_say:
-                partial = found.unseen is None and any(map(holds_empty, found.schema.types))
-                usual = self.usual_schema() if partial else None
-                return usual or without_unseen(found.schema, found.unseen)
-            elif isinstance(found, Description):
-                empty, first = empty + 1, first or entry.uri
-                schema = without_unseen(found.schema, found.unseen) if schema is None else schema
-        if schema is None:
-            raise self._entries.error() or unread.error()
-        if not unread.files:
-            raise no_rows(self._job, empty, first)
-        return schema
-
-    def usual_schema(self) -> pa.Schema | None:
-        """The columns that most of the first few thousand files with rows have; None if none of them can be read."""
-        usual = UsualSchema()
-        for _, found in islice(self._files(), WINDOW):
-            if isinstance(found, Description) and found.has_say:
-                usual.add(found.schema, found.unseen)
-        return usual.schema()
-
-    @property
-    def uris(self) -> list[str]:
-        """The uris of the files that were looked into so far."""
-        return [entry.uri for entry, _ in self._seen]
-
-    def pieces(self, count: int) -> Iterator[Piece]:
-        """The first unit with rows of each of the first `count` files; a file is read when its turn comes."""
-        for entry, found in islice(self._files(), min(count, WINDOW)):
-            if isinstance(found, Description) and found.has_say:
-                unit = next(index for index, rows in enumerate(found.rows) if rows)
-                yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
-
-    def _files(self) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
-        """From the first file on. Only so many as are asked for again are kept."""
-        yield from self._seen
-        for found in self._unseen:
-            if len(self._seen) < WINDOW:
-                self._seen.append(found)
-            yield found

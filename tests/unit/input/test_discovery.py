@@ -19,10 +19,7 @@ from nightjar.inference.errors import (
     JobError,
 )
 from nightjar.inference.input import listing
-from nightjar.inference.input.discovery import (
-    Beginning,
-    discover,
-)
+from nightjar.inference.input.discovery import discover, discover_first
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.input.plan import make_plan
@@ -38,7 +35,7 @@ STORAGE = LakeStorage()
 
 def first_schema(storage: Storage, of: Job) -> pa.Schema:
     """What a command looks at before a run."""
-    return Beginning(storage, of).schema()
+    return discover_first(storage, of).schema
 
 
 def job(folder: Path, uri: str | list[str], **input_keys: Any) -> Job:
