@@ -17,7 +17,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.json as pj
 
-from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
@@ -29,36 +28,6 @@ from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
-
-
-class KeyUnknown(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
-    """An object inside a record has a key that its column's type lacks. key: as `meta.size`."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"no record of those that told the type has the key {key!r}: declare the column's type in input.schema, "
-            "where keys that it does not name are left out"
-        )
-
-
-def has_struct(kind: pa.DataType) -> bool:
-    """Whether values of this type are objects, or lists of them."""
-    return pa.types.is_struct(kind) or (is_list(kind) and has_struct(kind.value_type))
-
-
-def unknown_key(value: object, kind: pa.DataType, name: str) -> str:
-    """The first key with a value that the type lacks; '' if it lacks none. name: of the value itself."""
-    if isinstance(value, list) and is_list(kind):
-        return next(filter(None, (unknown_key(each, kind.value_type, name) for each in value)), "")
-    if not isinstance(value, dict) or not pa.types.is_struct(kind):
-        return ""
-    for key, held in value.items():
-        if kind.get_field_index(key) >= 0:
-            if found := unknown_key(held, kind.field(key).type, f"{name}.{key}"):
-                return found
-        elif held is not None:
-            return f"{name}.{key}"
-    return ""
 
 
 _LONG = re.compile(rb"\d{16}")
@@ -149,44 +118,18 @@ def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
 
 def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
     asked = None if schema is None else pa.schema([each.with_type(_read_as(each.type)) for each in schema])
+    table = pj.read_json(
+        pa.BufferReader(block),
+        pj.ReadOptions(block_size=len(block) + 1),
+        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer" if asked is None else "ignore"),
+    )
     if schema is None:
-        return _arrow_read(block, None, "infer")
-    inferred = [each for each in schema if not is_declared(each)]
-    if nested := [each for each in inferred if has_struct(each.type)]:
-        _check_keys(block, asked, nested)
-    table = _arrow_read(block, asked, "ignore")
-    if large := [each for each in inferred if has_large(table[each.name])]:
+        return table
+    if large := [each for each in schema if not is_declared(each) and has_large(table[each.name])]:
         objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
         if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
             raise DigitsLost
     return table if asked == schema else table.select(schema.names).cast(schema)
-
-
-def _arrow_read(block: bytes, asked: pa.Schema | None, unexpected: str) -> pa.Table:
-    return pj.read_json(
-        pa.BufferReader(block),
-        pj.ReadOptions(block_size=len(block) + 1),
-        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior=unexpected),
-    )
-
-
-def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> None:
-    """Check that no object loses a key, as Arrow ignores the unknown ones inside of objects, too. asked: the schema to
-    read with. nested: its columns of objects.
-
-    Raises:
-        KeyUnknown: One would.
-    """
-    # Arrow infers what no field asks for, so the types tell. It fails if values that nobody asked for contradict each
-    # other; then Python looks.
-    with suppress(pa.ArrowInvalid):
-        table = _arrow_read(block, asked, "infer")
-        if all(table.schema.field(each.name).type == asked.field(each.name).type for each in nested):
-            return
-    for record in filter(None, map(_object, block.split(b"\n"))):
-        for field in nested:
-            if key := unknown_key(record.get(field.name), field.type, field.name):
-                raise KeyUnknown(key)
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
@@ -262,7 +205,7 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
         try:
             _read(held, pa.schema([field]))
         except pa.ArrowInvalid as wrong:
-            lost = f"; {wrong}" if isinstance(wrong, DigitsLost | KeyUnknown) else ""
+            lost = f"; {wrong}" * isinstance(wrong, DigitsLost)
             said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
             return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {expected_type(field)}{lost}")
     return InputCorrupt(f"{at}: not readable: {error}")
@@ -287,7 +230,7 @@ class JsonLines(lines.TextSource):
     """The source of JSON lines.
 
     Numbers are int64 or double, or uint64 if they are too large, and a text that looks like a time stays text. Keys
-    that are not columns of the job are left out; a key that a record lacks is null.
+    that are no columns, or that the type of an object lacks, are left out; a key that a record lacks is null.
     """
 
     name = "JSON lines"

@@ -122,34 +122,6 @@ def test_a_whole_number_is_read_to_its_last_digit_or_costs_its_row(
     assert len(read.failures) == (kind == "int64") + (kind == "double" and values[0] != 2**53)
 
 
-META = pa.schema([("meta", pa.struct([("a", pa.int64()), ("of", pa.list_(pa.struct([("b", pa.string())])))]))])
-
-
-@pytest.mark.parametrize(
-    ("late", "key"),
-    [
-        ({"a": 1, "c": 2}, "meta.c"),
-        ({"of": [{"b": "x"}, {"b": "y", "size": 0}]}, "meta.of.size"),
-        ({"of": [{}, {"d": {"e": None}}]}, "meta.of.d"),
-    ],
-)
-@pytest.mark.parametrize("beside", ["", ', "odd": 1', ', "odd": "text"'])
-def test_a_key_inside_an_object_that_the_type_lacks_costs_its_row(
-    tmp_path: Path, late: dict[str, object], key: str, beside: str
-) -> None:
-    """Nothing of a record is left out in silence; whether or not other keys contradict each other."""
-    lines = [json.dumps({"meta": each})[:-1] + beside + "}" for each in ({"a": 1}, late, {"a": 2, "c": None}, None)]
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n".join([*lines, '{"odd": 2}']) + "\n")
-    found = SOURCE.read(STORAGE, piece(path), META)
-    assert list(found.failures) == [1]
-    assert "line 2: column 'meta' holds " in found.failures[1].message
-    assert f"no record of those that told the type has the key {key!r}: declare" in found.failures[1].message
-    assert found.table["meta"].to_pylist() == [{"a": 1, "of": None}, None, {"a": 2, "of": None}, None, None]
-    declared = SOURCE.read(STORAGE, piece(path), pa.schema([mark_declared(each) for each in META]))
-    assert not declared.failures, "the job says which keys it wants"
-
-
 def test_a_number_that_loses_digits_is_told_with_what_to_declare(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"x": 9007199254740993, "y": [1.5, 18446744073709551617]}\n{"x": 1, "y": [2]}\n')
