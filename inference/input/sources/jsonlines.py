@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -46,7 +45,6 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     """The columns of a file whose beginning this is, and the number of records in it.
 
     Records that cannot be read have no say. Where the values of a column contradict each other, most records win.
-    Whole numbers that a float does not hold contradict fractions.
 
     Raises:
         InputCorrupt: There are records, and none can be read.
@@ -88,11 +86,6 @@ def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreada
         lost.add(low, _fault(at, records[low], schema, part), records[low])
         tables.append(nulls(schema, 1))
     return pa.concat_tables(tables).combine_chunks()
-
-
-def has_key(block: bytes, name: str) -> bool:
-    """Whether any record of a block has this key."""
-    return any(name in (_object(line) or {}) for line in block.split(b"\n") if line.strip())
 
 
 def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:
@@ -151,15 +144,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
-    """The type with whole numbers in place of floats where these hold more of the values."""
+    """The type with whole numbers in place of floats, if all numbers are whole and a type of these holds them."""
     if pa.types.is_floating(kind):
-        whole = {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
-        numbers = sum(isinstance(each, int | float) for each in values)
-        for exact, count in whole.items():
-            if count == numbers:
-                return exact  # also where a float would hold them all
-        counts = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values), **whole}
-        return max(counts, key=counts.__getitem__)  # in a tie the first
+        numbers = [each for each in values if isinstance(each, int | float)]
+        fits = (exact for exact, span in _WHOLE.items() if all(type(one) is int and one in span for one in numbers))
+        return next(fits, kind)
     if pa.types.is_list(kind):
         return pa.list_(_exact(kind.value_type, [item for each in values if isinstance(each, list) for item in each]))
     if pa.types.is_struct(kind):
@@ -192,15 +181,7 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
     if not isinstance(value, dict):
         return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")
 
-    def fails(columns: int) -> bool:
-        try:
-            _read(record, pa.schema(list(schema)[:columns]))
-        except pa.ArrowInvalid:
-            return True
-        return False
-
-    if (bad := bisect_left(range(1, len(schema) + 1), True, key=fails)) < len(schema):
-        field = schema.field(bad)
+    for field in schema:
         held = json.dumps({field.name: value.get(field.name)}).encode()
         try:
             _read(held, pa.schema([field]))
@@ -254,32 +235,22 @@ class JsonLines(lines.TextSource):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """A column is missing if no record has it, of a large file none in its beginning."""
+        """A column is missing if it has no value, and no record in the beginning of the file has the key."""
         found = super().read(storage, piece, schema, most)
-        absent = {name for name in schema.names if found.table[name].null_count == found.table.num_rows}
-        if absent and self.in_units(piece):
-            absent &= self._absent(storage, piece, schema)
-        elif absent:
-            for _, _, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
-                absent = {name for name in absent if not has_key(block, name)}
-                if not absent:
-                    break
-        if absent and found.readable:
-            raise _missing(piece.uri, schema, absent)
+        empty = [name for name in schema.names if found.table[name].null_count == found.table.num_rows]
+        if empty and found.readable:
+            self._check_there(storage, piece, empty)
         return found
 
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
         """If a file's rows are not counted, its beginning does not tell whether some record has a column."""
-        if piece.rows != UNKNOWN and (absent := self._absent(storage, piece, schema)):
-            raise _missing(piece.uri, schema, absent)
+        if piece.rows != UNKNOWN:
+            self._check_there(storage, piece, schema.names)
 
-    def _absent(self, storage: Storage, piece: Piece, schema: pa.Schema) -> set[str]:
-        return set(schema.names) - set(self.beginning(storage, piece.uri)[0].names)
+    def _check_there(self, storage: Storage, piece: Piece, names: Sequence[str]) -> None:
+        known = self.beginning(storage, piece.uri)[0].names
+        if absent := [name for name in names if name not in known]:
+            raise SchemaMismatch(f"{piece.uri}: column {absent[0]!r} is missing: no record has it")
 
 
 SOURCE = JsonLines()
-
-
-def _missing(uri: str, schema: pa.Schema, absent: set[str]) -> SchemaMismatch:
-    name = next(name for name in schema.names if name in absent)
-    return SchemaMismatch(f"{uri}: column {name!r} is missing: no record has it")
