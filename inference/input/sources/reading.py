@@ -83,8 +83,8 @@ def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
     return RowsRead(pa.concat_tables(tables), failures, pa.array(np.concatenate(kept), pa.int64()), rows - at)
 
 
-SAMPLED = 1 << 16
-"""The most rows that are read of a piece in search of a sample of rows that match `input.where`."""
+SAMPLED = 1 << 13
+"""The rows that are read of a piece in search of a sample of rows that match `input.where`."""
 
 
 @cache
@@ -217,18 +217,14 @@ def read_sample(
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri, job.input.own):
         columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
-        where, count = _condition(job, schema), rows
-        while True:
-            sampled, before = source.sample(storage, piece, columns.schema, count, last=last)
-            _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
-            found = columns.build(rows_read)
-            if where is None:
-                return found, piece.first_row + before
-            matching = _matching(where, found)
-            seen, count = found.table.num_rows, max(rows, 16 * count)
-            if matching.table.num_rows >= rows or not seen or seen < count // 16 or seen >= SAMPLED:
-                first = max(0, matching.table.num_rows - rows) if last else 0
-                return matching.slice(first, rows), piece.first_row + before
+        where = _condition(job, schema)
+        sampled, before = source.sample(storage, piece, columns.schema, SAMPLED if where else rows, last=last)
+        _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
+        found = columns.build(rows_read)
+    if where is None:
+        return found, piece.first_row + before
+    matching = _matching(where, found)
+    return matching.slice(max(0, matching.table.num_rows - rows) if last else 0, rows), piece.first_row + before
 
 
 def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:
