@@ -511,21 +511,6 @@ def test_a_file_without_a_value_in_a_column_says_nothing_of_its_type(
     assert usual_of(kinds, last=last) == usual
 
 
-@pytest.mark.parametrize("odd", [0, 150])
-def test_declared_types_are_those_that_some_file_has(odd: int) -> None:
-    """The majority of each column alone would be a file that nobody wrote. odd: files written in yet other ways."""
-    types = [(TEXT, INT, INT), *[(INT, TEXT, INT), (INT, INT, TEXT), (TEXT, INT, INT)] * 2]
-    found = UsualSchema()
-    for number in range(odd):
-        found.add(pa.schema([pa.field(name, NULL, metadata={"n": str(number)}) for name in "xyz"]))
-        found.add(pa.schema([("x", INT), ("y", INT), ("z", pa.decimal128(38, number % 38))]))
-    for kinds in types * odd or types:
-        found.add(pa.schema(list(zip("xyz", kinds, strict=True))))
-    schema = found.schema()
-    assert schema is not None
-    assert schema.types == [TEXT, INT, INT]
-
-
 @pytest.mark.parametrize("full", [0, 1])
 def test_files_that_lack_values_in_different_columns_have_the_same_columns(full: int) -> None:
     """However many ways there are to lack them; they outvote files that have one column less."""
