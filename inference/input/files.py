@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -46,14 +46,12 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if found or job.input.lines:
         for at, uri in enumerate(job.input.uris):
             if not tally.taken[uri]:
-                there = _found_there(tally.left[uri]) or _hidden(storage, job, [uri])
+                there = _found_there(tally.left[uri])
                 raise JobError(_nothing_at(uri, at, job.input, there))
     if not found:
         others = sum(tally.left.values(), Counter[str]())
-        there = _found_there(others) or _hidden(storage, job, job.input.uris)
+        there = _found_there(others)
         there += _formats() if others and not job.input.format else ""
-        if not there and "[" in job.input.uri:
-            there = "; in a pattern, write [[] for the bracket ["
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
@@ -238,15 +236,6 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
         f"input.uri: {job.input.shown} holds files of several formats: {' and '.join(told)}. Set input.format to "
         f"{formats}; files of the other format are then left out"
     )
-
-
-def _hidden(storage: Storage, job: Job, uris: Sequence[str]) -> str:
-    """A hint at hidden files in these places, which have no others."""
-    wanted = job.input.format
-    lists_files = wanted is None or (wanted in SOURCES and source_named(wanted).of_files)
-    if not lists_files or not any(listing.leaves_hidden(storage, uri) for uri in uris):
-        return ""
-    return ", only hidden ones: files whose names, or whose folders' names, begin with `.` or `_` are left out"
 
 
 def _vacant(uri: str) -> str:

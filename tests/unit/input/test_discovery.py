@@ -273,7 +273,7 @@ def test_odd_names_are_listed_planned_and_read(tmp_path: Path) -> None:
 
 def test_a_bracket_is_escaped_in_a_pattern(tmp_path: Path, found: Found) -> None:
     write(tmp_path / "in [old]" / "a.parquet")
-    with pytest.raises(JobError, match=r"no input files at .*; in a pattern, write \[\[\] for the bracket \["):
+    with pytest.raises(JobError, match=r"no input files at "):
         found("in [old]/")
     assert found("in [[]old]/") == ["in [old]/a.parquet"]
 
@@ -291,11 +291,7 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
     ("files", "sentence"),
     [
         ({}, r"^input\.uri: no input files at .*/in/: the folder is empty$"),
-        (
-            {"_SUCCESS": b"", ".a.parquet": b"x"},
-            r"^input\.uri: no input files at .*/in/, only hidden ones: files whose names, or whose folders' names, "
-            r"begin with `\.` or `_` are left out$",
-        ),
+        ({"_SUCCESS": b"", ".a.parquet": b"x"}, r"^input\.uri: no input files at .*/in/$"),
         ({"_SUCCESS": b"", "a.orc": b"x"}, r"^input\.uri: no input files at .*/in/, only 1 \.orc file; if they hold"),
         (
             {"a.orc": b"x", "b.ORC": b"x", "LICENSE": b"x"},
@@ -347,7 +343,7 @@ def test_a_place_of_which_no_file_is_input_is_told_with_what_it_holds(
     last = "c/" if keys else "a/a.csv"
     with pytest.raises(JobError, match=rf"^input\.uri: {said}"):
         list(input_files(STORAGE, job(tmp_path, ["a/", "b/", last], **keys)))
-    with pytest.raises(JobError, match=r"no input files at .*/d/, one of 2 inputs, only hidden ones: .*; take it out"):
+    with pytest.raises(JobError, match=r"no input files at .*/d/, one of 2 inputs; take it out"):
         list(input_files(STORAGE, job(tmp_path, ["a/", "d/"])))
     uris = [entry.uri for entry in input_files(STORAGE, job(tmp_path, ["a/", "a/*.csv", "a/a.csv"]))]
     assert uris == [f"{tmp_path}/a/a.csv"], "each of these places has a file, and all have the same"
