@@ -96,31 +96,6 @@ Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied
 """Why a file has no description, though it is there."""
 
 
-@dataclass
-class AllUnread:
-    """Counts the files without a description, and makes the error for an input with no other files."""
-
-    job: Job
-    files: int = 0
-    denied: int = 0
-    first: str = ""
-
-    def add(self, error: Unread) -> None:
-        """Count one file."""
-        self.files, self.denied = self.files + 1, self.denied + isinstance(error, Denied)
-        self.first = self.first or str(error)
-
-    def error(self) -> JobError | Denied:
-        if not self.files:
-            return JobError(
-                f"{self.job.input.key}: the files at {self.job.input.shown} were deleted after they had been listed"
-            )
-        if self.denied == self.files:
-            # If every file is denied, the credentials are wrong rather than the files.
-            return Denied(self.first)
-        return JobError(f"{self.job.input.key}: no file can be read; the first: {self.first}")
-
-
 def described(
     storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
 ) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
@@ -135,14 +110,6 @@ def described(
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
             yield from zip(window, pool.map(look, window), strict=True)
-
-
-def no_rows(job: Job, files: int, first: str) -> JobError:
-    """The error for an input without rows. files: their number. first: the uri of the first one."""
-    # What a database is read by is no file that a person could look at.
-    named = first if source_of(job, first).of_files else job.input.uri
-    which = f"the file {named} holds" if files == 1 else f"the {files} files at {job.input.shown} hold"
-    return JobError(f"{job.input.key}: {which} no rows")
 
 
 _LISTINGS = 3
@@ -220,7 +187,6 @@ def discover(storage: Storage, job: Job) -> Discovery:
     Raises:
         JobError: There is nothing to score, no file is readable, or files vanish again and again. Names `input.uri`. Or
             the user's own source cannot be imported. Names `input.format`.
-        Denied: Reading is not allowed for any of the files.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
     import_again(job)
@@ -241,7 +207,7 @@ def discover_first(storage: Storage, job: Job, files: int = 8) -> Discovery:
     Deleted files are left to `discover`.
 
     Raises:
-        JobError, Denied, StorageError: As `discover`.
+        JobError, StorageError: As `discover`.
     """
     found = _look(storage, job, files)
     assert isinstance(found, Discovery)
@@ -254,7 +220,7 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
     """
     entries = PossibleFiles(storage, job, input_files(storage, job))
     looked = described(storage, job, iter(entries), first or WINDOW)
-    usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
+    usual, empty, bad = UsualSchema(), UsualSchema(), ""
     batches: list[pa.RecordBatch] = []
     while window := list(islice(looked, first or WINDOW)):
         lines = list[dict[str, Any]]()
@@ -269,8 +235,8 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
                 (usual if found.has_say else empty).add(found.schema, found.unseen)
                 line |= {"rows": found.rows, "sizes": found.sizes}
             else:
-                unread.add(found)
                 line["error"] = str(found)
+                bad = bad or str(found)
             lines.append(line)
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
         schema = usual.schema() if first else None
@@ -278,8 +244,9 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
             break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
-        raise entries.error() or unread.error()
+        why = f"no file can be read; the first: {bad}" if bad else "all files were deleted after they had been listed"
+        raise entries.error() or JobError(f"{job.input.key}: {why}")
     discovery = Discovery(files, schema, entries.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
-        raise no_rows(job, files.num_rows, files["uri"][0].as_py())
+        raise JobError(f"{job.input.key}: no rows in {counted(files.num_rows, 'file')} at {job.input.shown}")
     return discovery

@@ -306,8 +306,8 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
             {"a.csv.bz2": b"x"},
             r"^input\.uri: .*/in/, only 1 \.csv\.bz2 file; if they hold Parquet",
         ),
-        ({"a.parquet": None}, r"^input\.uri: the file .*/in/a\.parquet holds no rows$"),
-        ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: the 2 files at .*/in/ hold no rows$"),
+        ({"a.parquet": None}, r"^input\.uri: no rows in 1 file at .*/in/$"),
+        ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: no rows in 2 files at .*/in/$"),
         ({"a.parquet": b"junk"}, r"^input\.uri: .* can be read; the first: .*/in/a\.parquet: not a readable Parquet"),
     ],
 )

@@ -125,7 +125,7 @@ def test_files_that_vanish_again_and_again_are_said_to(tmp_path: Path) -> None:
         JobError, match=r"^input\.uri: files vanish while they are looked at, for example .*/in/a\.parquet:"
     ):
         discover(gone, job(tmp_path, "in/"))
-    with pytest.raises(JobError, match=r"^input\.uri: the files at .*/in/ were deleted after they had been listed"):
+    with pytest.raises(JobError, match=r"^input\.uri: all files were deleted after they had been listed"):
         first_schema(gone, job(tmp_path, "in/"))
 
 
@@ -191,7 +191,7 @@ def test_a_lake_that_may_not_be_read_at_all_is_one_message(tmp_path: Path) -> No
     for name in "abc":
         write(tmp_path / "in" / f"{name}.parquet")
     for look in (discover, first_schema):
-        with pytest.raises(Denied, match=r"^a\.parquet: not yours$"):
+        with pytest.raises(JobError, match=r"^input\.uri: no file can be read; the first: a\.parquet: not yours$"):
             look(may_not_read("a.parquet", "b.parquet", "c.parquet"), job(tmp_path, "in/"))
     (tmp_path / "in" / "b.parquet").write_bytes(b"junk")
     for look in (discover, first_schema):
@@ -294,7 +294,7 @@ def test_files_without_rows_decide_no_columns_however_many_and_packed_they_are(
     for name in "abd":
         (tmp_path / "in" / f"{name}{ending}").write_bytes(empty)
     here = job(tmp_path, "in/")
-    with pytest.raises(JobError, match=r"the 3 files at .* hold no rows"):
+    with pytest.raises(JobError, match=r"no rows in 3 files at"):
         discover(STORAGE, here)
     (tmp_path / "in" / f"c{ending}").write_bytes(full)
     found = discover(STORAGE, here)

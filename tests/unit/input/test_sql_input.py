@@ -259,7 +259,7 @@ def test_a_database_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_an_empty_table_is_told_with_the_database_that_has_it(shop: Path) -> None:
     write(shop, "DELETE FROM sales")
-    with pytest.raises(JobError, match=r"^input\.uri: the file .*/shop\.db holds no rows$"):
+    with pytest.raises(JobError, match=r"^input\.uri: no rows in 1 file at .*/shop\.db$"):
         discover(STORAGE, job_of(f"sqlite:///{shop}", shop.parent, table="sales"))
 
 
