@@ -27,7 +27,6 @@ from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, bound, needing, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number
-from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, join
 
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 _CACHE_BYTES = 64 * 1024 * 1024
 """The most memory that an open version keeps of what it has read of its files' footers. Without it, it is 1 GiB."""
-
-_STRETCH = 65536
-"""The rows of which those columns are read first that `input.where` names."""
 
 _FAULTS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 """What Lance raises. The type does not say whether the storage failed or a file is damaged."""
@@ -116,11 +112,6 @@ class Lance(SnapshotSource[Fragment]):
         except _FAULTS as error:
             # The storage gives these files, and they cannot be read twice: so it is their content.
             raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
-
-    def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
-        """As `Source.parts`: stretches. Where no row of one matches, its other columns are not read."""
-        for first in range(0, piece.rows, _STRETCH):
-            yield replace(piece, first_row=piece.first_row + first, rows=min(_STRETCH, piece.rows - first))
 
     def _listed(self, found: LanceFragment) -> tuple[str, Fragment]:
         """A fragment, by the location of its first data file."""
