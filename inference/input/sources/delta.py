@@ -20,7 +20,7 @@ from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import whole
 from nightjar.inference.messages import clip
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, join
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -55,11 +55,6 @@ class Delta(TableSource):
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        if is_local(self.uri) and self.uri != (taken := unquote(self.uri)):
-            raise JobError(
-                f"input.uri: delta-rs reads no table in {self.uri}: it takes the path for a URL, and looks into "
-                f"{taken}; rename the folder"
-            )
         try:
             table = DeltaTable(self.uri, storage_options=storage.options(self.uri))
         except TableNotFoundError:

@@ -260,13 +260,6 @@ def test_a_folder_without_a_table_is_told(tmp_path: Path) -> None:
         discover(STORAGE, job_of(tmp_path / "none"))
 
 
-def test_a_folder_that_delta_rs_would_look_for_elsewhere_is_told(table: Path) -> None:
-    odd = table.rename(table.parent / "a%20b")
-    said = r"input\.uri: .*/a%20b: it takes the path for a URL, and looks into .*/a b; rename the folder"
-    with pytest.raises(JobError, match=said):
-        discover(STORAGE, job_of(odd))
-
-
 def test_a_table_that_cannot_be_read_truly_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "mapped"
     write_deltalake(place, pa.table({"id": [1]}))
