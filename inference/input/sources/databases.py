@@ -327,20 +327,12 @@ class Sqlite(Session):
         # SQLite ends a statement at a NUL.
         return f"CAST(x'{key.encode().hex()}' AS TEXT)" if "\0" in key else "'" + key.replace("'", "''") + "'"
 
-    def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
-        found, name = super().key_counts(source, key), quoted(key)
-        kinds = [kind for (kind,) in self.ask(f"SELECT DISTINCT typeof({name}) FROM {source} WHERE {name} IS NOT NULL")]
-        if len(kinds) > 1 or not {*kinds} <= {"integer", "text"}:
-            raise JobError(
-                f"input.options.key: {key!r} has values of the type {' and '.join(sorted(kinds))}; name a column that "
-                "has whole numbers, or texts"
-            )
-        return found
-
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        found: list[Any] = super().bounds(source, key, every)
-        if odd := next((bound for bound in found if isinstance(bound, bytes)), None):
-            raise JobError(f"input.options.key: {key!r} has {odd!r:.100}, which is not UTF-8; name another column")
+        found = super().bounds(source, key, every)
+        if odd := next((bound for bound in found if not isinstance(bound, Key)), None):
+            raise JobError(
+                f"input.options.key: {key!r} has {odd!r:.100}; name a column that has whole numbers, or texts in UTF-8"
+            )
         return found
 
     def _check_whole(self) -> None:
