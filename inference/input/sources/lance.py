@@ -68,7 +68,6 @@ class Lance(SnapshotSource[Fragment]):
     name = "Lance"
     mark = "_versions/*.manifest"
     extra = "lance"
-    cleaning = "cleanup"
     options = (number("version", "the version with this number", "the newest", what="the number of a version"),)
 
     def opened(self, storage: Storage, number: str | None) -> Version | None:

@@ -63,13 +63,12 @@ class Snapshot(Generic[File]):
 
 
 class SnapshotSource(Source, Generic[File]):
-    """Base of the table formats. uri: of the table, see `Source.at`. cleaning: what removes old files, for messages."""
+    """Base of the table formats. uri: of the table, see `Source.at`."""
 
     suffixes: tuple[str, ...] = ()
     of_files = False
     divisible = True
     columns_apart = True
-    cleaning = "vacuum"
     uri: str = ""
 
     def at(self, uri: str) -> Self:
@@ -115,18 +114,13 @@ class SnapshotSource(Source, Generic[File]):
         return snapshot, snapshot.files[uri]
 
     def gone(self, piece: Piece) -> InputChanged:
-        return InputChanged(
-            f"{piece.uri}: deleted since it was planned, {self.lost(snapshot_of(piece.version))}; run again to score "
-            "the newest snapshot"
-        )
+        lost = self.lost(snapshot_of(piece.version))
+        return InputChanged(f"{piece.uri}: deleted since it was planned, {lost}; run again to score the newest snapshot")
 
     def lost(self, number: str) -> str:
         """What to say of a file that a snapshot has and that does not exist."""
         shown = number.partition(" ")[0]
-        return (
-            f"though snapshot {shown} of the table {self.uri} has this file. A {self.cleaning} must keep the files of "
-            "a snapshot for as long as runs read it"
-        )
+        return f"though snapshot {shown} of the table {self.uri} has this file. Keep snapshots for as long as runs read them"
 
 
 @dataclass(frozen=True)
