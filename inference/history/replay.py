@@ -25,7 +25,7 @@ from nightjar.inference.input.discovery import WINDOW, Discovery, discover_first
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
-from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.input.sources.reading import describe, read_piece, source_of
 from nightjar.inference.input.sources.rows import selected
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.messages import nearest
@@ -209,7 +209,7 @@ def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[Work
         copied, _ = enter_copy(request.job, request.scoring.code, Path(request.cache), stand=False)
         request = replace(request, job=copied)
     description = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version))
-    own = without_unseen(description.schema, description.unseen)
+    own = without_unseen(description.schema, source_of(request.job, piece.uri).unseen)
 
     def is_theirs(schema: pa.Schema) -> bool:
         return bool(identity_of(request, schema).fingerprint == fingerprint)

@@ -220,7 +220,7 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
     """
     entries = PossibleFiles(storage, job, input_files(storage, job))
     looked = described(storage, job, iter(entries), first or WINDOW)
-    usual, empty, bad = UsualSchema(), UsualSchema(), ""
+    usual, empty, bad, settled = UsualSchema(), UsualSchema(), "", False
     batches: list[pa.RecordBatch] = []
     while window := list(islice(looked, first or WINDOW)):
         lines = list[dict[str, Any]]()
@@ -232,15 +232,16 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
             line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
             if isinstance(found, Description):
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
-                (usual if found.has_say else empty).add(found.schema, found.unseen)
+                unseen = source_of(job, entry.uri).unseen
+                (usual if found.has_say else empty).add(found.schema, unseen)
+                settled = settled or unseen is not None or not any(map(holds_empty, found.schema.types))
                 line |= {"rows": found.rows, "sizes": found.sizes}
             else:
                 line["error"] = str(found)
                 bad = bad or str(found)
             lines.append(line)
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
-        schema = usual.schema() if first else None
-        if schema and (not any(map(holds_empty, schema.types)) or len(batches) * (first or 0) >= WINDOW):
+        if first and usual.schema() and (settled or len(batches) * first >= WINDOW):
             break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:

@@ -24,7 +24,7 @@ one file in a thousand has it, which is then the odd one."""
 
 @dataclass
 class _Way:
-    """A schema, and the number of files that have it. unseen: as in `Description`."""
+    """A schema, and the number of files that have it. unseen: as in `Source`."""
 
     schema: pa.Schema
     unseen: pa.DataType | None
@@ -38,7 +38,7 @@ class UsualSchema:
         self._ways: dict[pa.Schema, _Way] = {}
 
     def add(self, schema: pa.Schema, unseen: pa.DataType | None = None) -> None:
-        """Count one file. unseen: as in `Description`."""
+        """Count one file. unseen: as in `Source`."""
         key = schema.remove_metadata()
         if key in self._ways or len(self._ways) < _WAYS:
             self._ways.setdefault(key, _Way(schema, unseen)).files += 1
@@ -152,7 +152,7 @@ _WIDER = (
 
 
 def without_unseen(schema: pa.Schema, unseen: pa.DataType | None) -> pa.Schema:
-    """The schema to read with: a column without values gets the type `unseen`, as in `Description`."""
+    """The schema to read with: a column without values gets the type `unseen`, as in `Source`."""
     if unseen is None:
         return schema
     return pa.schema([field.with_type(unseen) if pa.types.is_null(field.type) else field for field in schema])

@@ -57,8 +57,8 @@ class Session(ABC):
     opened: Any
     """The connection of the driver."""
 
-    typed: ClassVar[bool]
-    """As `Source.typed`."""
+    unseen: ClassVar[pa.DataType | None] = None
+    """As `Source.unseen`."""
 
     @classmethod
     @abstractmethod
@@ -87,8 +87,8 @@ class Session(ABC):
         """The columns, in types as which `read` takes them, bound to the names by which `content` knows them."""
 
     @abstractmethod
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        """The columns, and as in `Description.unseen`."""
+    def described(self, source: str) -> pa.Schema:
+        """The columns, as in `Description`."""
 
     @abstractmethod
     def content(self, source: str, where: str) -> tuple[int, str]:
@@ -141,8 +141,6 @@ class Session(ABC):
 class Postgres(Session):
     """A transaction of Postgres through ADBC, which receives columns as Arrow."""
 
-    typed = True
-
     @classmethod
     @contextmanager
     def open(cls, uri: str) -> Iterator[Postgres]:
@@ -173,8 +171,8 @@ class Postgres(Session):
         own = enumerate(self._columns(source))
         return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
 
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        return self.names(source), None
+    def described(self, source: str) -> pa.Schema:
+        return self.names(source)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
         """The server hashes each row."""
@@ -251,7 +249,7 @@ class Sqlite(Session):
     a type, not its column, so here a value of another type costs its row.
     """
 
-    typed = False
+    unseen = pa.string()
 
     @classmethod
     @contextmanager
@@ -294,7 +292,7 @@ class Sqlite(Session):
         found = self.opened.execute(f"SELECT * FROM {source} LIMIT 0").description
         return pa.schema([pa.field(name, pa.string()) for name, *_ in found])
 
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
+    def described(self, source: str) -> pa.Schema:
         """All values are counted by their types, and most of them decide."""
         names, fields = self.names(source).names, list[pa.Field]()
         for low in range(0, len(names), _COUNTED):
@@ -304,7 +302,7 @@ class Sqlite(Session):
             for index, name in enumerate(some):
                 at = index * len(_TYPES)
                 fields.append(pa.field(name, _most([count or 0 for count in counts[at : at + len(_TYPES)]])))
-        return pa.schema(fields), pa.string()
+        return pa.schema(fields)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
         """Whether a row changed is known of the whole file."""

@@ -217,7 +217,6 @@ class JsonLines(lines.TextSource):
     name = "JSON lines"
     suffixes = packing.suffixes(".jsonl", ".ndjson")
     unseen = pa.null()
-    typed = False
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """If values of a column contradict each other, the type of most of them is the column's."""

@@ -96,13 +96,12 @@ class BlockSource(Source, ABC):
 class TextSource(BlockSource):
     """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
 
-    unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
+    encoding: of the text; the option `ENCODING`, if the source has it.
     """
 
     encoding: str = UTF8
 
     plain = packing.suffixes(".txt")
-    unseen: pa.DataType | None = None
 
     @abstractmethod
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
@@ -124,11 +123,11 @@ class TextSource(BlockSource):
         if self._is_one_unit(entry.uri):
             rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
             packed = packing.EXPANDED if packing.compression(entry.uri) else 1
-            return Description(schema, (rows,), (entry.size * packed,), self.unseen)
+            return Description(schema, (rows,), (entry.size * packed,))
         if entry.size <= UNIT_BYTES:
-            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
+            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,))
         with packing.opened(storage, entry.uri) as file:
-            return Description(schema, *self.units(file, entry.size), self.unseen)
+            return Description(schema, *self.units(file, entry.size))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`, from the beginning of the file."""

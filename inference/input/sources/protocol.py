@@ -72,9 +72,6 @@ class Description:
     divisible, no piece begins with an empty unit other than the file's first."""
     sizes: tuple[int, ...]
     """The estimated bytes of each unit after decoding."""
-    unseen: pa.DataType | None = None
-    """Set if the types are inferred from values, so that those of several files are reconciled: the type of a column
-    without a single value, which `schema` has as null."""
 
     @property
     def has_say(self) -> bool:
@@ -106,8 +103,9 @@ class Source(ABC):
     """Whether its files are input, without `input.format`, only where there are no files of another format."""
     plain: tuple[str, ...] = ()
     """The ends of names of plain text, if such a file may be of this format where `input.format` names it."""
-    typed = True
-    """Whether a file says the types of its columns; else `read` takes any types as which the values can be read."""
+    unseen: pa.DataType | None = None
+    """Set if types are inferred from values, so that those of several files are reconciled, and `read` takes any types
+    as which the values can be read: the type of a column without a single value, which `describe` gives as null."""
     columns_apart = False
     """Whether `read` spends next to nothing on columns that it is not asked for; then the columns of `input.where` are
     read before the others."""
