@@ -92,16 +92,16 @@ _READERS = 32
 WINDOW = 512
 """The most files whose descriptions are in memory at a time: each has its own schema."""
 
-Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied
-"""Why a file has no description, though it is there."""
+Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied | Missing
+"""Why a file has no description. It may have been deleted after it was listed."""
 
 
 def described(
     storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
-) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
+) -> Iterator[tuple[Entry, Description | Unread]]:
     """Yield each file with its description, or why it has none; `ahead` files are described at a time."""
 
-    def look(entry: Entry) -> Description | Unread | Missing:
+    def look(entry: Entry) -> Description | Unread:
         try:
             return describe(storage, job, entry)
         except (InputCorrupt, SchemaMismatch, SourceFailed, Denied, Missing) as error:
@@ -111,8 +111,6 @@ def described(
         while window := list(islice(entries, ahead)):
             yield from zip(window, pool.map(look, window), strict=True)
 
-
-_LISTINGS = 3
 
 FILES = pa.schema(
     [
@@ -181,43 +179,26 @@ class Discovery:
 def discover(storage: Storage, job: Job) -> Discovery:
     """List the input and look into every file.
 
-    If a file was deleted after it was listed, the input is listed again, because the listing may lack the file's
-    replacement.
-
     Raises:
-        JobError: There is nothing to score, no file is readable, or files vanish again and again. Names `input.uri`. Or
-            the user's own source cannot be imported. Names `input.format`.
+        JobError: There is nothing to score, or no file is readable. Names `input.uri`. Or the user's own source cannot be
+            imported. Names `input.format`.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
     import_again(job)
-    vanished = ""
-    for _ in range(_LISTINGS):
-        found = _look(storage, job)
-        if isinstance(found, Discovery):
-            return found
-        vanished = found
-    raise JobError(
-        f"input.uri: files vanish while they are looked at, for example {vanished}: something rewrites the input; "
-        "repeat the command when it is done"
-    )
+    return _look(storage, job)
 
 
 def discover_first(storage: Storage, job: Job, files: int = 8) -> Discovery:
     """About so many of the first files. More are looked into while none has rows, or none a value in some column.
-    Deleted files are left to `discover`.
 
     Raises:
         JobError, StorageError: As `discover`.
     """
-    found = _look(storage, job, files)
-    assert isinstance(found, Discovery)
-    return found
+    return _look(storage, job, files)
 
 
-def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | str:
-    """The result of one listing; or the name of a file that was listed and does not exist any more. first: as the
-    files of `discover_first`.
-    """
+def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery:
+    """first: as the files of `discover_first`."""
     entries = PossibleFiles(storage, job, input_files(storage, job))
     looked = described(storage, job, iter(entries), first or WINDOW)
     usual, empty, bad, settled = UsualSchema(), UsualSchema(), "", False
@@ -225,10 +206,6 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
     while window := list(islice(looked, first or WINDOW)):
         lines = list[dict[str, Any]]()
         for entry, found in window:
-            if isinstance(found, Missing):
-                if first is None:
-                    return entry.uri
-                continue
             line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
             if isinstance(found, Description):
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
@@ -245,8 +222,7 @@ def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery | s
             break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
-        why = f"no file can be read; the first: {bad}" if bad else "all files were deleted after they had been listed"
-        raise entries.error() or JobError(f"{job.input.key}: {why}")
+        raise entries.error() or JobError(f"{job.input.key}: no file can be read; the first: {bad}")
     discovery = Discovery(files, schema, entries.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
         raise JobError(f"{job.input.key}: no rows in {counted(files.num_rows, 'file')} at {job.input.shown}")
