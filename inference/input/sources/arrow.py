@@ -30,7 +30,6 @@ class Arrow(Source):
 
     name = "Arrow"
     suffixes = (".arrow", ".feather", ".ipc")
-    columns_apart = True
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Of each batch of a file only the narrowest column is read: with it come the batch's rows."""

@@ -17,8 +17,6 @@ from nightjar.inference.storage.protocol import Entry, Storage
 class OneRowSource(Source):
     """Base of the formats of which each file is one row. What is wrong with a file costs that row."""
 
-    columns_apart = True
-
     @abstractmethod
     def schema(self) -> pa.Schema:
         """The columns, by the options."""

@@ -42,7 +42,6 @@ class Parquet(Source):
     name = "Parquet"
     suffixes = (".parquet", ".pq")
     divisible = True
-    columns_apart = True
 
     def __init__(self) -> None:
         self._kept: tuple[object, pa.Table] | None = None

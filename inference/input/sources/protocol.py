@@ -106,9 +106,6 @@ class Source(ABC):
     unseen: pa.DataType | None = None
     """Set if types are inferred from values, so that those of several files are reconciled, and `read` takes any types
     as which the values can be read: the type of a column without a single value, which `describe` gives as null."""
-    columns_apart = False
-    """Whether `read` spends next to nothing on columns that it is not asked for; then the columns of `input.where` are
-    read before the others."""
     beside: tuple[str, ...] = ()
     """The ends that are added to a file's name for files that belong to it."""
     options: tuple[Option, ...] = ()

@@ -33,36 +33,22 @@ Read = Callable[[Piece, pa.Schema], RowsRead]
 def _read_matching(
     storage: Storage, source: Source, piece: Piece, schema: pa.Schema, where: Condition, read: Read
 ) -> RowsRead:
-    """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match.
-
-    If the source reads each column by itself, those of the condition are read first, and the others only where a row
-    matches.
-    """
+    """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match."""
     found = [(0, RowsRead(schema.empty_table()))]
     for part in source.parts(storage, piece, where):
-        first = part.first_row - piece.first_row
-        if source.columns_apart and set(where.columns.names) < set(schema.names):
-            looked = read(part, where.columns)
-            if not _takes(where, looked).any():
-                found.append((first, RowsRead(schema.empty_table(), left_out=looked.rows)))
-                continue
-        found.append((first, _matching(where, read(part, schema))))
+        found.append((part.first_row - piece.first_row, _matching(where, read(part, schema))))
     return _joined(found, piece.rows)
 
 
 def _matching(where: Condition, read: RowsRead) -> RowsRead:
     """Without the rows that do not match."""
-    (kept,) = np.nonzero(_takes(where, read))
+    takes = where.mask(read.table)
+    takes[list(read.failures)] = True
+    (kept,) = np.nonzero(takes)
     at = {int(index): row for row, index in enumerate(kept)}
     failures = {at[row]: replace(failure, row=at[row]) for row, failure in read.failures.items()}
     table = read.table if len(kept) == len(read.table) else selected(read.table, kept)
     return RowsRead(table, failures, pa.array(kept, pa.int64()), len(read.table) - len(kept))
-
-
-def _takes(where: Condition, read: RowsRead) -> np.ndarray:
-    takes = where.mask(read.table)
-    takes[list(read.failures)] = True
-    return takes
 
 
 def _condition(job: Job, schema: pa.Schema) -> Condition | None:

@@ -68,7 +68,6 @@ class SnapshotSource(Source, Generic[File]):
     suffixes: tuple[str, ...] = ()
     of_files = False
     divisible = True
-    columns_apart = True
     uri: str = ""
 
     def at(self, uri: str) -> Self:
