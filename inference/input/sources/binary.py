@@ -33,9 +33,6 @@ class OneRowSource(Source):
         """The columns that come from a file's location."""
         return {"path": pa.array([uri], pa.string())}
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        return self.schema()
-
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """The file's row. The file is read only if more than its location is asked for."""
         check_columns(piece.uri, self.schema(), schema)

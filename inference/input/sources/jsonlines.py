@@ -6,6 +6,7 @@ unit.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter, defaultdict
@@ -53,7 +54,7 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     found: list[tuple[int, pa.Schema]] = []
     large = set[str]()
     first: RowFault | None = None
-    for low, high, part in in_parts(records, partial(_parsed_together, schema=None)):
+    for low, high, part in in_parts(records, partial(_together, schema=None)):
         if isinstance(part, pa.Table):
             found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
             large.update(name for name in part.column_names if has_large(part[name]))
@@ -74,11 +75,9 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
 
 def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
     """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
-    with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-        return _checked(block, schema, records_in(block))
     numbers, records = _numbered(line, block)
     tables = [schema.empty_table()]
-    for low, _, part in in_parts(records, partial(_parsed_together, schema=schema)):
+    for low, _, part in in_parts(records, partial(_together, schema=schema)):
         if isinstance(part, pa.Table):
             tables.append(part)
             continue
@@ -90,22 +89,17 @@ def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreada
 
 def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:
     """The numbers of a block's records, and the records. line: the number of the block's first line."""
-    *whole, last = block.split(b"\n")
-    texts = [*(text + b"\n" for text in whole), last]
-    found = [(number, text) for number, text in enumerate(texts, line) if text.strip()]
+    found = [(number, text) for number, text in enumerate(io.BytesIO(block).readlines(), line) if text.strip()]
     return [number for number, _ in found], [text for _, text in found]
 
 
-def _parsed_together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    return _checked(b"".join(records), schema, len(records))
-
-
-def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
+def _together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
     """Raises UnicodeDecodeError or ArrowInvalid if a line is not a record, or a value is not of its column's type."""
+    block = b"".join(records)
     block.decode()
     table = _read(block, schema)
-    if table.num_rows != records:
-        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} lines")
+    if table.num_rows != len(records):
+        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {len(records)} lines")
     return table
 
 

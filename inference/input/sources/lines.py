@@ -117,11 +117,11 @@ class TextSource(BlockSource):
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
-        beginning. Of a compressed file it is known only whether it has none.
+        beginning. Of a compressed file without rows in its beginning it is taken that it has none.
         """
         schema, read = self.beginning(storage, entry.uri)
         if self._is_one_unit(entry.uri):
-            rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
+            rows = UNKNOWN if read else 0
             packed = packing.EXPANDED if packing.compression(entry.uri) else 1
             return Description(schema, (rows,), (entry.size * packed,))
         if entry.size <= UNIT_BYTES:
@@ -153,15 +153,6 @@ class TextSource(BlockSource):
             for block in blocks(file, low, high, size):
                 yield where, line, block
                 line += block.count(b"\n")
-
-
-def _is_short(storage: Storage, uri: str) -> bool:
-    """Whether a file, unpacked, ends within `SAMPLE_BYTES`."""
-    with packing.opened(storage, uri) as file:
-        while file.taken <= SAMPLE_BYTES:
-            if not file.read(SAMPLE_BYTES):
-                return True
-    return False
 
 
 def counted_from(uri: str, low: int) -> str:

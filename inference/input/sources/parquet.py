@@ -61,11 +61,6 @@ class Parquet(Source):
             sizes = tuple(_decoded(group, width) for group in groups)
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """Only the footer is read."""
-        with _opened(storage, entry.uri) as file:
-            return normalisation.normalised(file.schema_arrow)
-
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:
             check_columns(piece.uri, file.schema_arrow, schema)

@@ -151,10 +151,6 @@ class Sql(Source):
         rows = int(entry.version.split(" ")[1].partition(":")[0])
         return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,))
 
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        with self._session() as session:
-            return session.names(self._source)
-
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         return self._read(piece, schema, 0, piece.rows + 1)  # one more would show
 
