@@ -16,6 +16,7 @@ import pyarrow as pa
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
+from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
 from nightjar.inference.job.finding import find, folder_of, modules_in
@@ -147,7 +148,7 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
         found = source.describe(storage, entry)
         if not isinstance(found, Description):
             raise TypeError(f"describe returned a {type(found).__name__}, not a Description")
-        return with_declared(job.input, entry.uri, found)
+        return with_declared(job.input, entry.uri, replace(found, schema=normalised(found.schema)))
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
