@@ -69,7 +69,7 @@ def _usual(ways: Sequence[_Way]) -> tuple[pa.Schema, int]:
     for column in first:
         counts = kinds[column.name]
         fields.append(column.with_type(_declared_type(column.type, counts) if unseen is None else usual_type(counts)))
-    required = set.intersection(*(normalisation.required_columns(way.schema) for way in ways))
+    required = set.intersection(*({field.name for field in way.schema if not field.nullable} for way in ways))
     schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), required)
     if unseen is not None:
         return without_unseen(schema, unseen), files

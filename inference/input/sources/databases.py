@@ -187,7 +187,7 @@ class Postgres(Session):
         own = self._columns(source)
         columns = ", ".join(_selected(own.field(name)) for name in schema.names) or "NULL AS nothing"
         found = self._table(f"SELECT {columns} FROM {source} {part}")
-        return RowsRead(pa.table({name: _as_kind(found[name], _kind(own.field(name))) for name in schema.names}))
+        return RowsRead(pa.table({name: found[name].cast(_kind(own.field(name))) for name in schema.names}))
 
     def literal(self, key: Key) -> str:
         escaped = str(key).replace("\\", "\\\\").replace("'", "''")
@@ -221,10 +221,6 @@ def _kind(column: pa.Field) -> pa.DataType:
 def _selected(column: pa.Field) -> str:
     name = quoted(column.name)
     return f"{name}::text AS {name}" if isinstance(column.type, pa.BaseExtensionType) else name
-
-
-def _as_kind(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else column.cast(kind)
 
 
 def _first_lines(error: Exception) -> str:

@@ -74,12 +74,10 @@ class BlockSource(Source, ABC):
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[RowsRead, int]:
+    ) -> tuple[pa.Table | RowsRead, int]:
         """The last rows cost reading the whole piece. Without a count of rows only `read` finds missing columns."""
         if last:
-            found = self.read(storage, piece, schema)
-            before = max(0, found.table.num_rows - rows)
-            return found.slice(before), before
+            return super().sample(storage, piece, schema, rows, last=last)
         self.check_known(storage, piece, schema)
         lost, tables = Unreadable(piece), list[pa.Table]()
         for table in lost.following(self.tables(storage, piece, schema, SAMPLE_BYTES, lost)):

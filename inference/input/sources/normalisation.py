@@ -78,11 +78,6 @@ def _inside(kind: pa.DataType, field: Callable[[pa.Field], pa.Field]) -> pa.Data
     return kind
 
 
-def required_columns(schema: pa.Schema) -> set[str]:
-    """Names of the columns that are declared to have no nulls."""
-    return {field.name for field in schema if not field.nullable}
-
-
 def with_nulls_except(schema: pa.Schema, required: set[str]) -> pa.Schema:
     """The schema in which only the columns `required` are declared to have no nulls."""
     for index, field in enumerate(schema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -35,10 +35,15 @@ def _read_matching(
     storage: Storage, source: Source, piece: Piece, schema: pa.Schema, where: Condition, read: Read
 ) -> RowsRead:
     """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match."""
-    found = [(0, RowsRead(schema.empty_table()))]
+    tables, kept, failures, at, seen = [schema.empty_table()], list[np.ndarray](), dict[int, RowFailure](), 0, 0
     for part in source.parts(storage, piece, where):
-        found.append((part.first_row - piece.first_row, _matching(where, read(part, schema))))
-    return _joined(found, piece.rows)
+        each = _matching(where, read(part, schema))
+        tables.append(each.table)
+        kept.append(np.asarray(each.indices()) + part.first_row - piece.first_row)
+        failures |= {at + row: replace(failure, row=at + row) for row, failure in each.failures.items()}
+        at, seen = at + each.table.num_rows, seen + each.rows
+    indices = pa.array(np.concatenate([np.empty(0, np.int64), *kept]), pa.int64())
+    return RowsRead(pa.concat_tables(tables), failures, indices, (seen if piece.rows == UNKNOWN else piece.rows) - at)
 
 
 def _matching(where: Condition, read: RowsRead) -> RowsRead:
@@ -55,19 +60,6 @@ def _matching(where: Condition, read: RowsRead) -> RowsRead:
 def _condition(job: Job, schema: pa.Schema) -> Condition | None:
     """The job's condition, for files with these columns."""
     return condition(job.input.where, schema) if job.input.where else None
-
-
-def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
-    """What was read of a piece. found: each with the index of its first row. rows: of the piece."""
-    tables, kept, at = list[pa.Table](), list[np.ndarray](), 0
-    failures: dict[int, RowFailure] = {}
-    for first, each in found:
-        tables.append(each.table)
-        failures |= {at + row: replace(failure, row=at + row) for row, failure in each.failures.items()}
-        kept.append(np.asarray(each.indices()) + first)
-        at += each.table.num_rows
-    rows = sum(each.rows for _, each in found) if rows == UNKNOWN else rows
-    return RowsRead(pa.concat_tables(tables), failures, pa.array(np.concatenate(kept), pa.int64()), rows - at)
 
 
 SAMPLED = 1 << 13
