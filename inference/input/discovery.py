@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -31,7 +31,7 @@ from nightjar.inference.input.sources.normalisation import holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, import_again, source_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.where import Condition, on_some
+from nightjar.inference.job.where import on_some
 from nightjar.inference.messages import counted
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
@@ -40,20 +40,17 @@ from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
 class PossibleFiles:
     """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
     says of each: these are not even opened.
+
+    Raises:
+        JobError: The condition does not fit the types of these columns. Names `input.where`.
     """
 
     def __init__(self, storage: Storage, job: Job, entries: Iterator[Entry]) -> None:
-        """
-        Raises:
-            JobError: The condition does not fit the types of the columns from the path. Names `input.where`.
-        """
         self.left_out = 0
         """The number of files left out so far."""
         self._storage, self._job, self._entries = storage, job, entries
-        self._bound = cache(self._of_table)
         self._kinds = job.input.partition_types()
-        kinds = pa.schema(list(self._kinds.items()))
-        self._on_paths: Condition | None = on_some(job.input.where, kinds) if job.input.where else None
+        self._on = cache(partial(on_some, job.input.where or ""))
 
     def __iter__(self) -> Iterator[Entry]:
         for entry in self._entries:
@@ -72,18 +69,16 @@ class PossibleFiles:
         )
 
     def _may_match(self, entry: Entry) -> bool:
+        known = dict[str, pa.Scalar]()
         # A wrong path, and a table that is another one now, are told when the file is described.
-        with suppress(SchemaMismatch):
-            if self._on_paths and self._on_paths.excludes(values_of(entry.uri, self._kinds)):
-                return False
         with suppress(InputChanged):
-            return source_of(self._job, entry.uri).may_match(self._storage, entry, self._bound)
-        return True
-
-    def _of_table(self, schema: pa.Schema) -> Condition | None:
-        """The condition on columns that are compared as the table has them: in no other type, and not of the path."""
-        own = [each for each in schema if each.name not in {*self._job.input.declared, *self._kinds}]
-        return on_some(self._job.input.where, pa.schema(own)) if self._job.input.where and own else None
+            known |= source_of(self._job, entry.uri).known(self._storage, entry)
+        for name in known.keys() & self._job.input.declared.keys():
+            del known[name]  # which is compared in another type
+        with suppress(SchemaMismatch):
+            known |= values_of(entry.uri, self._kinds)
+        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
+        return condition is None or not condition.excludes(known)
 
 
 _READERS = 32

@@ -6,7 +6,7 @@ A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCE
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -54,10 +54,6 @@ def rebound(found: pa.Schema, planned: pa.Schema) -> str:
     """The first planned column that is now bound to something else; empty for none. found: the columns now."""
     there = {field.name: binding(field) for field in found}
     return next((each.name for each in planned if there.get(each.name, binding(each)) != binding(each)), "")
-
-
-Bound = Callable[[pa.Schema], Condition | None]
-"""Makes of `input.where` the part that concerns only columns of a schema; None if no part does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +141,13 @@ class Source(ABC):
         """
         return listing.matching(storage, uri)
 
-    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
-        """Whether a listed file may have rows that match `input.where`, by what its listing says of it. It is not read.
+    def known(self, storage: Storage, entry: Entry) -> Mapping[str, pa.Scalar]:
+        """Columns that have one value in all rows of a listed file, by what its listing says. The file is not read.
 
         Raises:
             InputChanged: As in `check_unchanged`.
         """
-        return True
+        return {}
 
     def check_unchanged(self, storage: Storage, piece: Piece) -> None:
         """Check that what the piece is read from is what was planned; here by the file's size and version.

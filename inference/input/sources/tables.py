@@ -28,7 +28,7 @@ from nightjar.inference.input.listing import there
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
-from nightjar.inference.input.sources.protocol import Bound, Description, Source
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
@@ -163,11 +163,9 @@ TableSnapshot = Snapshot[TableFile]
 class TableSource(SnapshotSource[TableFile]):
     """Base of the formats whose data files are Parquet."""
 
-    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
-        """As `Source.may_match`, by the values of the file's partition."""
-        snapshot, file = self.listed(storage, entry.uri, entry.version)
-        condition = bound(snapshot.schema) if file.values else None
-        return condition is None or not condition.excludes(dict(file.values))
+    def known(self, storage: Storage, entry: Entry) -> Mapping[str, pa.Scalar]:
+        """As `Source.known`: the values of the file's partition."""
+        return self.listed(storage, entry.uri, entry.version)[1].values
 
     @abstractmethod
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
