@@ -175,8 +175,8 @@ def discover(storage: Storage, job: Job) -> Discovery:
     """List the input and look into every file.
 
     Raises:
-        JobError: There is nothing to score, or no file is readable. Names `input.uri`. Or the user's own source cannot be
-            imported. Names `input.format`.
+        JobError: There is nothing to score, or no file is readable. Names `input.uri`. Or the user's own source cannot
+            be imported. Names `input.format`.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
     import_again(job)

@@ -26,8 +26,8 @@ from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 class _Larger(io.BytesIO):
     """A file that claims to be 40 times as large as it is, which is the ratio of the bit rates of MP3.
 
-    If an MP3 does not say how many frames it has, libsndfile guesses it from the first bit rate and the file's size, and
-    decodes no more. Where bit rates differ, sound would be lost.
+    If an MP3 does not say how many frames it has, libsndfile guesses it from the first bit rate and the file's size,
+    and decodes no more. Where bit rates differ, sound would be lost.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -39,7 +39,9 @@ class Delta(TableSource):
     name = "Delta"
     mark = "_delta_log/*.json"
     extra = "delta"
-    options = (whole("version", "the snapshot with this number", "the newest", what="the number of a version", least=0),)
+    options = (
+        whole("version", "the snapshot with this number", "the newest", what="the number of a version", least=0),
+    )
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
         with self._as_ours():
@@ -66,7 +68,8 @@ class Delta(TableSource):
                 table.load_as_version(wanted)
             except DeltaError as error:
                 raise JobError(
-                    f"input.options: the Delta table {self.uri} has no version {wanted} (any more); its newest is {newest}"
+                    f"input.options: the Delta table {self.uri} has no version {wanted} (any more); its newest is "
+                    f"{newest}"
                 ) from error
         return table
 

@@ -29,7 +29,6 @@ from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
 
-
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
 

@@ -27,8 +27,8 @@ _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with 32-bit indices in dictionaries, plain types in place of view types, and tensors of Ray's columns in
-    types with their shapes.
+    """The schema with 32-bit indices in dictionaries, plain types in place of view types, and tensors of Ray's columns
+    in types with their shapes.
     """
     schema = tensors.recognised(schema)
     for index, field in enumerate(schema):

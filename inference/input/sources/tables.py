@@ -114,12 +114,14 @@ class SnapshotSource(Source, Generic[File]):
 
     def gone(self, piece: Piece) -> InputChanged:
         lost = self.lost(snapshot_of(piece.version))
-        return InputChanged(f"{piece.uri}: deleted since it was planned, {lost}; run again to score the newest snapshot")
+        return InputChanged(
+            f"{piece.uri}: deleted since it was planned, {lost}; run again to score the newest snapshot"
+        )
 
     def lost(self, number: str) -> str:
         """What to say of a file that a snapshot has and that does not exist."""
         shown = number.partition(" ")[0]
-        return f"though snapshot {shown} of the table {self.uri} has this file. Keep snapshots for as long as runs read them"
+        return f"though snapshot {shown} of the table {self.uri} has this file; keep snapshots while runs read them"
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,10 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
     [
         ({}, r"^input\.uri: no input files at .*/in/: the folder is empty$"),
         ({"_SUCCESS": b"", ".a.parquet": b"x"}, r"^input\.uri: no input files at .*/in/$"),
-        ({"_SUCCESS": b"", "a.orc": b"x"}, r"^input\.uri: no input files at .*/in/, only 1 other file, as a\.orc; input"),
+        (
+            {"_SUCCESS": b"", "a.orc": b"x"},
+            r"^input\.uri: no input files at .*/in/, only 1 other file, as a\.orc; input",
+        ),
         (
             {"a.orc": b"x", "b.ORC": b"x", "LICENSE": b"x"},
             r"^input\.uri: no input files at .*/in/, only 3 other files, as LICENSE; input\.format says",
@@ -321,7 +324,10 @@ def test_nothing_to_score_is_said_before_anything_starts(
     ("keys", "said"),
     [
         ({}, r"no input files at .*/b/, one of 3 inputs, only 1 other file, as b\.json; take it out, or mend it$"),
-        ({"format": "csv"}, r"no input files at .*/c/, one of 3 inputs, only 2 other files, as c\.pq; take it out, or mend it$"),
+        (
+            {"format": "csv"},
+            r"no input files at .*/c/, one of 3 inputs, only 2 other files, as c\.pq; take it out, or mend it$",
+        ),
     ],
 )
 def test_a_place_of_which_no_file_is_input_is_told_with_what_it_holds(

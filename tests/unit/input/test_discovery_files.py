@@ -28,7 +28,6 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.input.discovery import (
-    Discovery,
     discover,
 )
 from nightjar.inference.input.plan import make_plan

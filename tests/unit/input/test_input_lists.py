@@ -96,7 +96,10 @@ def test_the_lists_own_name_may_have_a_date(tmp_path: Path) -> None:
         ("# x\na.parquet\npostgresql://h/d", "line 3: a database is the only input of a job; name it in input.uri"),
         ("a.parquet\nhttps://me:pw@h/a.csv", "line 2: a place has no name or password before an @"),
         ("# x\na.parquet\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
-        ("a.parquet\nnames.*", r"line 2: no input files at .*/names\.\*, only 1 other file, as names\.txt; take the line out"),
+        (
+            "a.parquet\nnames.*",
+            r"line 2: no input files at .*/names\.\*, only 1 other file, as names\.txt; take the line out",
+        ),
         ("# x\n\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
     ],
 )
