@@ -23,19 +23,40 @@ from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 
-class _Larger(io.BytesIO):
-    """A file that claims to be 40 times as large as it is, which is the ratio of the bit rates of MP3.
+# libsndfile takes the number of an MP3's frames from a first frame without sound that most files have. Without it
+# libsndfile guesses the number from the first bit rate and the file's size, and decodes no more frames: where bit rates
+# differ, sound would be lost. So such a file claims to be larger.
+_COUNTS = (b"Xing", b"Info", b"VBRI")
+"""The marks of a frame that says how many there are."""
 
-    If an MP3 does not say how many frames it has, libsndfile guesses it from the first bit rate and the file's size,
-    and decodes no more. Where bit rates differ, sound would be lost.
-    """
+
+class _Larger(io.BytesIO):
+    """A file that claims to be 40 times as large as it is, which is the ratio of the bit rates of MP3."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
         self._more = 39 * len(data)
+        self._tag = 40 * len(data) - 128
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         return super().seek(offset + (self._more if whence == io.SEEK_END else 0), whence)
+
+    def readinto(self, buffer: Any) -> int:
+        if self.tell() < self._tag:
+            return super().readinto(buffer)
+        buffer[:] = bytes(len(buffer))  # the last bytes, which may be a tag
+        return len(buffer)
+
+
+def _lacks_count(data: bytes) -> bool:
+    """Whether it is an MP3 that does not say how many frames it has."""
+    at = 0
+    while data[at : at + 3] == b"ID3" and len(data) >= at + 10:
+        size = 0
+        for byte in data[at + 6 : at + 10]:
+            size = size << 7 | byte & 0x7F
+        at += 10 + size + 10 * (data[at + 5] >> 4 & 1)
+    return data[at : at + 1] == b"\xff" and not any(mark in data[at : at + 200] for mark in _COUNTS)
 
 
 MOST_SAMPLES = 1 << 28
@@ -96,9 +117,9 @@ class Audio(OneRowSource):
         """
         if not data:
             raise InputCorrupt(f"{uri}: an empty file, not audio")
-        soundfile, is_mp3 = _soundfile(), data.startswith((b"ID3", b"\xff"))
+        soundfile, is_guess = _soundfile(), _lacks_count(data)
         try:
-            with soundfile.SoundFile((_Larger if is_mp3 else io.BytesIO)(data)) as file:
+            with soundfile.SoundFile((_Larger if is_guess else io.BytesIO)(data)) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
                 most = int(MOST_SAMPLES / channels / max(1.0, (self.sample_rate or rate) / rate))
                 samples = file.read(most + 1, dtype="float32", always_2d=True)
@@ -109,7 +130,7 @@ class Audio(OneRowSource):
         wrong = _wrong(data, len(samples))
         if len(samples) > most:
             wrong = f"more than {most:,} frames of {channels} channels at {rate:,} Hz, the most that are decoded"
-        elif len(samples) < said and not is_mp3:
+        elif len(samples) < said and not is_guess:
             wrong = wrong or f"it was cut off: {len(samples):,} of {said:,} frames"
         if wrong:
             raise InputCorrupt(f"{uri}: {wrong}")

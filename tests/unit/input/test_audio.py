@@ -101,7 +101,7 @@ def test_an_mp3_stream_without_a_number_of_frames_is_read_whole(tmp_path: Path, 
         out = io.BytesIO()
         soundfile.write(out, np.concatenate(sound), rate, format="MP3")
         whole = out.getvalue()
-        size = whole.index(b"\xff\xfb" if rate > 32000 else b"\xff\xf3" if rate > 12000 else b"\xff\xe3", 4)
+        size = next(at for at in range(100, 1500) if whole[at : at + 2] == whole[:2])
         assert b"Xing" in whole[:size]
         tag = b"ID3\x04\x00\x00\x00\x00\x00\x05title"
         (tmp_path / f"{name}.mp3").write_bytes(
@@ -111,8 +111,8 @@ def test_an_mp3_stream_without_a_number_of_frames_is_read_whole(tmp_path: Path, 
         wanted = read(tmp_path / "whole.mp3").table["samples"].to_numpy()[0]
         found = read(tmp_path / f"{name}.mp3").table["samples"].to_numpy()[0]
         # Without the first frame nobody knows how many samples the encoder put before the sound, and behind it.
-        assert 576 + len(wanted) <= len(found) < len(wanted) + 4000
-        assert np.abs(found[576 : 576 + len(wanted)] - wanted)[: rate // 4].max() < 1e-3
+        assert 1105 + len(wanted) <= len(found) < len(wanted) + 4000
+        assert np.abs(found[1105 : 1105 + len(wanted)] - wanted)[: rate // 4].max() < 1e-3
 
 
 def test_a_wave_without_sound_or_a_size_is_no_fault(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch
         "text.wav": (b"no sound at all", "text.wav: not audio that can be decoded: Format not recognised"),
         "cut.wav": (as_wave(LEFT)[:-999], "the audio was cut off: 999 bytes are missing"),
         "open.wav": (resized(as_wave(LEFT), 0), "its header says that it has no sound: whoever recorded it"),
-        "stream.flac": (endless(flac.getvalue()), "cut off|cannot be decoded"),
+        "stream.flac": (endless(flac.getvalue()), "cut off|not audio that can be decoded"),
         "cut.flac": (flac.getvalue()[:-3000], "cut off|cannot be decoded|not audio"),
     }
     for name, (content, said) in bad.items():

@@ -147,7 +147,7 @@ BAD = [
     (b"x" * 500, UNKNOWN),
     (b"GIF89a" + b"\0" * 50, UNKNOWN),
     (WHOLE[: len(WHOLE) // 2], BROKEN),
-    (WHOLE[:20], UNKNOWN),
+    (WHOLE[:20], BROKEN),
     (encoded(picture(60, 50), "JPEG")[:1500], BROKEN),
     (encoded(picture(60, 50), "WEBP")[:900], BROKEN),
     (png_of(30_000, 30_000), f"{BROKEN}Image size (900000000 pixels) exceeds limit of 178956970 pixels"),
