@@ -1,7 +1,8 @@
 """CSV and TSV: a header line with the columns' names, then one record for each row. Blank lines are not counted.
 
 The options are those of `input.options`. A quoted field may hold line ends. So a record may be several lines, and the
-bytes of a large file do not tell by themselves where a record begins; `Csv.units` says where such a file is cut.
+bytes of a large file do not tell by themselves where a record begins; `Csv.units` says how such a file is cut
+nevertheless.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.csvparsing import Header, header_names
-from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Records
+from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Records, start_after
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
@@ -25,7 +26,7 @@ from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage
 
 _HEADER_BYTES = 1 << 16
-"""Bytes that are read at once to find the end of the header."""
+"""Bytes that are read at once to find the end of the header, and the first record after a cut."""
 
 _DELIMITERS = (b",", b"\t", b";", b"|")
 """What may separate fields in a file whose name does not say it is tabs, but for the decimal: the first of these in
@@ -82,28 +83,36 @@ class Csv(lines.TextSource):
         return Block(uri, header.lines + 1, b"".join(found), header)
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The records that begin in a range of `UNIT_BYTES` are a unit. If the first line that begins in the range is
-        inside quotes, a reader could not tell; then these records belong to the unit before.
+        """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of
+        them: in the first one if the range begins outside quotes, in the second one if it begins inside quotes. So the
+        unit's number tells a reader all that it has to know of the bytes before.
+
+        Each cut is tried here as a reader will try it. If the first record is not found, which can be only if the cut
+        is between two quotes, the range's records are in the unit before.
         """
         if (header := self._header(file)) is None:
             return (0,), (size,)
-        lows = np.arange(0, size, lines.UNIT_BYTES)
-        rows, sizes = np.zeros(len(lows), np.int64), np.diff([*lows, size])
-        inside, at = [*np.flatnonzero((lows > 0) & (lows < header.end))], header.end
+        ranges = -(-size // lines.UNIT_BYTES)
+        rows, first = np.zeros(ranges, np.int64), np.full(ranges, size)
+        at = header.end
+        first[min(at, size - 1) // lines.UNIT_BYTES] = at
         for block in _blocks(file, header, lines.BLOCK_BYTES, file.uri, header.lines + 1):
             found = Records(block, header.delimiter)
             starts, _ = found.spans()
-            rows += np.bincount((starts + at) // lines.UNIT_BYTES, minlength=len(lows))
-            for index in np.flatnonzero((at < lows) & (lows <= at + len(block))):
-                begin = block.find(b"\n", lows[index] - 1 - at) + 1
-                if begin and begin not in found.ends:
-                    inside.append(index)
+            rows += np.bincount((starts + at) // lines.UNIT_BYTES, minlength=ranges)
+            begins = found.ends[found.ends + at < size] + at
+            np.minimum.at(first, begins // lines.UNIT_BYTES, begins)
             at += len(block)
-        for index in reversed(inside):
-            for counts in (rows, sizes):
-                counts[index - 1] += counts[index]
-                counts[index] = 0
-        return tuple(rows.tolist()), tuple(sizes.tolist())
+        counts, sizes, last = np.zeros(2 * ranges, np.int64), np.zeros(2 * ranges, np.int64), 0
+        for index in range(ranges):
+            low = index * lines.UNIT_BYTES
+            for quoted in (False, True) if index else ():
+                if rows[index] and _start(file, low, quoted, header.delimiter) == first[index]:
+                    last = 2 * index + quoted
+                    break
+            counts[last] += rows[index]
+            sizes[last] += min(lines.UNIT_BYTES, size - low)
+        return tuple(counts.tolist()), tuple(sizes.tolist())
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
@@ -114,9 +123,15 @@ class Csv(lines.TextSource):
             if header is None or not piece.rows:
                 return
             header.check(piece.uri, schema)
-            low, left = (piece.row_groups[0] * lines.UNIT_BYTES, piece.rows) if self.in_units(piece) else (0, None)
-            where, line = lines.counted_from(piece.uri, low), 1 if low else header.lines + 1
-            for block in _blocks(file, header, size, where, line, low):
+            where, line, left = piece.uri, header.lines + 1, None
+            if self.in_units(piece):
+                left = piece.rows
+                if low := piece.row_groups[0]:
+                    begin = _start(file, low // 2 * lines.UNIT_BYTES, bool(low % 2), header.delimiter)
+                    assert begin is not None, "it was found when the units were made, and the file is the same"
+                    file.seek(begin)
+                    where, line = lines.counted_from(piece.uri, begin), 1
+            for block in _blocks(file, header, size, where, line):
                 if len(table := Block(where, line, block, header, left).parsed(schema, lost)):
                     yield table
                 line += block.count(b"\n")
@@ -177,8 +192,21 @@ class Csv(lines.TextSource):
 SOURCE = Csv()
 
 
-def _blocks(file: Reading, header: Header, size: int, where: str, line: int, low: int = 0) -> Iterator[bytes]:
-    """The whole records from where a file stands on, or from the first line that begins behind byte `low`."""
+def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
+    """The byte at which the first line from byte `low` on begins; None for none within the longest record."""
+    file.seek(low - 1)
+    before, held = file.read(1), b""
+    while data := file.read(max(_HEADER_BYTES, len(held))):
+        held += data
+        if (begin := start_after(held, before, quoted, delimiter)) is not None:
+            return low + begin
+        if len(held) > lines.LONGEST_BYTES:
+            break
+    return None
+
+
+def _blocks(file: Reading, header: Header, size: int, where: str, line: int) -> Iterator[bytes]:
+    """The whole records from where a file stands on."""
 
     def whole(text: bytes) -> int:
         if b'"' not in text:
@@ -186,4 +214,4 @@ def _blocks(file: Reading, header: Header, size: int, where: str, line: int, low
         ends = Records(text, header.delimiter).ends
         return int(ends[-1]) if len(ends) else 0
 
-    return lines.blocks(file, low, None, size, whole=whole, where=where, line=line)
+    return lines.blocks(file, 0, None, size, whole=whole, where=where, line=line)

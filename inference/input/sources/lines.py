@@ -186,7 +186,8 @@ def blocks(
     """Yield the whole lines that begin at bytes [low, high) of a file, about `size` bytes at once.
 
     With `low` 0 the file is read from where it stands. whole: the length of the whole records at the beginning of a
-    text, for a format whose records are not lines; only with `high` None. where, line: of the first line, for messages.
+    text, for a format whose records are not lines; only with `low` 0 and `high` None. where, line: of the first line,
+    for messages.
 
     Raises:
         InputCorrupt: A line is longer than `LONGEST_BYTES`.

@@ -127,7 +127,7 @@ def test_a_bad_line_is_found_in_whichever_block_and_unit_it_is(tmp_path: Path, m
     assert "a.csv: line 302: column 'n' holds 'two'" in found.failures[100].message
     monkeypatch.setattr(bounds, "UNIT_BYTES", 402)
     _, counts = described(CSV, path)
-    low = max(unit for unit, count in enumerate(counts) if count and unit < 3)
+    low = max(unit for unit, count in enumerate(counts) if count and unit < 6)
     found = CSV.read(STORAGE, piece(path, (low, low + 1), counts[low]), N)
     assert found.table["n"].to_pylist() == [None] + [3] * (counts[low] - 1)
     assert "a.csv, from byte 804 on: line 1: column 'n' holds 'two'" in found.failures[0].message
