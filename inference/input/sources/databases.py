@@ -323,9 +323,9 @@ class Sqlite(Session):
 
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
         found = super().bounds(source, key, every)
-        if odd := next((bound for bound in found if not isinstance(bound, Key)), None):
+        if odd := [bound for bound in found if not isinstance(bound, Key)]:
             raise JobError(
-                f"input.options.key: {key!r} has {odd!r:.100}; name a column that has whole numbers, or texts in UTF-8"
+                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or texts in UTF-8"
             )
         return found
 

@@ -451,7 +451,7 @@ def test_a_lake_of_csv_is_scored_in_units_and_a_bad_line_costs_its_row(
     lake.ready(input__shard_rows=None, retry__attempts=1)
     to_csv(lake, part_01=lambda text: text.replace("\n3500,", "\nx3500,"))
     found = discover(STORAGE, lake.request().job)
-    assert all(sum(map(bool, counts)) > 1 for counts in found.files["rows"].to_pylist())
+    assert all(len(counts) > 3 for counts in found.files["rows"].to_pylist())
     assert found.rows == 8000
     lake.run(engine=LOCAL, run_id="bad")
     assert lake.published("bad")["id"].tolist() == [row for row in range(8000) if row != 3500]

@@ -340,7 +340,7 @@ def test_a_place_of_which_no_file_is_input_is_told_with_what_it_holds(
     last = "c/" if keys else "a/a.csv"
     with pytest.raises(JobError, match=rf"^input\.uri: {said}"):
         list(input_files(STORAGE, job(tmp_path, ["a/", "b/", last], **keys)))
-    with pytest.raises(JobError, match=r"no input files at .*/d/, one of 2 inputs; take it out"):
+    with pytest.raises(JobError, match=r"no files at .*/d/, one of 2 inputs; take it out"):
         list(input_files(STORAGE, job(tmp_path, ["a/", "d/"])))
     uris = [entry.uri for entry in input_files(STORAGE, job(tmp_path, ["a/", "a/*.csv", "a/a.csv"]))]
     assert uris == [f"{tmp_path}/a/a.csv"], "each of these places has a file, and all have the same"

@@ -125,7 +125,7 @@ def test_a_bad_line_is_found_in_whichever_block_and_unit_it_is(tmp_path: Path, m
     found = read(CSV, path, N, b"n,y\n" + b'1,"a\n\n"\n' * 100 + b"two,b\n" + b"3,c\n" * 50)
     assert found.table["n"].to_pylist() == [1] * 100 + [None] + [3] * 50
     assert "a.csv: line 302: column 'n' holds 'two'" in found.failures[100].message
-    monkeypatch.setattr(bounds, "UNIT_BYTES", 402)
+    monkeypatch.setattr(bounds, "UNIT_BYTES", 400)
     _, counts = described(CSV, path)
     low = max(unit for unit, count in enumerate(counts) if count and unit < 6)
     found = CSV.read(STORAGE, piece(path, (low, low + 1), counts[low]), N)
