@@ -48,7 +48,7 @@ def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
         JobError: One of them must be changed.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.input.discovery import Beginning
+    from nightjar.inference.input.discovery import discover_first
     from nightjar.inference.run.inspection import Inspection
     from nightjar.inference.run.refusals import check_request, check_without_input
     from nightjar.inference.run.samples import check_labels
@@ -59,7 +59,7 @@ def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
     if waits:
         check_without_input(request)
     else:
-        beginning = Beginning(request.storage, request.job)
+        beginning = discover_first(request.storage, request.job)
         schema = check_request(request, beginning)
     check_output(request, ray)
     server.begin_early()

@@ -143,7 +143,7 @@ class _Labels:
         with _of_labels():
             given = self._job.input
             one = given.uri if given.format else next(input_files(self._storage, self._job)).uri
-            if not source_of(self._job, one).typed:
+            if source_of(self._job, one).unseen is not None:
                 # A guess would make a number of 00123, which is the text of a key.
                 types = {name: declared(rows.field(name).type) for name in key}
                 typed = {name: type_ for name, type_ in types.items() if type_}

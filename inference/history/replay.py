@@ -21,11 +21,11 @@ from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
-from nightjar.inference.input.discovery import Beginning, Discovery
+from nightjar.inference.input.discovery import WINDOW, Discovery, discover_first
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
-from nightjar.inference.input.sources.reading import describe, read_piece
+from nightjar.inference.input.sources.reading import describe, read_piece, source_of
 from nightjar.inference.input.sources.rows import selected
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.messages import nearest
@@ -209,13 +209,13 @@ def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[Work
         copied, _ = enter_copy(request.job, request.scoring.code, Path(request.cache), stand=False)
         request = replace(request, job=copied)
     description = describe(request.storage, request.job, Entry(piece.uri, piece.size, piece.version))
-    own = without_unseen(description.schema, description.unseen)
+    own = without_unseen(description.schema, source_of(request.job, piece.uri).unseen)
 
     def is_theirs(schema: pa.Schema) -> bool:
         return bool(identity_of(request, schema).fingerprint == fingerprint)
 
     # The columns of most files may have decided what the model saw; this file's columns may differ.
-    schema = own if is_theirs(own) else Beginning(request.storage, request.job).usual_schema() or own
+    schema = own if is_theirs(own) else discover_first(request.storage, request.job, WINDOW).schema
     theirs = is_theirs(schema)
     return worker_spec(request, schema if theirs else own), theirs
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -26,12 +26,12 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.partitions import values_of
-from nightjar.inference.input.schemas import UsualSchema, without_unseen
+from nightjar.inference.input.schemas import UsualSchema
 from nightjar.inference.input.sources.normalisation import holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, import_again, source_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.where import Condition, on_some
+from nightjar.inference.job.where import on_some
 from nightjar.inference.messages import counted
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
@@ -40,20 +40,17 @@ from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
 class PossibleFiles:
     """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
     says of each: these are not even opened.
+
+    Raises:
+        JobError: The condition does not fit the types of these columns. Names `input.where`.
     """
 
     def __init__(self, storage: Storage, job: Job, entries: Iterator[Entry]) -> None:
-        """
-        Raises:
-            JobError: The condition does not fit the types of the columns from the path. Names `input.where`.
-        """
         self.left_out = 0
         """The number of files left out so far."""
         self._storage, self._job, self._entries = storage, job, entries
-        self._bound = cache(self._of_table)
         self._kinds = job.input.partition_types()
-        kinds = pa.schema(list(self._kinds.items()))
-        self._on_paths: Condition | None = on_some(job.input.where, kinds) if job.input.where else None
+        self._on = cache(partial(on_some, job.input.where or ""))
 
     def __iter__(self) -> Iterator[Entry]:
         for entry in self._entries:
@@ -72,18 +69,16 @@ class PossibleFiles:
         )
 
     def _may_match(self, entry: Entry) -> bool:
+        known = dict[str, pa.Scalar]()
         # A wrong path, and a table that is another one now, are told when the file is described.
-        with suppress(SchemaMismatch):
-            if self._on_paths and self._on_paths.excludes(values_of(entry.uri, self._kinds)):
-                return False
         with suppress(InputChanged):
-            return source_of(self._job, entry.uri).may_match(self._storage, entry, self._bound)
-        return True
-
-    def _of_table(self, schema: pa.Schema) -> Condition | None:
-        """The condition on columns that are compared as the table has them: in no other type, and not of the path."""
-        own = [each for each in schema if each.name not in {*self._job.input.declared, *self._kinds}]
-        return on_some(self._job.input.where, pa.schema(own)) if self._job.input.where and own else None
+            known |= source_of(self._job, entry.uri).known(self._storage, entry)
+        for name in known.keys() & self._job.input.declared.keys():
+            del known[name]  # which is compared in another type
+        with suppress(SchemaMismatch):
+            known |= values_of(entry.uri, self._kinds)
+        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
+        return condition is None or not condition.excludes(known)
 
 
 _READERS = 32
@@ -92,41 +87,16 @@ _READERS = 32
 WINDOW = 512
 """The most files whose descriptions are in memory at a time: each has its own schema."""
 
-Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied
-"""Why a file has no description, though it is there."""
-
-
-@dataclass
-class AllUnread:
-    """Counts the files without a description, and makes the error for an input with no other files."""
-
-    job: Job
-    files: int = 0
-    denied: int = 0
-    first: str = ""
-
-    def add(self, error: Unread) -> None:
-        """Count one file."""
-        self.files, self.denied = self.files + 1, self.denied + isinstance(error, Denied)
-        self.first = self.first or str(error)
-
-    def error(self) -> JobError | Denied:
-        if not self.files:
-            return JobError(
-                f"{self.job.input.key}: the files at {self.job.input.shown} were deleted after they had been listed"
-            )
-        if self.denied == self.files:
-            # If every file is denied, the credentials are wrong rather than the files.
-            return Denied(self.first)
-        return JobError(f"{self.job.input.key}: no file can be read; the first: {self.first}")
+Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied | Missing
+"""Why a file has no description. It may have been deleted after it was listed."""
 
 
 def described(
     storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
-) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
-    """Yield each file with its description, or why it has none. Up to `ahead` files are described ahead."""
+) -> Iterator[tuple[Entry, Description | Unread]]:
+    """Yield each file with its description, or why it has none; `ahead` files are described at a time."""
 
-    def look(entry: Entry) -> Description | Unread | Missing:
+    def look(entry: Entry) -> Description | Unread:
         try:
             return describe(storage, job, entry)
         except (InputCorrupt, SchemaMismatch, SourceFailed, Denied, Missing) as error:
@@ -135,18 +105,7 @@ def described(
     with ThreadPoolExecutor(_READERS) as pool:
         while window := list(islice(entries, ahead)):
             yield from zip(window, pool.map(look, window), strict=True)
-            ahead = min(2 * ahead, WINDOW)
 
-
-def no_rows(job: Job, files: int, first: str) -> JobError:
-    """The error for an input without rows. files: their number. first: the uri of the first one."""
-    # What a database is read by is no file that a person could look at.
-    named = first if source_of(job, first).of_files else job.input.uri
-    which = f"the file {named} holds" if files == 1 else f"the {files} files at {job.input.shown} hold"
-    return JobError(f"{job.input.key}: {which} no rows")
-
-
-_LISTINGS = 3
 
 FILES = pa.schema(
     [
@@ -188,6 +147,13 @@ class Discovery:
         """The snapshot of the table whose files these are; empty if the input is no table."""
         return snapshot_of(self.files["version"][0].as_py()).partition(" ")[0] if self.files.num_rows else ""
 
+    def pieces(self, count: int) -> Iterator[Piece]:
+        """The first unit with rows of each of the first `count` files; fewer if one has none, or cannot be read."""
+        for line in self.files.slice(0, count).to_pylist():
+            unit = next((index for index, rows in enumerate(line["rows"]) if rows), None)
+            if unit is not None:
+                yield Piece(line["uri"], line["size"], line["version"], 0, line["rows"][unit], (unit, unit + 1))
+
     @property
     def unreadable(self) -> int:
         """Number of files that could not be read."""
@@ -208,116 +174,51 @@ class Discovery:
 def discover(storage: Storage, job: Job) -> Discovery:
     """List the input and look into every file.
 
-    If a file was deleted after it was listed, the input is listed again, because the listing may lack the file's
-    replacement.
-
     Raises:
-        JobError: There is nothing to score, no file is readable, or files vanish again and again. Names `input.uri`. Or
-            the user's own source cannot be imported. Names `input.format`.
-        Denied: Reading is not allowed for any of the files.
+        JobError: There is nothing to score, or no file is readable. Names `input.uri`. Or the user's own source cannot
+            be imported. Names `input.format`.
         StorageError: Any other fault of the storage. It says nothing about the file, and may pass.
     """
     import_again(job)
-    vanished = ""
-    for _ in range(_LISTINGS):
-        found = _look(storage, job)
-        if isinstance(found, Discovery):
-            return found
-        vanished = found
-    raise JobError(
-        f"input.uri: files vanish while they are looked at, for example {vanished}: something rewrites the input; "
-        "repeat the command when it is done"
-    )
+    return _look(storage, job)
 
 
-def _look(storage: Storage, job: Job) -> Discovery | str:
-    """The result of one listing; or the name of a file that was listed and does not exist any more."""
+def discover_first(storage: Storage, job: Job, files: int = 8) -> Discovery:
+    """About so many of the first files. More are looked into while none has rows, or none a value in some column.
+
+    Raises:
+        JobError, StorageError: As `discover`.
+    """
+    return _look(storage, job, files)
+
+
+def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery:
+    """first: as the files of `discover_first`."""
     entries = PossibleFiles(storage, job, input_files(storage, job))
-    looked = described(storage, job, iter(entries))
-    usual, empty, unread = UsualSchema(), UsualSchema(), AllUnread(job)
+    looked = described(storage, job, iter(entries), first or WINDOW)
+    usual, empty, bad, settled = UsualSchema(), UsualSchema(), "", False
     batches: list[pa.RecordBatch] = []
-    while window := list(islice(looked, WINDOW)):
+    while window := list(islice(looked, first or WINDOW)):
         lines = list[dict[str, Any]]()
         for entry, found in window:
-            if isinstance(found, Missing):
-                return entry.uri
             line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
             if isinstance(found, Description):
                 # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
-                (usual if found.has_say else empty).add(found.schema, found.unseen)
+                unseen = source_of(job, entry.uri).unseen
+                (usual if found.has_say else empty).add(found.schema, unseen)
+                settled = settled or unseen is not None or not any(map(holds_empty, found.schema.types))
                 line |= {"rows": found.rows, "sizes": found.sizes}
             else:
-                unread.add(found)
                 line["error"] = str(found)
+                bad = bad or str(found)
             lines.append(line)
         batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
+        if first and usual.schema() and (settled or len(batches) * first >= WINDOW):
+            break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
-        raise entries.error() or unread.error()
+        raise entries.error() or JobError(f"{job.input.key}: no file can be read; the first: {bad}")
     discovery = Discovery(files, schema, entries.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
-        raise no_rows(job, files.num_rows, files["uri"][0].as_py())
+        raise JobError(f"{job.input.key}: no rows in {counted(files.num_rows, 'file')} at {job.input.shown}")
     return discovery
-
-
-class Beginning:
-    """The input, listed once and read as far as asked. Unreadable and deleted files are left to discovery."""
-
-    def __init__(self, storage: Storage, job: Job) -> None:
-        self._job = job
-        self._entries = PossibleFiles(storage, job, input_files(storage, job))
-        self._unseen = described(storage, job, iter(self._entries), ahead=1)
-        self._seen: list[tuple[Entry, Description | Unread | Missing]] = []
-
-    def schema(self) -> pa.Schema:
-        """The columns of the first file with rows; where none has any, of the first file that can be read. If the first
-        file with rows has no value in a column, these are the columns of `usual_schema`.
-
-        Raises:
-            JobError: There is nothing to score. Names `input.uri`.
-            Denied, StorageError: As in `discover`.
-        """
-        unread, empty, first, schema = AllUnread(self._job), 0, "", None
-        for entry, found in self._files():
-            if isinstance(found, Unread):
-                unread.add(found)
-            elif isinstance(found, Description) and found.has_say:
-                partial = found.unseen is None and any(map(holds_empty, found.schema.types))
-                usual = self.usual_schema() if partial else None
-                return usual or without_unseen(found.schema, found.unseen)
-            elif isinstance(found, Description):
-                empty, first = empty + 1, first or entry.uri
-                schema = without_unseen(found.schema, found.unseen) if schema is None else schema
-        if schema is None:
-            raise self._entries.error() or unread.error()
-        if not unread.files:
-            raise no_rows(self._job, empty, first)
-        return schema
-
-    def usual_schema(self) -> pa.Schema | None:
-        """The columns that most of the first few thousand files with rows have; None if none of them can be read."""
-        usual = UsualSchema()
-        for _, found in islice(self._files(), WINDOW):
-            if isinstance(found, Description) and found.has_say:
-                usual.add(found.schema, found.unseen)
-        return usual.schema()
-
-    @property
-    def uris(self) -> list[str]:
-        """The uris of the files that were looked into so far."""
-        return [entry.uri for entry, _ in self._seen]
-
-    def pieces(self, count: int) -> Iterator[Piece]:
-        """The first unit with rows of each of the first `count` files; a file is read when its turn comes."""
-        for entry, found in islice(self._files(), min(count, WINDOW)):
-            if isinstance(found, Description) and found.has_say:
-                unit = next(index for index, rows in enumerate(found.rows) if rows)
-                yield Piece(entry.uri, entry.size, entry.version, 0, found.rows[unit], (unit, unit + 1))
-
-    def _files(self) -> Iterator[tuple[Entry, Description | Unread | Missing]]:
-        """From the first file on. Only so many as are asked for again are kept."""
-        yield from self._seen
-        for found in self._unseen:
-            if len(self._seen) < WINDOW:
-                self._seen.append(found)
-            yield found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -46,28 +45,31 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
     if found or job.input.lines:
         for at, uri in enumerate(job.input.uris):
             if not tally.taken[uri]:
-                there = _found_there(tally.left[uri]) or _hidden(storage, job, [uri])
-                raise JobError(_nothing_at(uri, at, job.input, there))
+                raise JobError(_nothing_at(uri, at, job.input, tally.others([uri])))
     if not found:
-        others = sum(tally.left.values(), Counter[str]())
-        there = _found_there(others) or _hidden(storage, job, job.input.uris)
-        there += _formats() if others and not job.input.format else ""
-        if not there and "[" in job.input.uri:
-            there = "; in a pattern, write [[] for the bracket ["
+        there = tally.others(job.input.uris)
+        if there and not job.input.format:
+            there += f"; input.format says what they hold: {listed(SOURCES, 'or')}"
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
 class Tally:
-    """Counts of files by place. taken: those that are input. left: the others, by the end of their names."""
+    """Counts of files by place. taken: those that are input. left: the others. example: the name of one of these."""
 
     def __init__(self) -> None:
-        self.taken = Counter[str]()
-        self.left = defaultdict[str, Counter[str]](Counter)
+        self.taken, self.left, self.example = Counter[str](), Counter[str](), dict[str, str]()
 
     def leave(self, place: str, entry: Entry) -> None:
         """Count a file that is no input."""
-        self.left[place][_suffix(entry.uri.rpartition("/")[2])] += 1
+        self.left[place] += 1
+        self.example.setdefault(place, entry.uri.rpartition("/")[2])
+
+    def others(self, places: Iterable[str]) -> str:
+        """Names the files at places without input; empty if there are none."""
+        found = [place for place in places if self.left[place]]
+        count = sum(self.left[place] for place in found)
+        return f", only {counted(count, 'other file')}, as {self.example[found[0]]}" if found else ""
 
 
 def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
@@ -115,13 +117,12 @@ class _NamedFormat:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._exact = {place for uri in job.input.uris for place in (uri, listing.input_folder(uri))}
         self.first: Entry | None = None
         self.all = self.stood_back = False
 
-    def is_input(self, _: str, entry: Entry) -> bool:
+    def is_input(self, uri: str, entry: Entry) -> bool:
         told = format_of(entry.uri)
-        if entry.uri not in self._exact:
+        if not _is_exact(entry, uri):
             if told is None:
                 return False
             if not self.all and source_named(told).stands_back:
@@ -240,46 +241,9 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
     )
 
 
-def _hidden(storage: Storage, job: Job, uris: Sequence[str]) -> str:
-    """A hint at hidden files in these places, which have no others."""
-    wanted = job.input.format
-    lists_files = wanted is None or (wanted in SOURCES and source_named(wanted).of_files)
-    if not lists_files or not any(listing.leaves_hidden(storage, uri) for uri in uris):
-        return ""
-    return ", only hidden ones: files whose names, or whose folders' names, begin with `.` or `_` are left out"
-
-
 def _vacant(uri: str) -> str:
     """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
     place = Path(listing.input_folder(uri))
     if is_local(uri) and not place.exists():
         return f": {place} does not exist"
     return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""
-
-
-_SUFFIX = re.compile(r"(\.[a-z][a-z0-9]{0,7})?(\.(?:gz|bz2|zst|zstd|xz|lz4|snappy))?$")
-_SHOWN = 3
-
-
-def _suffix(name: str) -> str:
-    """The end of a file's name that tells its format and compression; possibly empty."""
-    found = _SUFFIX.search(name.lower())
-    return found[0] if found else ""
-
-
-def _found_there(kinds: Counter[str]) -> str:
-    """Name the files at a place without input. kinds: the number of files by suffix."""
-    if not kinds:
-        return ""
-    shown = ", ".join(
-        f"{counted(count, f'{kind} file'.strip())}{'' if kind else ' of other names'}"
-        for kind, count in kinds.most_common(_SHOWN)
-    )
-    return f", only {shown}{' …' if len(kinds) > _SHOWN else ''}"
-
-
-def _formats() -> str:
-    """What to do about files whose names tell no format."""
-    names = [name for name in SOURCES if source_named(name).of_files]
-    held = listed((source_named(name).name for name in names), "or")
-    return f"; if they hold {held}, set input.format to {listed(names, 'or')}"

@@ -72,13 +72,6 @@ def hidden(name: str) -> bool:
     )
 
 
-def leaves_hidden(storage: Storage, uri: str) -> bool:
-    """Whether files would match an input uri if they were not hidden."""
-    base, pattern = _split_glob(uri)
-    names = (entry.uri[len(base.rstrip("/")) + 1 :] for entry in _listed(storage, uri, base))
-    return any(hidden(name) and pattern.fullmatch(name) for name in names)
-
-
 def _real_folder(base: str, folder: str) -> str:
     """Where a folder below `base` really lies, from there; it may begin with `..`."""
     return os.path.relpath(os.path.realpath(join(base, folder)), os.path.realpath(base))

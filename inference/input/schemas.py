@@ -24,7 +24,7 @@ one file in a thousand has it, which is then the odd one."""
 
 @dataclass
 class _Way:
-    """A schema, and the number of files that have it. unseen: as in `Description`."""
+    """A schema, and the number of files that have it. unseen: as in `Source`."""
 
     schema: pa.Schema
     unseen: pa.DataType | None
@@ -38,7 +38,7 @@ class UsualSchema:
         self._ways: dict[pa.Schema, _Way] = {}
 
     def add(self, schema: pa.Schema, unseen: pa.DataType | None = None) -> None:
-        """Count one file. unseen: as in `Description`."""
+        """Count one file. unseen: as in `Source`."""
         key = schema.remove_metadata()
         if key in self._ways or len(self._ways) < _WAYS:
             self._ways.setdefault(key, _Way(schema, unseen)).files += 1
@@ -54,29 +54,22 @@ class UsualSchema:
 def _usual(ways: Sequence[_Way]) -> tuple[pa.Schema, int]:
     """The columns of files that have columns of the same names, and how many of these files can be read so.
 
-    The order is the usual one, as the first file with that order has it. Inferred types are the usual ones, column by
-    column; declared types are those that most files have together, so that some file has all of them.
+    The order is the usual one, as the first file with that order has it. Types are the usual ones, column by column.
     """
     unseen, files = ways[0].unseen, sum(way.files for way in ways)
-    orders, rows = Counter[tuple[str, ...]](), Counter[pa.DataType]()
+    orders = Counter[tuple[str, ...]]()
     kinds = defaultdict[str, Counter[pa.DataType]](Counter)
     for way in ways:
         orders[tuple(way.schema.names)] += way.files
-        rows[_row_type(way.schema)] += way.files
         for column in way.schema:
             kinds[column.name][column.type] += way.files
     ((usual, _),) = orders.most_common(1)
     first = next(way.schema for way in ways if tuple(way.schema.names) == usual)
-    row = _most_votes(rows) if unseen is None else None
-    # By position: a file that is at fault may have two columns of one name.
-    own = {field.name: field.type for field in (row.field(index) for index in range(row.num_fields))} if row else {}
     fields = []
     for column in first:
         counts = kinds[column.name]
-        if (kind := own.get(column.name)) is not None:
-            counts = Counter({each: n for each, n in counts.items() if normalisation.value_type(each) == kind})
         fields.append(column.with_type(_declared_type(column.type, counts) if unseen is None else usual_type(counts)))
-    required = set.intersection(*(normalisation.required_columns(way.schema) for way in ways))
+    required = set.intersection(*({field.name for field in way.schema if not field.nullable} for way in ways))
     schema = normalisation.with_nulls_except(pa.schema(fields, first.metadata), required)
     if unseen is not None:
         return without_unseen(schema, unseen), files
@@ -85,32 +78,23 @@ def _usual(ways: Sequence[_Way]) -> tuple[pa.Schema, int]:
     return schema, files - sum(odd)
 
 
-def _row_type(schema: pa.Schema) -> pa.DataType:
-    """The types of a file's values, as one type, whatever the order of the columns."""
-    return normalisation.value_type(pa.struct(sorted(schema, key=lambda column: column.name)))
-
-
 def _declared_type(own: pa.DataType, counts: Counter[pa.DataType]) -> pa.DataType:
-    """The type of a column that most files declare, as the first of these stores it. own: that of the first file."""
-    votes = Counter[pa.DataType]()
-    for kind, files in counts.items():
-        votes[normalisation.value_type(kind)] += files
-    if (usual := _most_votes(votes)) is None:
-        return reduce(filled, counts, own)
-    return next(kind for kind in (own, *counts) if normalisation.value_type(kind) == usual)
-
-
-def _most_votes(votes: Counter[pa.DataType]) -> pa.DataType | None:
-    """The type of most votes; None without a type that has values in all places.
+    """The type of a column that most files declare, as the first of these stores it. own: that of the first file.
 
     A type with nulls alone, or with such a type inside, counts for the types that have values in its place.
     """
+    votes = Counter[pa.DataType]()
+    for kind, files in counts.items():
+        votes[normalisation.value_type(kind)] += files
     partial = [kind for kind in votes if holds_empty(kind)]
 
     def files_for(kind: pa.DataType) -> int:
         return votes[kind] + sum(votes[each] for each in partial if filled(each, kind) == kind)
 
-    return max((kind for kind in votes if kind not in partial), key=files_for, default=None)
+    usual = max((kind for kind in votes if kind not in partial), key=files_for, default=None)
+    if usual is None:
+        return reduce(filled, counts, own)
+    return next(kind for kind in (own, *counts) if normalisation.value_type(kind) == usual)
 
 
 def usual_type(counts: Counter[pa.DataType], share: int | None = _SHARE) -> pa.DataType:
@@ -168,7 +152,7 @@ _WIDER = (
 
 
 def without_unseen(schema: pa.Schema, unseen: pa.DataType | None) -> pa.Schema:
-    """The schema to read with: a column without values gets the type `unseen`, as in `Description`."""
+    """The schema to read with: a column without values gets the type `unseen`, as in `Source`."""
     if unseen is None:
         return schema
     return pa.schema([field.with_type(unseen) if pa.types.is_null(field.type) else field for field in schema])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -32,13 +33,13 @@ def arrow_type(text: str) -> pa.DataType:
         return pa.list_(arrow_type(match[1]), int(match[2]))
     if match := re.fullmatch(r"(\w+)\[(\d+(?:\s*,\s*\d+)+)\]", text):
         return _tensor(arrow_type(match[1]), [int(length) for length in match[2].split(",")])
-    try:
-        return pa.type_for_alias(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not an Arrow type; write float32, int64, string, bool, timestamp[us], list<float32>, "
-            "float32[384], uint8[32, 32, 3] or struct<label: string, score: float32>"
-        ) from None
+    with suppress(ValueError):
+        if not text.endswith("_view"):  # of which Arrow can take no values
+            return pa.type_for_alias(text)
+    raise ValueError(
+        f"{text!r} is not an Arrow type; write float32, int64, string, bool, timestamp[us], list<float32>, "
+        "float32[384], uint8[32, 32, 3] or struct<label: string, score: float32>"
+    )
 
 
 def _fields(text: str) -> Iterator[pa.Field]:

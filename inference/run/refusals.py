@@ -14,7 +14,7 @@ from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.discovery import Beginning
+from nightjar.inference.input.discovery import Discovery, discover_first
 from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.partitions import folders
@@ -33,10 +33,10 @@ from nightjar.inference.storage.protocol import is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates
 
 
-def check_request(request: RunRequest, beginning: Beginning | None = None) -> pa.Schema:
+def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa.Schema:
     """Check what can be checked without looking into every file. Returns the input's columns.
 
-    beginning: the beginning of the input, if the caller needs more of it.
+    beginning: the first files of the input, if the caller needs more of them.
 
     Raises:
         JobError: as `check_without_input`; or the input is empty, a column is missing or clashes, or a table cannot
@@ -44,16 +44,10 @@ def check_request(request: RunRequest, beginning: Beginning | None = None) -> pa
     """
     check_without_input(request)
     job = request.job
-    beginning = beginning or Beginning(request.storage, job)
-    schema = beginning.schema()
-    try:
-        check_columns(job, schema, beginning.uris)
-    except JobError:
-        # The first file may be the odd one, which fails only its own shards.
-        schema = beginning.usual_schema() or schema
-        check_columns(job, schema, beginning.uris)
-    targets.check(request.storage, job, schema)
-    return schema
+    beginning = beginning or discover_first(request.storage, job)
+    check_columns(job, beginning.schema, beginning.files["uri"].to_pylist())
+    targets.check(request.storage, job, beginning.schema)
+    return beginning.schema
 
 
 def check_without_input(request: RunRequest) -> None:

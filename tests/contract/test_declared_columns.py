@@ -169,7 +169,7 @@ def test_values_that_a_declared_type_cannot_hold_are_refused(its: Placed) -> Non
     name = "x" if "x" in its.table.column_names else its.text
     placed = its.at("in", schema={name: "int64"})
     wanted = pa.schema([(name, pa.int64())])
-    if source_of(placed.job, placed.input).typed:
+    if source_of(placed.job, placed.input).unseen is None:
         with pytest.raises(
             SchemaMismatch,
             match=rf"{placed.path.name}: column '{name}' is \w+ here, and cannot be read without loss as int64",

@@ -159,12 +159,12 @@ def test_a_wrong_job_is_refused_with_one_sentence_before_anything_starts(lake: L
 def empty(lake: Lake) -> str:
     lake.write_file("a.parquet", 0, 0)
     lake.write_file("b.parquet", 0, 0)
-    return r"input\.uri: the 2 files at .*/data/ hold no rows"
+    return r"input\.uri: no rows in 2 files at .*/data/"
 
 
 def without_parquet(lake: Lake) -> str:
     (lake.folder / "data" / "a.parquet").rename(lake.folder / "data" / "a.orc")
-    return r"input\.uri: no input files at .*/data/, only 1 \.orc file; if they hold Parquet.*"
+    return r"input\.uri: no input files at .*/data/, only 1 other file, as .*\.orc; input\.format says what.*"
 
 
 def unreadable(lake: Lake) -> str:

@@ -22,7 +22,6 @@ from nightjar.inference.storage.protocol import Entry, Storage
 _FILE = b"ARROW1"
 _STREAM = b"\xff\xff\xff\xff"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_FEATHER_V1 = b"FEA1"
 
 
 class Arrow(Source):
@@ -30,7 +29,6 @@ class Arrow(Source):
 
     name = "Arrow"
     suffixes = (".arrow", ".feather", ".ipc")
-    columns_apart = True
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Of each batch of a file only the narrowest column is read: with it come the batch's rows."""
@@ -73,8 +71,6 @@ def _schema(uri: str, file: pa.NativeFile) -> pa.Schema:
         InputCorrupt: It is neither, or a stream that was cut off.
     """
     start = _at(file, 0, len(_FILE))
-    if start.startswith(_FEATHER_V1):
-        raise InputCorrupt(f"{uri}: is a Feather file of version 1, which is not read; write it again as version 2")
     if start.startswith(_STREAM):
         # Arrow takes a stream that ends between two batches for a whole one.
         if _at(file, max(0, file.size() - len(_STREAM_END)), len(_STREAM_END)) != _STREAM_END:

@@ -8,7 +8,6 @@ format `binary`.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,77 +22,41 @@ from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
-# libsndfile takes the number of an MP3's frames from a first frame without sound that most files have; it is marked
-# `Xing`, `Info` or `VBRI`. Without it libsndfile guesses the number from the first bit rate and the file's size, and
-# decodes no more frames. Where bit rates differ, the guess is wrong: sound is lost, or a whole file seems cut off.
-_BIT_RATES = {
-    3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-    2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
-}
-"""The bit rates of layer 3 in kbit/s, by their index in a frame's header: of MPEG 1 (3), and of MPEG 2 and 2.5 (2)."""
 
-_SAMPLE_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
-"""Sample rates, by the version of MPEG as the header encodes it."""
+# libsndfile takes the number of an MP3's frames from a first frame without sound that most files have. Without it
+# libsndfile guesses the number from the first bit rate and the file's size, and decodes no more frames: where bit rates
+# differ, sound would be lost. So such a file claims to be larger.
+_COUNTS = (b"Xing", b"Info", b"VBRI")
+"""The marks of a frame that says how many there are."""
 
 
-def counted(data: bytes) -> bytes:
-    """The file, with a `Xing` frame that counts its frames if it has none and its bit rates differ."""
-    begin = _after_tags(data)
-    if not (size := _frame_size(data, begin)):
-        return data
-    if any(mark in data[begin : begin + size] for mark in (b"Xing", b"Info", b"VBRI")):
-        return data
-    rates = [data[at + 2] >> 4 for at in _frames(data, begin)]
-    if len({*rates}) < 2:
-        return data
-    return data[:begin] + _xing(data[begin : begin + 4], len(rates)) + data[begin:]
+class _Larger(io.BytesIO):
+    """A file that claims to be 40 times as large as it is, which is the ratio of the bit rates of MP3."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._more = 39 * len(data)
+        self._tag = 40 * len(data) - 128
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return super().seek(offset + (self._more if whence == io.SEEK_END else 0), whence)
+
+    def readinto(self, buffer: Any) -> int:
+        if self.tell() < self._tag:
+            return super().readinto(buffer)
+        buffer[:] = bytes(len(buffer))  # the last bytes, which may be a tag
+        return len(buffer)
 
 
-def _after_tags(data: bytes) -> int:
-    """The offset of the sound, behind ID3 tags."""
+def _lacks_count(data: bytes) -> bool:
+    """Whether it is an MP3 that does not say how many frames it has."""
     at = 0
     while data[at : at + 3] == b"ID3" and len(data) >= at + 10:
         size = 0
         for byte in data[at + 6 : at + 10]:
             size = size << 7 | byte & 0x7F
         at += 10 + size + 10 * (data[at + 5] >> 4 & 1)
-    return at
-
-
-def _frames(data: bytes, at: int) -> Iterator[int]:
-    """The offset of each whole frame. Bytes between two frames are skipped, as by the decoder."""
-    while at >= 0:
-        if not (size := _frame_size(data, at)):
-            at = data.find(b"\xff", at + 1)
-            while at >= 0 and not ((size := _frame_size(data, at)) and _frame_size(data, at + size)):
-                at = data.find(b"\xff", at + 1)
-        elif at + size <= len(data):
-            yield at
-            at += size
-        else:
-            return
-
-
-def _frame_size(data: bytes, at: int) -> int:
-    """The bytes of the layer 3 frame at this offset; 0 if there is none, or its header does not tell its size."""
-    header = data[at : at + 4]
-    if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE6 != 0xE2:
-        return 0
-    version, bit_rate, sample_rate = header[1] >> 3 & 3, header[2] >> 4, header[2] >> 2 & 3
-    if version == 1 or bit_rate in {0, 15} or sample_rate == 3:
-        return 0
-    bits = _BIT_RATES[3 if version == 3 else 2][bit_rate] * 1000
-    return (144 if version == 3 else 72) * bits // _SAMPLE_RATES[version][sample_rate] + (header[2] >> 1 & 1)
-
-
-def _xing(header: bytes, count: int) -> bytes:
-    """A frame without sound that gives the number of frames. header: of one of these."""
-    mpeg1, mono = header[1] >> 3 & 3 == 3, header[3] >> 6 == 3
-    side = (17 if mono else 32) if mpeg1 else (9 if mono else 17)
-    # The bit rate must make the frame large enough; protection by a checksum is off.
-    own = bytes([0xFF, header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
-    frame = own + bytes(side) + b"Xing" + (1).to_bytes(4, "big") + count.to_bytes(4, "big")
-    return frame.ljust(_frame_size(own, 0), b"\0")
+    return data[at : at + 1] == b"\xff" and not any(mark in data[at : at + 200] for mark in _COUNTS)
 
 
 MOST_SAMPLES = 1 << 28
@@ -103,8 +66,8 @@ MOST_SAMPLES = 1 << 28
 _EXPANDED = {".wav": 2, ".flac": 4}
 """The assumed ratio of samples of float32 to a file's size."""
 
-_ENDLESS = (1 << 63) - 1
-"""The number of frames that libsndfile gives a FLAC stream that does not say how long it is. It cannot decode one."""
+_HEADER = 1024
+"""A WAV file of more bytes has sound."""
 
 _LOSSY = 25
 """The same for compression that loses something."""
@@ -154,25 +117,22 @@ class Audio(OneRowSource):
         """
         if not data:
             raise InputCorrupt(f"{uri}: an empty file, not audio")
-        soundfile = _soundfile()
+        soundfile, is_guess = _soundfile(), _lacks_count(data)
         try:
-            with soundfile.SoundFile(io.BytesIO(counted(data))) as file:
+            with soundfile.SoundFile((_Larger if is_guess else io.BytesIO)(data)) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
-                if said == _ENDLESS:
-                    raise InputCorrupt(
-                        f"{uri}: it does not say how long it is, as a stream that was written into a pipe, and "
-                        "libsndfile does not decode that; write it as a file, for example: ffmpeg -i OLD.flac NEW.flac"
-                    )
-                if said * channels * max(1.0, (self.sample_rate or rate) / rate) > MOST_SAMPLES:
-                    raise InputCorrupt(
-                        f"{uri}: {said:,} frames of {channels} channels at {rate:,} Hz, more than are decoded"
-                    )
-                samples = file.read(MOST_SAMPLES // channels, dtype="float32", always_2d=True)
+                most = int(MOST_SAMPLES / channels / max(1.0, (self.sample_rate or rate) / rate))
+                samples = file.read(most + 1, dtype="float32", always_2d=True)
         except soundfile.SoundFileError as error:
             # What it says of itself begins with the name of the file, here an object in memory.
             said = getattr(error, "error_string", error)
             raise InputCorrupt(f"{uri}: not audio that can be decoded: {said}") from error
-        if wrong := _wrong(data) or (f"it was cut off: {len(samples):,} of {said:,} frames" * (len(samples) < said)):
+        wrong = _wrong(data, len(samples))
+        if len(samples) > most:
+            wrong = f"more than {most:,} frames of {channels} channels at {rate:,} Hz, the most that are decoded"
+        elif len(samples) < said and not is_guess:
+            wrong = wrong or f"it was cut off: {len(samples):,} of {said:,} frames"
+        if wrong:
             raise InputCorrupt(f"{uri}: {wrong}")
         if self.mono:
             samples = samples.mean(axis=1, dtype=np.float32)
@@ -189,38 +149,16 @@ class Audio(OneRowSource):
 SOURCE = Audio()
 
 
-def _wrong(data: bytes) -> str:
-    """What is wrong with a WAV file's length, in words: libsndfile reads what is there, up to what the header says."""
-    if data[:4] not in {b"RIFF", b"RIFX", b"RF64"} or data[8:12] != b"WAVE":
-        return ""
-    size64 = 0
-    for name, begin, size in _chunks(data, 12):
-        if name == b"ds64":  # the sizes of a file that may have more than 4 GiB
-            size64 = int.from_bytes(data[begin + 8 : begin + 16], "little")
-        if name != b"data":
-            continue
-        if size >= 0xFFFFFFFF - 1:
-            if data[:4] != b"RF64":
-                return ""  # a stream, written where one cannot seek, has no length
-            size = size64
-        behind = len(data) - begin
-        if size > behind:
-            return f"the audio was cut off: {size - behind:,} bytes are missing"
-        if size == 0 and behind:
-            return (
-                f"its header says that it has no sound, and {behind:,} bytes follow: whoever recorded it ended before "
-                "writing the length; mend it, for example: sox --ignore-length OLD.wav NEW.wav"
-            )
-        return ""
+def _wrong(data: bytes, frames: int) -> str:
+    """What is wrong with a WAV file's length: libsndfile reads what is there, up to what the header says."""
+    size = 8 + int.from_bytes(data[4:8], "big" if data[:4] == b"RIFX" else "little")
+    if data[:4] not in {b"RIFF", b"RIFX"} or size > 0xFFFFFFFF:
+        return ""  # a stream, written where one cannot seek, has no length
+    if size > len(data):
+        return f"the audio was cut off: {size - len(data):,} bytes are missing"
+    if not frames and len(data) > _HEADER:
+        return "its header says that it has no sound: whoever recorded it ended before writing the length"
     return ""
-
-
-def _chunks(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
-    """Each chunk of a WAV file from an offset on: its name, the offset of its content, and its size."""
-    while at + 8 <= len(data):
-        size = int.from_bytes(data[at + 4 : at + 8], "big" if data[:4] == b"RIFX" else "little")
-        yield data[at : at + 4], at + 8, size
-        at += 8 + size + size % 2
 
 
 def _soundfile() -> Any:

@@ -17,8 +17,6 @@ from nightjar.inference.storage.protocol import Entry, Storage
 class OneRowSource(Source):
     """Base of the formats of which each file is one row. What is wrong with a file costs that row."""
 
-    columns_apart = True
-
     @abstractmethod
     def schema(self) -> pa.Schema:
         """The columns, by the options."""
@@ -34,9 +32,6 @@ class OneRowSource(Source):
     def named(self, uri: str) -> dict[str, pa.Array]:
         """The columns that come from a file's location."""
         return {"path": pa.array([uri], pa.string())}
-
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        return self.schema()
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """The file's row. The file is read only if more than its location is asked for."""

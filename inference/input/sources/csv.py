@@ -53,7 +53,6 @@ class Csv(lines.TextSource):
     name = "CSV"
     suffixes = packing.suffixes(".csv", ".tsv")
     unseen = pa.string()
-    typed = False
     options = (
         text("delimiter", "it separates fields", "what the first line shows", "[ -~\\t]", "one ASCII character"),
         text("decimal", "it is before the decimals of a number", "`.`", "[.,]", "a dot or a comma"),

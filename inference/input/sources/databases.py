@@ -57,8 +57,8 @@ class Session(ABC):
     opened: Any
     """The connection of the driver."""
 
-    typed: ClassVar[bool]
-    """As `Source.typed`."""
+    unseen: ClassVar[pa.DataType | None] = None
+    """As `Source.unseen`."""
 
     @classmethod
     @abstractmethod
@@ -87,8 +87,8 @@ class Session(ABC):
         """The columns, in types as which `read` takes them, bound to the names by which `content` knows them."""
 
     @abstractmethod
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        """The columns, and as in `Description.unseen`."""
+    def described(self, source: str) -> pa.Schema:
+        """The columns, as in `Description`."""
 
     @abstractmethod
     def content(self, source: str, where: str) -> tuple[int, str]:
@@ -141,8 +141,6 @@ class Session(ABC):
 class Postgres(Session):
     """A transaction of Postgres through ADBC, which receives columns as Arrow."""
 
-    typed = True
-
     @classmethod
     @contextmanager
     def open(cls, uri: str) -> Iterator[Postgres]:
@@ -173,8 +171,8 @@ class Postgres(Session):
         own = enumerate(self._columns(source))
         return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
 
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
-        return self.names(source), None
+    def described(self, source: str) -> pa.Schema:
+        return self.names(source)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
         """The server hashes each row."""
@@ -189,7 +187,7 @@ class Postgres(Session):
         own = self._columns(source)
         columns = ", ".join(_selected(own.field(name)) for name in schema.names) or "NULL AS nothing"
         found = self._table(f"SELECT {columns} FROM {source} {part}")
-        return RowsRead(pa.table({name: _as_kind(found[name], _kind(own.field(name))) for name in schema.names}))
+        return RowsRead(pa.table({name: found[name].cast(_kind(own.field(name))) for name in schema.names}))
 
     def literal(self, key: Key) -> str:
         escaped = str(key).replace("\\", "\\\\").replace("'", "''")
@@ -225,10 +223,6 @@ def _selected(column: pa.Field) -> str:
     return f"{name}::text AS {name}" if isinstance(column.type, pa.BaseExtensionType) else name
 
 
-def _as_kind(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else column.cast(kind)
-
-
 def _first_lines(error: Exception) -> str:
     """The first lines of a message, on one line; behind them comes the statement."""
     return " ".join(str(error).split("Query was")[0].split())
@@ -251,7 +245,7 @@ class Sqlite(Session):
     a type, not its column, so here a value of another type costs its row.
     """
 
-    typed = False
+    unseen = pa.string()
 
     @classmethod
     @contextmanager
@@ -294,7 +288,7 @@ class Sqlite(Session):
         found = self.opened.execute(f"SELECT * FROM {source} LIMIT 0").description
         return pa.schema([pa.field(name, pa.string()) for name, *_ in found])
 
-    def described(self, source: str) -> tuple[pa.Schema, pa.DataType | None]:
+    def described(self, source: str) -> pa.Schema:
         """All values are counted by their types, and most of them decide."""
         names, fields = self.names(source).names, list[pa.Field]()
         for low in range(0, len(names), _COUNTED):
@@ -304,7 +298,7 @@ class Sqlite(Session):
             for index, name in enumerate(some):
                 at = index * len(_TYPES)
                 fields.append(pa.field(name, _most([count or 0 for count in counts[at : at + len(_TYPES)]])))
-        return pa.schema(fields), pa.string()
+        return pa.schema(fields)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
         """Whether a row changed is known of the whole file."""
@@ -327,20 +321,12 @@ class Sqlite(Session):
         # SQLite ends a statement at a NUL.
         return f"CAST(x'{key.encode().hex()}' AS TEXT)" if "\0" in key else "'" + key.replace("'", "''") + "'"
 
-    def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
-        found, name = super().key_counts(source, key), quoted(key)
-        kinds = [kind for (kind,) in self.ask(f"SELECT DISTINCT typeof({name}) FROM {source} WHERE {name} IS NOT NULL")]
-        if len(kinds) > 1 or not {*kinds} <= {"integer", "text"}:
-            raise JobError(
-                f"input.options.key: {key!r} has values of the type {' and '.join(sorted(kinds))}; name a column that "
-                "has whole numbers, or texts"
-            )
-        return found
-
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        found: list[Any] = super().bounds(source, key, every)
-        if odd := next((bound for bound in found if isinstance(bound, bytes)), None):
-            raise JobError(f"input.options.key: {key!r} has {odd!r:.100}, which is not UTF-8; name another column")
+        found = super().bounds(source, key, every)
+        if odd := [bound for bound in found if not isinstance(bound, Key)]:
+            raise JobError(
+                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or texts in UTF-8"
+            )
         return found
 
     def _check_whole(self) -> None:

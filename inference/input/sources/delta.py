@@ -1,15 +1,14 @@
 """Delta Lake tables. delta-rs (the package `deltalake`) reads the log; the data files are read as Parquet.
 
-The options of `input.options` choose a version: `version`, a number, or `timestamp`. Without them it is the newest.
+The option `version` chooses a version by its number. Without it, it is the newest.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
@@ -19,10 +18,9 @@ from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
-from nightjar.inference.job.options import text
-from nightjar.inference.job.options import whole as number
+from nightjar.inference.job.options import whole
 from nightjar.inference.messages import clip
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, join
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -33,37 +31,17 @@ _READ = {"timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck
 
 @dataclass(frozen=True)
 class Delta(TableSource):
-    """The source of Delta tables. version, timestamp: the snapshot to read; None for the newest."""
+    """The source of Delta tables. version: the snapshot to read; None for the newest."""
 
     uri: str = ""
     version: int | None = None
-    timestamp: dt.datetime | None = None
 
     name = "Delta"
     mark = "_delta_log/*.json"
     extra = "delta"
     options = (
-        number("version", "the snapshot with this number", "the newest", what="the number of a version", least=0),
-        text(
-            "timestamp",
-            "the snapshot that was the newest then",
-            "none",
-            pattern=r"\d{4}-\d\d-\d\d.*",
-            write="a time as 2026-11-19T06:00:00Z",
-        ),
+        whole("version", "the snapshot with this number", "the newest", what="the number of a version", least=0),
     )
-
-    def with_options(self, options: Mapping[str, Any]) -> Self:
-        """YAML reads a time without quotes as a time."""
-        written = {name: each.isoformat() if isinstance(each, dt.date) else each for name, each in options.items()}
-        return super().with_options(written)
-
-    def chosen(self, options: Mapping[str, Any]) -> Self:
-        if len(options) > 1:
-            raise JobError("input.options: version and timestamp both choose a snapshot; leave one of them out")
-        if "timestamp" in options:
-            return replace(self, timestamp=_timestamp(options["timestamp"]))
-        return super().chosen(options)
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
         with self._as_ours():
@@ -75,50 +53,25 @@ class Delta(TableSource):
         return {name: name for name in own.names}
 
     def _table(self, storage: Storage, number: int | None) -> DeltaTable | None:
-        """The table, at a version of this number, or else at the one that the options name."""
+        """The table, at a version of this number, or else at the one that the option names."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        if is_local(self.uri) and self.uri != (taken := unquote(self.uri)):
-            raise JobError(
-                f"input.uri: delta-rs reads no table in {self.uri}: it takes the path for a URL, and looks into "
-                f"{taken}; rename the folder"
-            )
         try:
             table = DeltaTable(self.uri, storage_options=storage.options(self.uri))
         except TableNotFoundError:
             return None
         newest = table.version()
-        made = {} if self.timestamp is None else {line["version"]: line["timestamp"] for line in table.history()}
         wanted = self.version if number is None else number
-        if wanted is None and self.timestamp is None:
-            return table
-        try:
-            table.load_as_version(self.timestamp if wanted is None else wanted)  # type: ignore[arg-type]
-        except DeltaError as error:
-            raise JobError(
-                f"input.options: the Delta table {self.uri} has no version {wanted or self.timestamp} (any more); its "
-                f"newest is {newest}"
-            ) from error
-        if wanted is None and self.timestamp is not None:
-            self._check_not_before(made, table.version())
+        if wanted is not None:
+            try:
+                table.load_as_version(wanted)
+            except DeltaError as error:
+                raise JobError(
+                    f"input.options: the Delta table {self.uri} has no version {wanted} (any more); its newest is "
+                    f"{newest}"
+                ) from error
         return table
-
-    def _check_not_before(self, made_ms: Mapping[int, int], chosen: int) -> None:
-        """Refuse a timestamp before the oldest version: delta-rs chooses the oldest version then.
-
-        made_ms: when each version was made, from the log. delta-rs uses the modification times of the log's files,
-        which may differ a little, so only the oldest version is checked.
-        """
-        if chosen > min(made_ms, default=chosen):
-            return
-        made = dt.datetime.fromtimestamp(made_ms.get(chosen, 0) / 1000, dt.UTC)
-        assert self.timestamp is not None
-        if made > self.timestamp:
-            raise JobError(
-                f"input.options.timestamp: the oldest version of the Delta table {self.uri} is of "
-                f"{made.isoformat(timespec='seconds')}"
-            )
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)
@@ -184,11 +137,3 @@ def _masks(table: DeltaTable) -> dict[str, Mask]:
         unquote(file).removeprefix("file://"): np.asarray(mask.values.to_numpy(zero_copy_only=False), dtype=bool)
         for file, mask in zip(found["filepath"].to_pylist(), found["selection_vector"], strict=True)
     }
-
-
-def _timestamp(written: str) -> dt.datetime:
-    try:
-        found = dt.datetime.fromisoformat(written)
-    except ValueError:
-        raise JobError(f"input.options.timestamp: {written!r} is no time; write one as 2026-11-19T06:00:00Z") from None
-    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)

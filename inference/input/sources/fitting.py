@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference import tensors
-from nightjar.inference.arrow_types import is_list, is_text, value_bytes
+from nightjar.inference.arrow_types import is_list, is_text
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.partitions import constant, values_of
 from nightjar.inference.input.sources import normalisation
@@ -241,27 +241,22 @@ def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry
     }
     if not kinds and not paths:
         return ColumnsToRead(entry.uri, wanted, wanted, {}, frozenset())
-    rest = [each for each in wanted if each.name not in paths]
-    found = source.columns(storage, entry) if source.typed or not rest else pa.schema([])
+    typed, rest = source.unseen is None, [each for each in wanted if each.name not in paths]
+    found = source.columns(storage, entry) if typed or not rest else pa.schema([])
     own = {each.name: each for each in reversed(found)}
     fields = []
     for each in rest:
         if each.name in kinds:
             # The type is the file's own; the column is the one that was planned.
-            mine = own.get(each.name, each).with_metadata(each.metadata) if source.typed else mark_declared(each)
+            mine = own.get(each.name, each).with_metadata(each.metadata) if typed else mark_declared(each)
             fields.append(mine)
         else:
             fields.append(each)
     # A table without columns has no rows: where all wanted columns come from the path, one of the file's is read, too.
-    schema = pa.schema(fields or sorted(found, key=_width if source.typed else _may_fail)[:1])
-    return ColumnsToRead(entry.uri, wanted, schema, paths, frozenset(kinds if source.typed else ()))
-
-
-def _width(column: pa.Field) -> float:
-    """How much it costs to read a column, compared with others of the file."""
-    return value_bytes(column.type, text=1 << (20 if pa.types.is_binary(column.type) else 10), items=1 << 10)
+    schema = pa.schema(fields or sorted(found, key=_may_fail)[:1])
+    return ColumnsToRead(entry.uri, wanted, schema, paths, frozenset(kinds if typed else ()))
 
 
 def _may_fail(column: pa.Field) -> bool:
-    """Whether a row of an untyped file might be lost for a value of this column, which nobody asked for."""
+    """Whether a row of a file without types might be lost for a value of this column, which nobody asked for."""
     return not is_text(column.type)

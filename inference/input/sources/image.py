@@ -7,32 +7,24 @@ file's location; and with `label: folder` the name of the file's folder as `labe
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nightjar.inference.errors import InputCorrupt, JobError
+from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
 from nightjar.inference.input.sources.protocol import Description, needing
-from nightjar.inference.job.options import Option, choice, flag, whole
+from nightjar.inference.job.options import Option, choice, flag
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Decoded
 
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG = b"\xff\xd8\xff"
-
-MOST_PIXELS = 178_956_970
-"""The most pixels of an image that is decoded without `max_pixels`: a file of a few KB may claim to have any number.
-
-Pillow takes what has more for an attack. One of so many takes about 2 GB while it is decoded."""
 
 _EXPANDED, _PNG_EXPANDED = 15, 40
 """The assumed ratio of an image's pixels in memory to a file's size. Drawings and screens are packed more than photos.
@@ -46,13 +38,12 @@ class Image(OneRowSource):
     """The source of images, which beside other formats are more often pictures of the data than data.
 
     size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
-    max_pixels: of an image that is decoded. upright: turn images by their EXIF orientation.
+    upright: turn images by their EXIF orientation.
     """
 
     size: tuple[int, int] | None = None
     mode: str = "RGB"
     label: str | None = None
-    max_pixels: int = MOST_PIXELS
     upright: bool = True
 
     name = "image"
@@ -68,27 +59,12 @@ class Image(OneRowSource):
         ),
         choice("mode", [*_CHANNELS], "channels, by Pillow's name"),
         choice("label", ["folder"], "`folder`: a column `label` with the name of the file's folder", "no label"),
-        whole(
-            "max_pixels",
-            "an image with more pixels is not decoded, and costs its row",
-            f"{MOST_PIXELS:,}, as Pillow",
-            "a number of pixels",
-        ),
         flag("upright", "turned as the camera noted in EXIF; else as the pixels are stored", "`true`"),
     )
     stands_back = True
 
     def chosen(self, options: Mapping[str, Any]) -> Self:
-        given: dict[str, Any] = dict(options)
-        if size := given.pop("size", None):
-            given["size"] = (size[0], size[1])
-        found = replace(self, **given)
-        if found.size and found.size[0] * found.size[1] > found.max_pixels:
-            raise JobError(
-                f"input.options.size: {list(found.size)} is more than {found.max_pixels:,} pixels, the most of "
-                "input.options.max_pixels"
-            )
-        return found
+        return super().chosen({**options, **({"size": tuple(options["size"])} if "size" in options else {})})
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read. A file that is no image is a row, too: reading it will say what it is.
@@ -123,24 +99,19 @@ class Image(OneRowSource):
         Raises:
             InputCorrupt: It is not an image that can be decoded.
         """
-        kind = _kind_of(data)
         if not data:
             raise InputCorrupt(f"{uri}: an empty file, not an image")
-        if kind is None:
-            raise InputCorrupt(f"{uri}: not a JPEG, PNG or WebP image")
         try:
-            image = _opened(kind, data)
-            if image.height * image.width > self.max_pixels:
-                raise ValueError(
-                    f"it has {image.height:,} × {image.width:,} pixels, more than the {self.max_pixels:,} of "
-                    "input.options.max_pixels"
-                )
+            # Pillow refuses an image of more than 178,956,970 pixels: a file of a few KB may claim to have any number.
+            image = _pillow().open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
             values = np.asarray(self._as_asked(image))
         except MemoryError:
             raise
+        except _pillow().UnidentifiedImageError:
+            raise InputCorrupt(f"{uri}: not a JPEG, PNG or WebP image, or damaged") from None
         except Exception as error:
             # A decoder raises whatever it happens to meet in a damaged file.
-            raise InputCorrupt(f"{uri}: a {kind} image that cannot be decoded: {error}") from error
+            raise InputCorrupt(f"{uri}: an image that cannot be decoded: {error}") from error
         return values.reshape(*values.shape[:2], _CHANNELS[self.mode])
 
     def _as_asked(self, image: Decoded) -> Decoded:
@@ -178,24 +149,3 @@ def eight_bits(image: Decoded, *, upright: bool = True) -> Decoded:
     if upright:
         ImageOps.exif_transpose(image, in_place=True)
     return Pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I") else image
-
-
-def _kind_of(head: bytes) -> str | None:
-    """The kind of image that a file begins as: JPEG, PNG or WEBP; None if it is none of these."""
-    if head.startswith(_JPEG):
-        return "JPEG"
-    if head.startswith(_PNG):
-        return "PNG"
-    return "WEBP" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
-
-
-def _opened(kind: str, data: bytes) -> Decoded:
-    """The image, undecoded. Its own class is used, because `Image.open` has a limit of pixels for the whole process."""
-    from PIL import JpegImagePlugin, PngImagePlugin, WebPImagePlugin
-
-    classes: dict[str, Callable[[io.BytesIO], Decoded]] = {
-        "JPEG": JpegImagePlugin.JpegImageFile,
-        "PNG": PngImagePlugin.PngImageFile,
-        "WEBP": WebPImagePlugin.WebPImageFile,
-    }
-    return classes[kind](io.BytesIO(data))

@@ -6,9 +6,9 @@ unit.
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +17,6 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.json as pj
 
-from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
@@ -29,37 +28,6 @@ from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
-
-
-class KeyUnknown(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
-    """An object inside a record has a key that its column's type lacks. key: as `meta.size`."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(
-            f"no record of those that told the type has the key {key!r}: declare the column's type in input.schema, "
-            "where keys that it does not name are left out"
-        )
-
-
-def has_struct(kind: pa.DataType) -> bool:
-    """Whether values of this type are objects, or lists of them."""
-    return pa.types.is_struct(kind) or (is_list(kind) and has_struct(kind.value_type))
-
-
-def unknown_key(value: object, kind: pa.DataType, name: str) -> str:
-    """The first key with a value that the type lacks; '' if it lacks none. name: of the value itself."""
-    if isinstance(value, list) and is_list(kind):
-        return next(filter(None, (unknown_key(each, kind.value_type, name) for each in value)), "")
-    if not isinstance(value, dict) or not pa.types.is_struct(kind):
-        return ""
-    for key, held in value.items():
-        if kind.get_field_index(key) >= 0:
-            if found := unknown_key(held, kind.field(key).type, f"{name}.{key}"):
-                return found
-        elif held is not None:
-            return f"{name}.{key}"
-    return ""
-
 
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
@@ -77,7 +45,6 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     """The columns of a file whose beginning this is, and the number of records in it.
 
     Records that cannot be read have no say. Where the values of a column contradict each other, most records win.
-    Whole numbers that a float does not hold contradict fractions.
 
     Raises:
         InputCorrupt: There are records, and none can be read.
@@ -86,7 +53,7 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     found: list[tuple[int, pa.Schema]] = []
     large = set[str]()
     first: RowFault | None = None
-    for low, high, part in in_parts(records, partial(_parsed_together, schema=None)):
+    for low, high, part in in_parts(records, partial(_together, schema=None)):
         if isinstance(part, pa.Table):
             found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
             large.update(name for name in part.column_names if has_large(part[name]))
@@ -107,11 +74,9 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
 
 def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
     """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
-    with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-        return _checked(block, schema, records_in(block))
     numbers, records = _numbered(line, block)
     tables = [schema.empty_table()]
-    for low, _, part in in_parts(records, partial(_parsed_together, schema=schema)):
+    for low, _, part in in_parts(records, partial(_together, schema=schema)):
         if isinstance(part, pa.Table):
             tables.append(part)
             continue
@@ -121,72 +86,36 @@ def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreada
     return pa.concat_tables(tables).combine_chunks()
 
 
-def has_key(block: bytes, name: str) -> bool:
-    """Whether any record of a block has this key."""
-    return any(name in (_object(line) or {}) for line in block.split(b"\n") if line.strip())
-
-
 def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:
     """The numbers of a block's records, and the records. line: the number of the block's first line."""
-    *whole, last = block.split(b"\n")
-    texts = [*(text + b"\n" for text in whole), last]
-    found = [(number, text) for number, text in enumerate(texts, line) if text.strip()]
+    found = [(number, text) for number, text in enumerate(io.BytesIO(block).readlines(), line) if text.strip()]
     return [number for number, _ in found], [text for _, text in found]
 
 
-def _parsed_together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-    return _checked(b"".join(records), schema, len(records))
-
-
-def _checked(block: bytes, schema: pa.Schema | None, records: int) -> pa.Table:
+def _together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
     """Raises UnicodeDecodeError or ArrowInvalid if a line is not a record, or a value is not of its column's type."""
+    block = b"".join(records)
     block.decode()
     table = _read(block, schema)
-    if table.num_rows != records:
-        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} lines")
+    if table.num_rows != len(records):
+        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {len(records)} lines")
     return table
 
 
 def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
     asked = None if schema is None else pa.schema([each.with_type(_read_as(each.type)) for each in schema])
+    table = pj.read_json(
+        pa.BufferReader(block),
+        pj.ReadOptions(block_size=len(block) + 1),
+        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior="infer" if asked is None else "ignore"),
+    )
     if schema is None:
-        return _arrow_read(block, None, "infer")
-    inferred = [each for each in schema if not is_declared(each)]
-    if nested := [each for each in inferred if has_struct(each.type)]:
-        _check_keys(block, asked, nested)
-    table = _arrow_read(block, asked, "ignore")
-    if large := [each for each in inferred if has_large(table[each.name])]:
+        return table
+    if large := [each for each in schema if not is_declared(each) and has_large(table[each.name])]:
         objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
         if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
             raise DigitsLost
     return table if asked == schema else table.select(schema.names).cast(schema)
-
-
-def _arrow_read(block: bytes, asked: pa.Schema | None, unexpected: str) -> pa.Table:
-    return pj.read_json(
-        pa.BufferReader(block),
-        pj.ReadOptions(block_size=len(block) + 1),
-        pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior=unexpected),
-    )
-
-
-def _check_keys(block: bytes, asked: pa.Schema, nested: Sequence[pa.Field]) -> None:
-    """Check that no object loses a key, as Arrow ignores the unknown ones inside of objects, too. asked: the schema to
-    read with. nested: its columns of objects.
-
-    Raises:
-        KeyUnknown: One would.
-    """
-    # Arrow infers what no field asks for, so the types tell. It fails if values that nobody asked for contradict each
-    # other; then Python looks.
-    with suppress(pa.ArrowInvalid):
-        table = _arrow_read(block, asked, "infer")
-        if all(table.schema.field(each.name).type == asked.field(each.name).type for each in nested):
-            return
-    for record in filter(None, map(_object, block.split(b"\n"))):
-        for field in nested:
-            if key := unknown_key(record.get(field.name), field.type, field.name):
-                raise KeyUnknown(key)
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
@@ -208,15 +137,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
-    """The type with whole numbers in place of floats where these hold more of the values."""
+    """The type with whole numbers in place of floats, if all numbers are whole and a type of these holds them."""
     if pa.types.is_floating(kind):
-        whole = {each: sum(type(one) is int and one in span for one in values) for each, span in _WHOLE.items()}
-        numbers = sum(isinstance(each, int | float) for each in values)
-        for exact, count in whole.items():
-            if count == numbers:
-                return exact  # also where a float would hold them all
-        counts = {kind: sum(isinstance(each, int | float) and not _loses(each, kind) for each in values), **whole}
-        return max(counts, key=counts.__getitem__)  # in a tie the first
+        numbers = [each for each in values if isinstance(each, int | float)]
+        fits = (exact for exact, span in _WHOLE.items() if all(type(one) is int and one in span for one in numbers))
+        return next(fits, kind)
     if pa.types.is_list(kind):
         return pa.list_(_exact(kind.value_type, [item for each in values if isinstance(each, list) for item in each]))
     if pa.types.is_struct(kind):
@@ -249,20 +174,12 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
     if not isinstance(value, dict):
         return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")
 
-    def fails(columns: int) -> bool:
-        try:
-            _read(record, pa.schema(list(schema)[:columns]))
-        except pa.ArrowInvalid:
-            return True
-        return False
-
-    if (bad := bisect_left(range(1, len(schema) + 1), True, key=fails)) < len(schema):
-        field = schema.field(bad)
+    for field in schema:
         held = json.dumps({field.name: value.get(field.name)}).encode()
         try:
             _read(held, pa.schema([field]))
         except pa.ArrowInvalid as wrong:
-            lost = f"; {wrong}" if isinstance(wrong, DigitsLost | KeyUnknown) else ""
+            lost = f"; {wrong}" * isinstance(wrong, DigitsLost)
             said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
             return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {expected_type(field)}{lost}")
     return InputCorrupt(f"{at}: not readable: {error}")
@@ -287,13 +204,12 @@ class JsonLines(lines.TextSource):
     """The source of JSON lines.
 
     Numbers are int64 or double, or uint64 if they are too large, and a text that looks like a time stays text. Keys
-    that are not columns of the job are left out; a key that a record lacks is null.
+    that are no columns, or that the type of an object lacks, are left out; a key that a record lacks is null.
     """
 
     name = "JSON lines"
     suffixes = packing.suffixes(".jsonl", ".ndjson")
     unseen = pa.null()
-    typed = False
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """If values of a column contradict each other, the type of most of them is the column's."""
@@ -311,32 +227,22 @@ class JsonLines(lines.TextSource):
             yield parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        """A column is missing if no record has it, of a large file none in its beginning."""
+        """A column is missing if it has no value, and no record in the beginning of the file has the key."""
         found = super().read(storage, piece, schema, most)
-        absent = {name for name in schema.names if found.table[name].null_count == found.table.num_rows}
-        if absent and self.in_units(piece):
-            absent &= self._absent(storage, piece, schema)
-        elif absent:
-            for _, _, block in self.of_piece(storage, piece, lines.BLOCK_BYTES):
-                absent = {name for name in absent if not has_key(block, name)}
-                if not absent:
-                    break
-        if absent and found.readable:
-            raise _missing(piece.uri, schema, absent)
+        empty = [name for name in schema.names if found.table[name].null_count == found.table.num_rows]
+        if empty and found.readable:
+            self._check_there(storage, piece, empty)
         return found
 
     def check_known(self, storage: Storage, piece: Piece, schema: pa.Schema) -> None:
         """If a file's rows are not counted, its beginning does not tell whether some record has a column."""
-        if piece.rows != UNKNOWN and (absent := self._absent(storage, piece, schema)):
-            raise _missing(piece.uri, schema, absent)
+        if piece.rows != UNKNOWN:
+            self._check_there(storage, piece, schema.names)
 
-    def _absent(self, storage: Storage, piece: Piece, schema: pa.Schema) -> set[str]:
-        return set(schema.names) - set(self.beginning(storage, piece.uri)[0].names)
+    def _check_there(self, storage: Storage, piece: Piece, names: Sequence[str]) -> None:
+        known = self.beginning(storage, piece.uri)[0].names
+        if absent := [name for name in names if name not in known]:
+            raise SchemaMismatch(f"{piece.uri}: column {absent[0]!r} is missing: no record has it")
 
 
 SOURCE = JsonLines()
-
-
-def _missing(uri: str, schema: pa.Schema, absent: set[str]) -> SchemaMismatch:
-    name = next(name for name in schema.names if name in absent)
-    return SchemaMismatch(f"{uri}: column {name!r} is missing: no record has it")

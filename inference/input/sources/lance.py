@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -27,21 +27,14 @@ from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, bound, needing, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number
-from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage, join, snapshot_of
+from nightjar.inference.storage.protocol import Entry, Storage, join
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment
 
-_OPEN = 4
-"""The number of versions that a process keeps open."""
-
 _CACHE_BYTES = 64 * 1024 * 1024
 """The most memory that an open version keeps of what it has read of its files' footers. Without it, it is 1 GiB."""
-
-_STRETCH = 65536
-"""The rows of which those columns are read first that `input.where` names."""
 
 _FAULTS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 """What Lance raises. The type does not say whether the storage failed or a file is damaged."""
@@ -59,6 +52,13 @@ class Fragment:
 
 
 @dataclass(frozen=True)
+class Version(Snapshot[Fragment]):
+    """As `Snapshot`. table: the open dataset."""
+
+    table: LanceDataset
+
+
+@dataclass(frozen=True)
 class Lance(SnapshotSource[Fragment]):
     """The source of Lance datasets. version: the version to read; without it the newest."""
 
@@ -68,17 +68,15 @@ class Lance(SnapshotSource[Fragment]):
     name = "Lance"
     mark = "_versions/*.manifest"
     extra = "lance"
-    cleaning = "cleanup"
     options = (number("version", "the version with this number", "the newest", what="the number of a version"),)
 
-    def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
+    def opened(self, storage: Storage, number: str | None) -> Version | None:
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
             return None
-        if number is None:
-            _dataset.cache_clear()  # a dataset that was made again may have a version of the same number
         with self._as_ours():
             table = self._table(storage, number)
-            return Snapshot(str(table.version), _columns(table), dict(map(self._listed, table.get_fragments())))
+            fragments = dict(map(self._listed, table.get_fragments()))
+            return Version(str(table.version), _columns(table), fragments, table)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read; each file of the fragment must be there, with all its bytes."""
@@ -93,57 +91,26 @@ class Lance(SnapshotSource[Fragment]):
         size = max(fragment.size + sum(fragment.others.values()), int(fragment.rows * row_bytes(snapshot.schema)), 1)
         return Description(snapshot.schema, (fragment.rows,), (size,))
 
-    def check_unchanged(self, storage: Storage, piece: Piece) -> None:
-        """Of the fragment's other files it is checked that they exist."""
-        super().check_unchanged(storage, piece)
-        _, fragment = self.listed(storage, piece.uri, piece.version)
-        self._check_there(storage, piece, fragment.others)
-
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         snapshot, fragment = self.listed(storage, piece.uri, piece.version)
+        assert isinstance(snapshot, Version)
         check_columns(piece.uri, snapshot.schema, schema)
         try:
-            return self._read(storage, piece, fragment, schema)
+            return _rows(snapshot.table, piece, fragment, schema)
         except _FAULTS:
-            self._check_there(storage, piece, (piece.uri, *fragment.others))
+            for uri in (piece.uri, *fragment.others):
+                try:
+                    with storage.open(uri) as file:
+                        file.read(1)
+                except Missing:
+                    raise self.gone(replace(piece, uri=uri)) from None
+        with self._as_ours():
+            table = self._table(storage, snapshot.number)  # with the credentials of now
         try:
-            return self._read(storage, piece, fragment, schema)
+            return _rows(table, piece, fragment, schema)
         except _FAULTS as error:
             # The storage gives these files, and they cannot be read twice: so it is their content.
             raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
-
-    def parts(self, storage: Storage, piece: Piece, condition: Condition) -> Iterator[Piece]:
-        """As `Source.parts`: stretches. Where no row of one matches, its other columns are not read."""
-        for first in range(0, piece.rows, _STRETCH):
-            yield replace(piece, first_row=piece.first_row + first, rows=min(_STRETCH, piece.rows - first))
-
-    def _read(self, storage: Storage, piece: Piece, fragment: Fragment, schema: pa.Schema) -> pa.Table:
-        with self._as_ours():
-            table = self._table(storage, snapshot_of(piece.version))
-        found = table.get_fragment(fragment.number)
-        assert found is not None, "the version has it"
-        scanner = found.scanner(
-            columns=schema.names,
-            offset=piece.first_row,
-            limit=piece.rows,
-            with_row_address=True,  # so that no columns have rows, too
-            blob_handling="all_binary",
-        )
-        return scanner.to_table().select(schema.names)
-
-    def _check_there(self, storage: Storage, piece: Piece, uris: Iterable[str]) -> None:
-        """Check that the storage has these files, and gives them.
-
-        Raises:
-            InputChanged: One does not exist any more.
-            StorageError: The storage refused or failed.
-        """
-        for uri in uris:
-            try:
-                with storage.open(uri) as file:
-                    file.read(1)
-            except Missing:
-                raise self.gone(replace(piece, uri=uri)) from None
 
     def _listed(self, found: LanceFragment) -> tuple[str, Fragment]:
         """A fragment, by the location of its first data file."""
@@ -166,15 +133,18 @@ class Lance(SnapshotSource[Fragment]):
             JobError: It has no version that the options name. Names the key.
             InputChanged: It has no version of this number any more.
         """
+        from lance import dataset
+
+        opened = partial(
+            dataset, self.uri, storage_options=storage.options(self.uri), metadata_cache_size_bytes=_CACHE_BYTES
+        )
         wanted = int(number) if number else self.version or None
-        options = tuple(sorted(storage.options(self.uri).items()))
-        opened = _dataset.__wrapped__
         try:
-            return (_dataset if wanted else opened)(self.uri, wanted, options)
+            return opened(wanted)
         except _FAULTS:
             if wanted is None:
                 raise
-            newest = opened(self.uri, None, options)
+            newest = opened()
             if wanted in {each["version"] for each in newest.versions()}:
                 raise
         if number:
@@ -209,12 +179,17 @@ class Lance(SnapshotSource[Fragment]):
 SOURCE = Lance()
 
 
-@lru_cache(maxsize=_OPEN)
-def _dataset(uri: str, wanted: int | None, options: tuple[tuple[str, str], ...]) -> LanceDataset:
-    """The dataset at a version, by default the newest. options: with the storage's credentials."""
-    import lance
-
-    return lance.dataset(uri, wanted, storage_options=dict(options), metadata_cache_size_bytes=_CACHE_BYTES)
+def _rows(table: LanceDataset, piece: Piece, fragment: Fragment, schema: pa.Schema) -> pa.Table:
+    found = table.get_fragment(fragment.number)
+    assert found is not None, "the version has it"
+    scanner = found.scanner(
+        columns=schema.names,
+        offset=piece.first_row,
+        limit=piece.rows,
+        with_row_address=True,  # so that no columns have rows, too
+        blob_handling="all_binary",
+    )
+    return scanner.to_table().select(schema.names)
 
 
 def _columns(table: LanceDataset) -> pa.Schema:

@@ -74,12 +74,10 @@ class BlockSource(Source, ABC):
 
     def sample(
         self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[RowsRead, int]:
+    ) -> tuple[pa.Table | RowsRead, int]:
         """The last rows cost reading the whole piece. Without a count of rows only `read` finds missing columns."""
         if last:
-            found = self.read(storage, piece, schema)
-            before = max(0, found.table.num_rows - rows)
-            return found.slice(before), before
+            return super().sample(storage, piece, schema, rows, last=last)
         self.check_known(storage, piece, schema)
         lost, tables = Unreadable(piece), list[pa.Table]()
         for table in lost.following(self.tables(storage, piece, schema, SAMPLE_BYTES, lost)):
@@ -96,13 +94,12 @@ class BlockSource(Source, ABC):
 class TextSource(BlockSource):
     """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
 
-    unseen: as in `Description`. encoding: of the text; the option `ENCODING`, if the source has it.
+    encoding: of the text; the option `ENCODING`, if the source has it.
     """
 
     encoding: str = UTF8
 
     plain = packing.suffixes(".txt")
-    unseen: pa.DataType | None = None
 
     @abstractmethod
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
@@ -118,17 +115,17 @@ class TextSource(BlockSource):
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
-        beginning. Of a compressed file it is known only whether it has none.
+        beginning. Of a compressed file without rows in its beginning it is taken that it has none.
         """
         schema, read = self.beginning(storage, entry.uri)
         if self._is_one_unit(entry.uri):
-            rows = 0 if not read and _is_short(storage, entry.uri) else UNKNOWN
+            rows = UNKNOWN if read else 0
             packed = packing.EXPANDED if packing.compression(entry.uri) else 1
-            return Description(schema, (rows,), (entry.size * packed,), self.unseen)
+            return Description(schema, (rows,), (entry.size * packed,))
         if entry.size <= UNIT_BYTES:
-            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,), self.unseen)
+            return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,))
         with packing.opened(storage, entry.uri) as file:
-            return Description(schema, *self.units(file, entry.size), self.unseen)
+            return Description(schema, *self.units(file, entry.size))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`, from the beginning of the file."""
@@ -154,15 +151,6 @@ class TextSource(BlockSource):
             for block in blocks(file, low, high, size):
                 yield where, line, block
                 line += block.count(b"\n")
-
-
-def _is_short(storage: Storage, uri: str) -> bool:
-    """Whether a file, unpacked, ends within `SAMPLE_BYTES`."""
-    with packing.opened(storage, uri) as file:
-        while file.taken <= SAMPLE_BYTES:
-            if not file.read(SAMPLE_BYTES):
-                return True
-    return False
 
 
 def counted_from(uri: str, low: int) -> str:

@@ -22,17 +22,17 @@ _LARGE = {
     pa.binary_view(): pa.binary(),
 }
 
-PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 """The plain type that can hold every value of a view type."""
 
 
 def normalised(schema: pa.Schema) -> pa.Schema:
-    """The schema with 32-bit indices in dictionaries, plain types in place of inner view types, and tensors of Ray's
-    columns in types with their shapes.
+    """The schema with 32-bit indices in dictionaries, plain types in place of view types, and tensors of Ray's columns
+    in types with their shapes.
     """
     schema = tensors.recognised(schema)
     for index, field in enumerate(schema):
-        kind = _plain_inside(field.type)
+        kind = without_views(field.type)
         if pa.types.is_dictionary(kind):
             kind = pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
         if kind != field.type:
@@ -41,17 +41,15 @@ def normalised(schema: pa.Schema) -> pa.Schema:
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:
-    """The type with plain types in place of view types, for which Arrow has no `take`: itself, and those in it."""
-    return PLAIN.get(kind) or _plain_inside(kind)
-
-
-def _plain_inside(kind: pa.DataType) -> pa.DataType:
-    """The type without view types inside, which Arrow cannot `take`, and with items and fields that may be null."""
+    """The type with plain types in place of view types, of which Arrow cannot take or filter values, and with items and
+    fields that may be null.
+    """
     if is_.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, PLAIN.get(kind.value_type, kind.value_type), kind.ordered)
+        return pa.dictionary(kind.index_type, without_views(kind.value_type), kind.ordered)
     if is_.is_list_view(kind) or is_.is_large_list_view(kind):
         return kind
-    return _inside(kind, lambda field: field.with_type(without_views(field.type)).with_nullable(True))
+    inner = _inside(kind, lambda field: field.with_type(without_views(field.type)).with_nullable(True))
+    return _PLAIN.get(kind, inner)
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
@@ -78,11 +76,6 @@ def _inside(kind: pa.DataType, field: Callable[[pa.Field], pa.Field]) -> pa.Data
     if is_.is_struct(kind):
         return pa.struct([field(each) for each in kind])
     return kind
-
-
-def required_columns(schema: pa.Schema) -> set[str]:
-    """Names of the columns that are declared to have no nulls."""
-    return {field.name for field in schema if not field.nullable}
 
 
 def with_nulls_except(schema: pa.Schema, required: set[str]) -> pa.Schema:

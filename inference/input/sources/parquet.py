@@ -42,7 +42,6 @@ class Parquet(Source):
     name = "Parquet"
     suffixes = (".parquet", ".pq")
     divisible = True
-    columns_apart = True
 
     def __init__(self) -> None:
         self._kept: tuple[object, pa.Table] | None = None
@@ -61,11 +60,6 @@ class Parquet(Source):
             width = row_bytes(file.schema_arrow)
             sizes = tuple(_decoded(group, width) for group in groups)
             return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
-
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        """Only the footer is read."""
-        with _opened(storage, entry.uri) as file:
-            return normalisation.normalised(file.schema_arrow)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:

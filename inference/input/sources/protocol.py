@@ -6,7 +6,7 @@ A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCE
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -56,10 +56,6 @@ def rebound(found: pa.Schema, planned: pa.Schema) -> str:
     return next((each.name for each in planned if there.get(each.name, binding(each)) != binding(each)), "")
 
 
-Bound = Callable[[pa.Schema], Condition | None]
-"""Makes of `input.where` the part that concerns only columns of a schema; None if no part does."""
-
-
 @dataclass(frozen=True, slots=True)
 class Description:
     """What is in a file. A unit is a part of a file that can be read by itself; a shard has whole units."""
@@ -72,9 +68,6 @@ class Description:
     divisible, no piece begins with an empty unit other than the file's first."""
     sizes: tuple[int, ...]
     """The estimated bytes of each unit after decoding."""
-    unseen: pa.DataType | None = None
-    """Set if the types are inferred from values, so that those of several files are reconciled: the type of a column
-    without a single value, which `schema` has as null."""
 
     @property
     def has_say(self) -> bool:
@@ -106,11 +99,9 @@ class Source(ABC):
     """Whether its files are input, without `input.format`, only where there are no files of another format."""
     plain: tuple[str, ...] = ()
     """The ends of names of plain text, if such a file may be of this format where `input.format` names it."""
-    typed = True
-    """Whether a file says the types of its columns; else `read` takes any types as which the values can be read."""
-    columns_apart = False
-    """Whether `read` spends next to nothing on columns that it is not asked for; then the columns of `input.where` are
-    read before the others."""
+    unseen: pa.DataType | None = None
+    """Set if types are inferred from values, so that those of several files are reconciled, and `read` takes any types
+    as which the values can be read: the type of a column without a single value, which `describe` gives as null."""
     beside: tuple[str, ...] = ()
     """The ends that are added to a file's name for files that belong to it."""
     options: tuple[Option, ...] = ()
@@ -150,13 +141,13 @@ class Source(ABC):
         """
         return listing.matching(storage, uri)
 
-    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
-        """Whether a listed file may have rows that match `input.where`, by what its listing says of it. It is not read.
+    def known(self, storage: Storage, entry: Entry) -> Mapping[str, pa.Scalar]:
+        """Columns that have one value in all rows of a listed file, by what its listing says. The file is not read.
 
         Raises:
             InputChanged: As in `check_unchanged`.
         """
-        return True
+        return {}
 
     def check_unchanged(self, storage: Storage, piece: Piece) -> None:
         """Check that what the piece is read from is what was planned; here by the file's size and version.

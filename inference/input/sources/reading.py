@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -16,6 +16,7 @@ import pyarrow as pa
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
+from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
 from nightjar.inference.job.finding import find, folder_of, modules_in
@@ -33,36 +34,27 @@ Read = Callable[[Piece, pa.Schema], RowsRead]
 def _read_matching(
     storage: Storage, source: Source, piece: Piece, schema: pa.Schema, where: Condition, read: Read
 ) -> RowsRead:
-    """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match.
-
-    If the source reads each column by itself, those of the condition are read first, and the others only where a row
-    matches.
-    """
-    found = [(0, RowsRead(schema.empty_table()))]
+    """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match."""
+    tables, kept, failures, at, seen = [schema.empty_table()], list[np.ndarray](), dict[int, RowFailure](), 0, 0
     for part in source.parts(storage, piece, where):
-        first = part.first_row - piece.first_row
-        if source.columns_apart and set(where.columns.names) < set(schema.names):
-            looked = read(part, where.columns)
-            if not _takes(where, looked).any():
-                found.append((first, RowsRead(schema.empty_table(), left_out=looked.rows)))
-                continue
-        found.append((first, _matching(where, read(part, schema))))
-    return _joined(found, piece.rows)
+        each = _matching(where, read(part, schema))
+        tables.append(each.table)
+        kept.append(np.asarray(each.indices()) + part.first_row - piece.first_row)
+        failures |= {at + row: replace(failure, row=at + row) for row, failure in each.failures.items()}
+        at, seen = at + each.table.num_rows, seen + each.rows
+    indices = pa.array(np.concatenate([np.empty(0, np.int64), *kept]), pa.int64())
+    return RowsRead(pa.concat_tables(tables), failures, indices, (seen if piece.rows == UNKNOWN else piece.rows) - at)
 
 
 def _matching(where: Condition, read: RowsRead) -> RowsRead:
     """Without the rows that do not match."""
-    (kept,) = np.nonzero(_takes(where, read))
+    takes = where.mask(read.table)
+    takes[list(read.failures)] = True
+    (kept,) = np.nonzero(takes)
     at = {int(index): row for row, index in enumerate(kept)}
     failures = {at[row]: replace(failure, row=at[row]) for row, failure in read.failures.items()}
     table = read.table if len(kept) == len(read.table) else selected(read.table, kept)
     return RowsRead(table, failures, pa.array(kept, pa.int64()), len(read.table) - len(kept))
-
-
-def _takes(where: Condition, read: RowsRead) -> np.ndarray:
-    takes = where.mask(read.table)
-    takes[list(read.failures)] = True
-    return takes
 
 
 def _condition(job: Job, schema: pa.Schema) -> Condition | None:
@@ -70,21 +62,8 @@ def _condition(job: Job, schema: pa.Schema) -> Condition | None:
     return condition(job.input.where, schema) if job.input.where else None
 
 
-def _joined(found: Sequence[tuple[int, RowsRead]], rows: int) -> RowsRead:
-    """What was read of a piece. found: each with the index of its first row. rows: of the piece."""
-    tables, kept, at = list[pa.Table](), list[np.ndarray](), 0
-    failures: dict[int, RowFailure] = {}
-    for first, each in found:
-        tables.append(each.table)
-        failures |= {at + row: replace(failure, row=at + row) for row, failure in each.failures.items()}
-        kept.append(np.asarray(each.indices()) + first)
-        at += each.table.num_rows
-    rows = sum(each.rows for _, each in found) if rows == UNKNOWN else rows
-    return RowsRead(pa.concat_tables(tables), failures, pa.array(np.concatenate(kept), pa.int64()), rows - at)
-
-
-SAMPLED = 1 << 16
-"""The most rows that are read of a piece in search of a sample of rows that match `input.where`."""
+SAMPLED = 1 << 13
+"""The rows that are read of a piece in search of a sample of rows that match `input.where`."""
 
 
 @cache
@@ -161,7 +140,7 @@ def describe(storage: Storage, job: Job, entry: Entry) -> Description:
         found = source.describe(storage, entry)
         if not isinstance(found, Description):
             raise TypeError(f"describe returned a {type(found).__name__}, not a Description")
-        return with_declared(job.input, entry.uri, found)
+        return with_declared(job.input, entry.uri, replace(found, schema=normalised(found.schema)))
 
 
 def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
@@ -217,18 +196,14 @@ def read_sample(
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri, job.input.own):
         columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
-        where, count = _condition(job, schema), rows
-        while True:
-            sampled, before = source.sample(storage, piece, columns.schema, count, last=last)
-            _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
-            found = columns.build(rows_read)
-            if where is None:
-                return found, piece.first_row + before
-            matching = _matching(where, found)
-            seen, count = found.table.num_rows, max(rows, 16 * count)
-            if matching.table.num_rows >= rows or not seen or seen < count // 16 or seen >= SAMPLED:
-                first = max(0, matching.table.num_rows - rows) if last else 0
-                return matching.slice(first, rows), piece.first_row + before
+        where = _condition(job, schema)
+        sampled, before = source.sample(storage, piece, columns.schema, SAMPLED if where else rows, last=last)
+        _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
+        found = columns.build(rows_read)
+    if where is None:
+        return found, piece.first_row + before
+    matching = _matching(where, found)
+    return matching.slice(max(0, matching.table.num_rows - rows) if last else 0, rows), piece.first_row + before
 
 
 def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:

@@ -6,7 +6,7 @@ A row that cannot be read costs that row. It stays in the table as nulls, so tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ import psutil
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, OverBudget, SchemaMismatch
-from nightjar.inference.input.sources.normalisation import PLAIN
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.records import Piece, RowFailure
 
@@ -215,22 +214,9 @@ def selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """
     mask = np.zeros(table.num_rows, dtype=bool)
     mask[rows] = True
-    wanted = pa.array(mask)
-    if any(column.type in PLAIN for column in table.columns):
-        return _column_by_column(table, lambda column: column.filter(wanted))
-    return table.filter(wanted)  # it looks at the mask once, and not once for each column
+    return table.filter(pa.array(mask))
 
 
 def taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """Rows of a table, in any order and as often as they are named. rows: their indices."""
-    at = pa.array(rows)
-    return _column_by_column(table, lambda column: column.take(at))
-
-
-def _column_by_column(table: pa.Table, rows_of: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.Table:
-    """Arrow cannot filter or take view types yet, so they are cast to the large plain types."""
-    columns = []
-    for column in table.columns:
-        plain = PLAIN.get(column.type)
-        columns.append(rows_of(column) if plain is None else rows_of(column.cast(plain)).cast(column.type))
-    return pa.Table.from_arrays(columns, schema=table.schema)
+    return table.take(pa.array(rows))

@@ -94,8 +94,8 @@ class Sql(Source):
     )
 
     @property
-    def typed(self) -> bool:  # type: ignore[override]
-        return self._database.typed
+    def unseen(self) -> pa.DataType | None:  # type: ignore[override]
+        return self._database.unseen
 
     def at(self, uri: str) -> Self:
         """As `Source.at`.
@@ -147,13 +147,9 @@ class Sql(Source):
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read that `files` has not read."""
-        schema, unseen = self._described()
+        schema = self._described()
         rows = int(entry.version.split(" ")[1].partition(":")[0])
-        return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,), unseen)
-
-    def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
-        with self._session() as session:
-            return session.names(self._source)
+        return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         return self._read(piece, schema, 0, piece.rows + 1)  # one more would show
@@ -175,7 +171,7 @@ class Sql(Source):
                 raise InputChanged(
                     f"{piece.uri}: column {other!r} is another one than was planned; run again to score what it has now"
                 )
-            if self.typed:
+            if self.unseen is None:
                 check_columns(piece.uri, names, schema)
             else:
                 check_columns(piece.uri, names, pa.schema([each for each in schema if each.name not in names.names]))
@@ -207,7 +203,7 @@ class Sql(Source):
             ".".join(map(quoted, self.table.split("."))) if self.table else f"({query}\n) AS nightjar"
         )  # a comment at the end of a query ends with its line
 
-    def _described(self) -> tuple[pa.Schema, pa.DataType | None]:
+    def _described(self) -> pa.Schema:
         if self not in _SCHEMAS:
             with self._session() as session:
                 _SCHEMAS[self] = session.described(self._source)
@@ -233,7 +229,7 @@ class Sql(Source):
 
 SOURCE = Sql()
 
-_SCHEMAS: dict[Sql, tuple[pa.Schema, pa.DataType | None]] = {}
+_SCHEMAS: dict[Sql, pa.Schema] = {}
 """The columns of each query, as this process found them last."""
 
 

@@ -28,7 +28,7 @@ from nightjar.inference.input.listing import there
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
-from nightjar.inference.input.sources.protocol import Bound, Description, Source
+from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
@@ -63,13 +63,11 @@ class Snapshot(Generic[File]):
 
 
 class SnapshotSource(Source, Generic[File]):
-    """Base of the table formats. uri: of the table, see `Source.at`. cleaning: what removes old files, for messages."""
+    """Base of the table formats. uri: of the table, see `Source.at`."""
 
     suffixes: tuple[str, ...] = ()
     of_files = False
     divisible = True
-    columns_apart = True
-    cleaning = "vacuum"
     uri: str = ""
 
     def at(self, uri: str) -> Self:
@@ -115,18 +113,15 @@ class SnapshotSource(Source, Generic[File]):
         return snapshot, snapshot.files[uri]
 
     def gone(self, piece: Piece) -> InputChanged:
+        lost = self.lost(snapshot_of(piece.version))
         return InputChanged(
-            f"{piece.uri}: deleted since it was planned, {self.lost(snapshot_of(piece.version))}; run again to score "
-            "the newest snapshot"
+            f"{piece.uri}: deleted since it was planned, {lost}; run again to score the newest snapshot"
         )
 
     def lost(self, number: str) -> str:
         """What to say of a file that a snapshot has and that does not exist."""
         shown = number.partition(" ")[0]
-        return (
-            f"though snapshot {shown} of the table {self.uri} has this file. A {self.cleaning} must keep the files of "
-            "a snapshot for as long as runs read it"
-        )
+        return f"though snapshot {shown} of the table {self.uri} has this file; keep snapshots while runs read them"
 
 
 @dataclass(frozen=True)
@@ -170,11 +165,9 @@ TableSnapshot = Snapshot[TableFile]
 class TableSource(SnapshotSource[TableFile]):
     """Base of the formats whose data files are Parquet."""
 
-    def may_match(self, storage: Storage, entry: Entry, bound: Bound) -> bool:
-        """As `Source.may_match`, by the values of the file's partition."""
-        snapshot, file = self.listed(storage, entry.uri, entry.version)
-        condition = bound(snapshot.schema) if file.values else None
-        return condition is None or not condition.excludes(dict(file.values))
+    def known(self, storage: Storage, entry: Entry) -> Mapping[str, pa.Scalar]:
+        """As `Source.known`: the values of the file's partition."""
+        return self.listed(storage, entry.uri, entry.version)[1].values
 
     @abstractmethod
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:

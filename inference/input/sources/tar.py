@@ -110,8 +110,12 @@ class Tar(BlockSource):
                 rows.append(self._row(piece.uri, key, members, own, len(rows), lost))
                 # `tar` may write the same name as `./a.jpg`, too.
                 if (first := met.setdefault(key.removeprefix("./"), count)) != count:
+                    fault = InputCorrupt(
+                        f"{piece.uri}: the files of the sample {_shown(key)!r} do not follow each other: write the "
+                        "archive sorted by name (tar --sort=name)"
+                    )
                     for at in (first, count):
-                        lost.fail(at - count + len(rows) - 1, _scattered(piece.uri, key))
+                        lost.fail(at - count + len(rows) - 1, fault)
                 held += _bytes(members)
                 if held > size:
                     yield pa.Table.from_pylist(rows, schema=own)
@@ -163,10 +167,8 @@ def _decoded(at: str, data: bytes, kind: pa.DataType) -> object:
         raise not_utf8(at, error) from None
     if pa.types.is_string(kind):
         return text
-    if not re.fullmatch(r"\s*[+-]?\d{1,40}\s*", text, re.ASCII):
-        raise InputCorrupt(f"{at}: {text[:40]!r} is no whole number; for bytes write input.options: {{decode: false}}")
-    if not -(2**63) <= int(text) < 2**63:
-        raise InputCorrupt(f"{at}: {text.strip()} is beyond int64; for bytes write input.options: {{decode: false}}")
+    if not re.fullmatch(r"\s*[+-]?\d{1,40}\s*", text, re.ASCII) or not -(2**63) <= int(text) < 2**63:
+        raise InputCorrupt(f"{at}: {text[:40]!r} is no int64; for bytes write input.options: {{decode: false}}")
     return int(text)
 
 
@@ -183,19 +185,13 @@ class _Kept:
         self._at += len(data)
         return data
 
-    def ends(self, offset: int) -> str:
-        """What is wrong with the archive behind the end that `tarfile` found at this offset; empty if nothing is."""
-        low = offset - self._at + len(self._last)
-        first, more = self._last[max(0, low) : max(0, low + _BLOCK)], any(self._last[max(0, low + _BLOCK) :])
+    def ends(self, offset: int) -> bool:
+        """Whether the archive really ends where `tarfile` found its end: at least one block follows, and only zeros."""
+        behind = self._last[max(0, offset - self._at + len(self._last)) :]
+        is_empty = not any(behind)
         while data := self.read(1 << 20):
-            more = more or any(data)
-        if len(first) < _BLOCK or any(first) or self._at % _BLOCK:
-            return f"its end is missing: it was cut off, or is damaged at byte {offset}"
-        return (
-            f"there is more behind its end, at byte {offset}: write archives that were put together as one"
-            if more
-            else ""
-        )
+            is_empty = is_empty and not any(data)
+        return is_empty and len(behind) >= _BLOCK and self._at % _BLOCK == 0
 
 
 @contextmanager
@@ -224,13 +220,6 @@ def _samples(uri: str, file: Reading, wanted: set[str] | None = None) -> Iterato
         yield key, members
 
 
-def _scattered(uri: str, key: str) -> InputCorrupt:
-    return InputCorrupt(
-        f"{uri}: the files of the sample {_shown(key)!r} do not follow each other: write the archive sorted by name "
-        "(tar --sort=name)"
-    )
-
-
 def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[str, str, _Content | None]]:
     """Key, ending and content of each file that is part of a sample; no content if it is not wanted.
 
@@ -244,22 +233,19 @@ def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[s
             named = _NAMED.fullmatch(member.name)
             if named is None or not (member.isreg() or member.islnk() or member.issym()):
                 continue
-            if member.issparse():
-                raise InputCorrupt(
-                    f"{uri}: {_shown(member.name)}: a sparse file, which may be of any size; write it plainly"
-                )
             key, ending, shown = named[1], named[2].lower(), _shown(member.name)
+            wrong = ""
             if shown != member.name:
-                yield key, ending, InputCorrupt(f"{uri}: the name of {shown} is not UTF-8; rename the file")
-                continue
-            if ending in _NO_COLUMN:
-                yield key, ending, InputCorrupt(f"{uri}: {shown}: no column can be named {ending!r}; rename the file")
-                continue
-            if wanted is not None and ending not in wanted:
+                wrong = "its name is not UTF-8; rename the file"
+            elif ending in _NO_COLUMN:
+                wrong = f"no column can be named {ending!r}; rename the file"
+            elif wanted is not None and ending not in wanted:
                 yield key, ending, None
                 continue
-            if not member.isreg():
-                yield key, ending, _linked(uri, member)
+            elif not member.isreg() or member.issparse():
+                wrong = "a link, or a sparse file; write the archive with tar --dereference --hard-dereference"
+            if wrong:
+                yield key, ending, InputCorrupt(f"{uri}: {shown}: {wrong}")
                 continue
             content = archive.extractfile(member)
             assert content is not None
@@ -268,13 +254,7 @@ def _files(uri: str, file: Reading, wanted: set[str] | None) -> Iterator[tuple[s
                 raise InputCorrupt(f"{uri}: cut off within {shown}")
             yield key, ending, data
         offset = archive.offset
-    if wrong := kept.ends(offset):
-        raise InputCorrupt(f"{uri}: {wrong}")
-
-
-def _linked(uri: str, member: tarfile.TarInfo) -> InputCorrupt:
-    kind, how = ("hard", "--hard-dereference") if member.islnk() else ("symbolic", "--dereference")
-    return InputCorrupt(
-        f"{uri}: {member.name} is a {kind} link to {_shown(member.linkname)} without content of its own; write the "
-        f"archive with tar {how}"
-    )
+    if not kept.ends(offset):
+        raise InputCorrupt(
+            f"{uri}: it was cut off or damaged at byte {offset}, or another archive follows: write archives as one"
+        )

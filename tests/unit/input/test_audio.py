@@ -88,13 +88,6 @@ def resized(content: bytes, size: int) -> bytes:
     return content[:at] + size.to_bytes(4, "little") + content[at + 4 :]
 
 
-def large(size: int, samples: int) -> bytes:
-    """The same sound as a file that may have more than 4 GiB."""
-    plain = resized(as_wave(LEFT), 0xFFFFFFFF)
-    sizes = b"".join(each.to_bytes(8, "little") for each in (size + 36, size, samples)) + bytes(4)
-    return b"RF64" + b"\xff" * 4 + b"WAVEds64" + len(sizes).to_bytes(4, "little") + sizes + plain[12:]
-
-
 def endless(content: bytes) -> bytes:
     """A FLAC file whose number of samples is not known: 36 bits of its first block."""
     return content[:21] + bytes([content[21] & 0xF0]) + bytes(4) + content[26:]
@@ -107,7 +100,8 @@ def test_an_mp3_stream_without_a_number_of_frames_is_read_whole(tmp_path: Path, 
     for name, sound in (("more", [loud, loud * 0]), ("less", [loud * 0, loud])):
         out = io.BytesIO()
         soundfile.write(out, np.concatenate(sound), rate, format="MP3")
-        whole, size = out.getvalue(), audio._frame_size(out.getvalue(), 0)
+        whole = out.getvalue()
+        size = next(at for at in range(100, 1500) if whole[at : at + 2] == whole[:2])
         assert b"Xing" in whole[:size]
         tag = b"ID3\x04\x00\x00\x00\x00\x00\x05title"
         (tmp_path / f"{name}.mp3").write_bytes(
@@ -117,16 +111,15 @@ def test_an_mp3_stream_without_a_number_of_frames_is_read_whole(tmp_path: Path, 
         wanted = read(tmp_path / "whole.mp3").table["samples"].to_numpy()[0]
         found = read(tmp_path / f"{name}.mp3").table["samples"].to_numpy()[0]
         # Without the first frame nobody knows how many samples the encoder put before the sound, and behind it.
-        assert 576 + len(wanted) <= len(found) < len(wanted) + 4000
-        assert np.abs(found[576 : 576 + len(wanted)] - wanted)[: rate // 4].max() < 1e-3
+        assert 1105 + len(wanted) <= len(found) < len(wanted) + 4000
+        assert np.abs(found[1105 : 1105 + len(wanted)] - wanted)[: rate // 4].max() < 1e-3
 
 
 def test_a_wave_without_sound_or_a_size_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "none.wav").write_bytes(as_wave(LEFT[:0]))
     (tmp_path / "stream.wav").write_bytes(resized(as_wave(LEFT), 0xFFFFFFFF))
-    (tmp_path / "large.wav").write_bytes(large(16_000, 8000))
     lengths = {path.name: len(read(path).table["samples"][0]) for path in tmp_path.glob("*.wav")}
-    assert lengths == {"none.wav": 0, "stream.wav": 8000, "large.wav": 8000}
+    assert lengths == {"none.wav": 0, "stream.wav": 8000}
 
 
 def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +129,8 @@ def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch
         "empty.wav": (b"", "an empty file, not audio"),
         "text.wav": (b"no sound at all", "text.wav: not audio that can be decoded: Format not recognised"),
         "cut.wav": (as_wave(LEFT)[:-999], "the audio was cut off: 999 bytes are missing"),
-        "open.wav": (resized(as_wave(LEFT), 0), "that it has no sound, and 16,000 bytes follow: whoever recorded it"),
-        "open64.wav": (large(0, 48_000), "that it has no sound, and 16,000 bytes follow"),
-        "cut64.wav": (large(16_002, 8001), "cut off: 2 bytes are missing"),
-        "stream.flac": (endless(flac.getvalue()), "it does not say how long it is, as a stream that was written into"),
+        "open.wav": (resized(as_wave(LEFT), 0), "its header says that it has no sound: whoever recorded it"),
+        "stream.flac": (endless(flac.getvalue()), "cut off|not audio that can be decoded"),
         "cut.flac": (flac.getvalue()[:-3000], "cut off|cannot be decoded|not audio"),
     }
     for name, (content, said) in bad.items():
@@ -151,10 +142,10 @@ def test_what_is_wrong_with_a_file_is_its_rows_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(audio, "MOST_SAMPLES", 1000)
     (tmp_path / "long.wav").write_bytes(as_wave(LEFT))
     (failure,) = read(tmp_path / "long.wav").failures.values()
-    assert f"8,000 frames of 1 channels at {RATE:,} Hz, more than are decoded" in failure.message
+    assert f"more than 1,000 frames of 1 channels at {RATE:,} Hz, the most that are decoded" in failure.message
     monkeypatch.setattr(audio, "MOST_SAMPLES", 10_000)
     (failure,) = read(tmp_path / "long.wav", sample_rate=2 * RATE).failures.values()
-    assert f"at {RATE:,} Hz, more than are decoded" in failure.message, "16,000 samples, when they are resampled"
+    assert f"at {RATE:,} Hz, the most that are decoded" in failure.message, "16,000 samples, when they are resampled"
     assert not read(tmp_path / "long.wav", sample_rate=RATE // 2).failures
 
 

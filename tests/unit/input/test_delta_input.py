@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-import os
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -243,31 +241,12 @@ def test_a_condition_that_no_file_can_match_is_told(ordered: Path) -> None:
         discover(STORAGE, asked)
 
 
-def test_a_time_chooses_the_version_that_was_the_newest_then(table: Path) -> None:
-    # delta-rs goes by the times of the files in the log. A memory file system's clock is a few milliseconds behind the
-    # one whose time is written in them.
-    now = time.time()
-    for version, at in enumerate((now - 30, now - 20, now - 10)):
-        os.utime(table / "_delta_log" / f"{version:020d}.json", (at, at))
-    then = dt.datetime.fromtimestamp(now - 11, dt.UTC)
-    assert discover(STORAGE, job_of(table, timestamp=then.isoformat())).snapshot == "1"
-    assert discover(STORAGE, job_of(table, timestamp="2100-01-01")).snapshot == "2"
-    with pytest.raises(JobError, match=r"input\.options\.timestamp: the oldest version of the Delta table .* is of 20"):
-        discover(STORAGE, job_of(table, timestamp="2001-01-01T00:00:00Z"))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"version": 9}, "has no version 9 .*; its newest is 2"),
         ({"version": -1}, r"input\.options\.version: write the number of a version from 0 on, not -1"),
         ({"version": True}, r"input\.options\.version: write the number of a version from 0 on, not True"),
-        (
-            {"timestamp": "yesterday"},
-            r"input\.options\.timestamp: write a time as 2026-11-19T06:00:00Z, not 'yesterday'",
-        ),
-        ({"timestamp": "2026-11-31"}, r"input\.options\.timestamp: '2026-11-31' is no time"),
-        ({"version": 1, "timestamp": "2026-11-01"}, "both choose a snapshot"),
         ({"verison": 1}, r"input\.options\.verison: .* did you mean 'version'"),
     ],
 )
@@ -279,13 +258,6 @@ def test_a_snapshot_that_nobody_can_read_is_refused(table: Path, options: dict[s
 def test_a_folder_without_a_table_is_told(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"input\.uri: there is no Delta table at .*/none"):
         discover(STORAGE, job_of(tmp_path / "none"))
-
-
-def test_a_folder_that_delta_rs_would_look_for_elsewhere_is_told(table: Path) -> None:
-    odd = table.rename(table.parent / "a%20b")
-    said = r"input\.uri: .*/a%20b: it takes the path for a URL, and looks into .*/a b; rename the folder"
-    with pytest.raises(JobError, match=said):
-        discover(STORAGE, job_of(odd))
 
 
 def test_a_table_that_cannot_be_read_truly_is_refused(tmp_path: Path) -> None:

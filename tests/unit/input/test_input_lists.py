@@ -96,7 +96,10 @@ def test_the_lists_own_name_may_have_a_date(tmp_path: Path) -> None:
         ("# x\na.parquet\npostgresql://h/d", "line 3: a database is the only input of a job; name it in input.uri"),
         ("a.parquet\nhttps://me:pw@h/a.csv", "line 2: a place has no name or password before an @"),
         ("# x\na.parquet\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
-        ("a.parquet\nnames.*", r"line 2: no input files at .*/names\.\*, only 1 \.txt file; take the line out"),
+        (
+            "a.parquet\nnames.*",
+            r"line 2: no input files at .*/names\.\*, only 1 other file, as names\.txt; take the line out",
+        ),
         ("# x\n\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
     ],
 )
@@ -136,11 +139,11 @@ def test_an_input_of_nothing_is_refused(tmp_path: Path) -> None:
         parse_job(content, tmp_path / "job.yaml")
 
 
-def test_the_only_file_of_a_list_is_named_if_it_has_no_rows(tmp_path: Path) -> None:
+def test_a_list_of_files_without_rows_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     (tmp_path / "names.txt").write_text("a.parquet\n")
     given = with_list(STORAGE, job(tmp_path))
-    with pytest.raises(JobError, match=r"^input\.list: the file .*/a\.parquet holds no rows$"):
+    with pytest.raises(JobError, match=r"^input\.list: no rows in 1 file at .*"):
         discover(STORAGE, given)
 
 

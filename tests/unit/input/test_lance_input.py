@@ -18,7 +18,6 @@ from lazily import lazily
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources import lance as source
 from nightjar.inference.input.sources import tables
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
@@ -140,7 +139,6 @@ def test_another_process_reads_the_version_that_was_found(table: Path, monkeypat
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process: nothing is open."""
     monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
-    source._dataset.cache_clear()
 
 
 def test_a_continued_run_keeps_the_shards_of_the_fragments_that_are_the_same(table: Path) -> None:
@@ -194,25 +192,6 @@ def test_columns_that_nobody_needs_are_not_read(tmp_path: Path) -> None:
     both = lance.bytes_read_counter() - began - narrow
     assert 0 < narrow < both / 4
     assert both < Path(planned[0].uri).stat().st_size / 3
-
-
-def test_where_no_row_of_a_stretch_matches_its_other_columns_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source, "_STRETCH", 10_000)
-    count = 100_000
-    wide = pa.table({"id": range(count), "text": [f"{i:0100}" for i in range(count)]})
-    lance.write_dataset(wide, tmp_path / "wide.lance")
-    job = job_of(tmp_path / "wide.lance", where="id BETWEEN 45000 AND 45010")
-    found = discover(STORAGE, job)
-    (piece,) = pieces(job, found)
-    began = lance.bytes_read_counter()
-    read = read_piece(STORAGE, job, piece, found.schema)
-    spent = lance.bytes_read_counter() - began
-    assert read.table.to_pylist() == wide.slice(45_000, 11).to_pylist()
-    assert [read.index(row) for row in range(11)] == list(range(45_000, 45_011))
-    assert (read.rows, read.left_out) == (count, count - 11)
-    assert 0 < spent < Path(piece.uri).stat().st_size / 3
 
 
 def test_a_cleanup_under_the_run_costs_the_shards_of_the_files_that_are_gone(

@@ -171,7 +171,7 @@ def test_a_text_that_is_not_utf8_costs_its_row(shop: Path, kind: str | None) -> 
 
 def test_a_key_that_is_not_utf8_is_refused(shop: Path) -> None:
     write(shop, "UPDATE sales SET code = CAST(x'00E9' AS TEXT) WHERE id = -886")
-    with pytest.raises(JobError, match=r"^input\.options\.key: 'code' has b'\\x00\\xe9', which is not UTF-8"):
+    with pytest.raises(JobError, match=r"^input\.options\.key: 'code' has b'\\x00\\xe9'; name a column that has whole"):
         discover(STORAGE, job_of(str(shop), shop.parent, table="sales", key="code", partitions=1))
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_anybody_wrote_to_is_not_read(shop: Path, mode: str) -> None
             {"query": "SELECT id / 100 AS id FROM sales"},
             "has 70 different values in 1,000 rows; name a column with anoth",
         ),
-        ({"table": "sales", "key": "price"}, "values of the type integer and real|of the type real; name a column"),
+        ({"table": "sales", "key": "price"}, "has [0-9.]+; name a column that has whole numbers"),
         ({"table": "sales", "key": "nope"}, "there is no column 'nope'; known: id, code, price, note"),
         ({"table": "nope"}, r"input\.options: .*shop\.db: no such table: nope"),
         ({"query": "DELETE FROM sales"}, r"input\.options: .*syntax error"),
@@ -259,7 +259,7 @@ def test_a_database_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_an_empty_table_is_told_with_the_database_that_has_it(shop: Path) -> None:
     write(shop, "DELETE FROM sales")
-    with pytest.raises(JobError, match=r"^input\.uri: the file .*/shop\.db holds no rows$"):
+    with pytest.raises(JobError, match=r"^input\.uri: no rows in 1 file at .*/shop\.db$"):
         discover(STORAGE, job_of(f"sqlite:///{shop}", shop.parent, table="sales"))
 
 

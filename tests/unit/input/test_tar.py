@@ -82,9 +82,9 @@ def test_a_sample_that_is_not_what_its_ending_says_costs_its_row(tmp_path: Path)
     found = read(path)
     assert found.table["cls"].to_pylist() == [1, None, None, 4, 1864829384729384729, -(2**63), None]
     assert {row: failure.message for row, failure in found.failures.items()} == {
-        1: f"{path}: b.cls: 'cat' is no whole number; for bytes write input.options: {{decode: false}}",
+        1: f"{path}: b.cls: 'cat' is no int64; for bytes write input.options: {{decode: false}}",
         2: f"{path}: c.txt is not UTF-8 text: invalid start byte; save the file as UTF-8",
-        6: f"{path}: g.cls: 9223372036854775808 is beyond int64; for bytes write input.options: {{decode: false}}",
+        6: f"{path}: g.cls: '9223372036854775808' is no int64; for bytes write input.options: {{decode: false}}",
     }
     assert not read(path, decode=False).failures
 
@@ -107,10 +107,10 @@ def test_what_tarfile_passes_over_is_told(tmp_path: Path) -> None:
     two = archive(tmp_path / "b.tar", ("c.bin", b"z")).read_bytes()
     path = tmp_path / "c.tar"
     path.write_bytes(one + two)
-    with pytest.raises(InputCorrupt, match="there is more behind its end, at byte 2560: write archives that were put"):
+    with pytest.raises(InputCorrupt, match="cut off or damaged at byte 2560, or another archive follows"):
         read(path)
     path.write_bytes(one[:1536] + b"\x07" * 512 + one[2048:])
-    with pytest.raises(InputCorrupt, match="its end is missing: it was cut off, or is damaged at byte 1536"):
+    with pytest.raises(InputCorrupt, match="cut off or damaged at byte 1536, or"):
         read(path)
 
 
@@ -166,8 +166,8 @@ def test_a_link_in_an_archive_costs_its_row_where_its_column_is_read(tmp_path: P
     found = read(path)
     assert found.table["__key__"].to_pylist() == ["0", None, None, None]
     assert [found.failures[row].message.partition(": ")[2] for row in (1, 3)] == [
-        "1.bin is a hard link to 0.bin without content of its own; write the archive with tar --hard-dereference",
-        "3.bin is a symbolic link to 0.bin without content of its own; write the archive with tar --dereference",
+        f"{name}.bin: a link, or a sparse file; write the archive with tar --dereference --hard-dereference"
+        for name in "13"
     ]
     assert [*found.failures] == [1, 2, 3]
     entry = STORAGE.stat(str(path))
@@ -189,10 +189,9 @@ def test_a_name_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
     found = read(path)
     assert found.table.to_pydict() == {"__key__": ["a", None, None, "d", None], "cls": [1, None, None, 4, None]}
     assert {row: failure.message for row, failure in found.failures.items()} == {
-        1: rf"{path}: the name of gr\xf6\xdfe.cls is not UTF-8; rename the file",
-        2: rf"{path}: the name of c.\xff is not UTF-8; rename the file",
-        4: rf"{path}: e.cls is a symbolic link to \xff.cls without content of its own; write the archive with tar "
-        "--dereference",
+        1: rf"{path}: gr\xf6\xdfe.cls: its name is not UTF-8; rename the file",
+        2: rf"{path}: c.\xff: its name is not UTF-8; rename the file",
+        4: f"{path}: e.cls: a link, or a sparse file; write the archive with tar --dereference --hard-dereference",
     }
 
 

@@ -10,9 +10,7 @@ import pytest
 
 from nightjar.inference.history import joins
 from nightjar.inference.history.joins import Join, Pairing
-from nightjar.inference.job.file import parse_job
 from nightjar.inference.metrics.columns import plain
-from nightjar.inference.metrics.slices import Slices
 
 VIEWS: dict[pa.DataType, list[Any]] = {
     pa.string_view(): ["b", None, "a"],
@@ -55,24 +53,3 @@ def test_rows_with_views_are_brought_together(
 def test_categories_of_views_are_plain_too() -> None:
     coded = pa.DictionaryArray.from_arrays(pa.array([0, None, 0], pa.int8()), pa.array(["a"], pa.string_view()))
     assert plain(pa.chunked_array([coded])).to_pylist() == ["a", None, "a"]
-
-
-def test_outputs_of_views_have_slices() -> None:
-    content = {
-        "name": "t",
-        "input": {"uri": "in/"},
-        "model": {"uses": "m:f", "outputs": {"kind": "string_view"}},
-        "carry": ["part"],
-        "label": "y",
-        "evaluation": {"task": "multiclass", "slices": ["part", "kind"]},
-        "output": {"uri": "out/"},
-    }
-    job = parse_job(content, Path("/jobs/job.yaml"))
-    found = []
-    for kind in (pa.string_view(), pa.string()):
-        slices = Slices.for_job(job)
-        texts = {"kind": pa.array(["a", "b", None, "a"], kind), "part": pa.array(["u", "v", "u", None], kind)}
-        slices.update(pa.table(texts), pa.chunked_array([pa.array(["a", "a", "b", "b"], kind)]))
-        found.append(slices.to_bytes())
-        assert {name: len(each.slices) for name, each in slices.results().items()} == {"part": 3, "kind": 3}
-    assert found[0] == found[1]

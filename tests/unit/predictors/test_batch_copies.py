@@ -59,7 +59,6 @@ def every_type() -> pa.Table:
         ),
         "text": pa.array(words),
         "textnull": pa.array([None if n % 5 == 0 else words[n - 1] for n in numbers], pa.large_string()),
-        "view": pa.array(words, pa.string_view()),
         "bytes": pa.array([word.encode() for word in words]),
         "same": pa.array([b"%016d" % n for n in numbers], pa.binary(16)),
         "dictionary": pa.array(words).dictionary_encode(),
@@ -98,14 +97,13 @@ def overlap(one: pa.Table, other: pa.Table) -> bool:
 
 
 def more_types() -> pa.Table:
-    """What only memory holds, and nested kinds of what shares: dictionaries and views inside lists and structs."""
+    """What only memory holds, and nested kinds of what shares: dictionaries inside lists and structs."""
     words = pa.array([f"a word that is no short one, {n}" for n in range(ROWS)])
     offsets = pa.array(range(ROWS + 1), pa.int32())
     return pa.table(
         {
             "list of dictionaries": pa.ListArray.from_arrays(offsets, words.dictionary_encode()),
             "struct of dictionaries": pa.StructArray.from_arrays([words.dictionary_encode()], ["a"]),
-            "list of views": pa.ListArray.from_arrays(offsets, words.cast(pa.string_view())),
             "list view": pa.array([[n] for n in range(ROWS)], pa.list_view(pa.int64())),
             "runs": pa.RunEndEncodedArray.from_arrays([10, ROWS], [1, 2]),
             "nothing": pa.nulls(ROWS),
@@ -225,9 +223,9 @@ def test_an_object_that_cannot_be_copied_is_shared_alone() -> None:
 
 
 def test_a_few_rows_of_much_text_are_copied_alone() -> None:
-    """A view refers to all the text around it: a micro-batch must not carry that along."""
+    """A micro-batch must not carry along the text around it."""
     text = pa.array(["x" * 1000 + str(n) for n in range(10_000)])
-    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+    for kind in (pa.string(), pa.large_string()):
         few = pa.table({"text": text.cast(kind)}).slice(5000, 10)
         assert sum(buffer.size for buffer in Copier()(few).memory) < 20_000, kind
 
