@@ -10,11 +10,9 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
 import httpx
 import pyarrow as pa
@@ -51,7 +49,6 @@ class WebStorage(ReadOnly):
         timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
         # A place that the job names as http is reached by https, too.
         self._reach = Reach((*settings.web, *(uri.replace("http://", "https://", 1) for uri in settings.web)))
-        self._hosts = {urlsplit(each).hostname for each in settings.web}
         hooks = {"request": [self._check_request]}
         self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN, event_hooks=hooks)
 
@@ -81,7 +78,7 @@ class WebStorage(ReadOnly):
 
         HEAD is not used: some servers refuse it, as those whose URLs are signed for GET alone.
         """
-        with self._answer("GET", uri, {"Range": "bytes=0-0"}) as answer:
+        with self._answer(uri, {"Range": "bytes=0-0"}) as answer:
             version = _version(answer.headers)
             if answer.status_code == 416:
                 return Entry(uri, 0, version), True  # of an empty file no byte can be asked for
@@ -91,12 +88,12 @@ class WebStorage(ReadOnly):
                 return Entry(uri, int(whole), version), True
             if answer.status_code != 206:
                 return _whole(uri, answer), False
-        with self._answer("GET", uri) as answer:  # the range was sent without the file's size
+        with self._answer(uri) as answer:  # the range was sent without the file's size
             self._check(uri, answer)
             return _whole(uri, answer), False
 
     def _range(self, uri: str, start: int, end: int) -> bytes:
-        with self._answer("GET", uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
+        with self._answer(uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
             self._check(uri, answer)
             found = b"".join(answer.iter_raw()) if answer.status_code == 206 else b""
         if len(found) != end - start:
@@ -107,7 +104,7 @@ class WebStorage(ReadOnly):
         """The whole file, on this machine's disk until it is closed."""
         kept = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
         try:
-            with self._answer("GET", uri) as answer:
+            with self._answer(uri) as answer:
                 self._check(uri, answer)
                 for block in answer.iter_raw(PART):
                     kept.write(block)
@@ -118,16 +115,15 @@ class WebStorage(ReadOnly):
         return pa.PythonFile(kept, mode="r")
 
     def _get(self, uri: str) -> bytes:
-        with self._answer("GET", uri) as answer:
+        with self._answer(uri) as answer:
             self._check(uri, answer)
             return b"".join(answer.iter_raw())
 
     @contextmanager
-    def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
+    def _answer(self, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """Convert errors of httpx to ours."""
         try:
-            extensions = {"trace": self._trace()}
-            with self._client.stream(method, signed(uri), headers=headers, extensions=extensions) as answer:
+            with self._client.stream("GET", signed(uri), headers=headers) as answer:
                 yield answer
         except httpx.TransportError as error:
             raise NoAnswer(f"{uri}: {type(error).__name__}: {error}") from error
@@ -142,23 +138,6 @@ class WebStorage(ReadOnly):
                 f"{shown}: the job does not name this place of a web server, to which a redirect or the input itself "
                 f"leads; if it is input, add it to the job: input: {{within: [{host_of(str(shown))}/]}}"
             )
-
-    def _trace(self) -> Callable[[str, dict[str, Any]], None]:
-        """Checks the address that a name has led to, before anything is sent there."""
-        host = ""
-
-        def traced(event: str, about: dict[str, Any]) -> None:
-            nonlocal host
-            if event == "connection.connect_tcp.started":
-                host = str(about["host"])
-            elif event == "connection.connect_tcp.complete" and host in self._hosts:  # else it is the proxy's name
-                stream = about["return_value"]
-                address = stream.get_extra_info("server_addr")[0]
-                if _is_inner(address) and not _is_literal(host):
-                    stream.close()
-                    raise Denied(f"{host}: leads to {address}, this machine or its link; name that address itself")
-
-        return traced
 
     def _check(self, uri: str, answer: httpx.Response) -> None:
         status = answer.status_code
@@ -183,20 +162,6 @@ class WebStorage(ReadOnly):
 
     def _retried(self, uri: str, call: Callable[[], T]) -> T:
         return self._policy.call(call, current_on_retry())
-
-
-def _is_literal(host: str) -> bool:
-    """Whether a host's name says itself to which address it leads."""
-    with suppress(ValueError):
-        return bool(ip_address(host))
-    return host == "localhost"
-
-
-def _is_inner(address: str) -> bool:
-    """Whether an address is of this machine, or of its link, where clouds hand out credentials."""
-    found = ip_address(address.partition("%")[0])
-    found = getattr(found, "ipv4_mapped", None) or found
-    return found.is_loopback or found.is_link_local or found.is_unspecified
 
 
 def _whole(uri: str, answer: httpx.Response) -> Entry:
