@@ -30,8 +30,8 @@ T = TypeVar("T")
 _PLAIN = {"Accept-Encoding": "identity"}
 """Else a server may pack what it sends, and bytes would have other numbers."""
 
-_PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)}
-"""The ends of names for which such an encoding is the file's own, and not one that a server puts around it."""
+_PACKED = (".gz", ".tgz", ".zst")
+"""The ends of names for which an encoding is the file's own, and not one that a server puts around it."""
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
@@ -53,15 +53,15 @@ class WebStorage(ReadOnly):
         self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN, event_hooks=hooks)
 
     def stat(self, uri: str) -> Entry:
-        return self._retried(uri, lambda: self._begun(uri))[0]
+        return self._retried(self._begun, uri)[0]
 
     def read(self, uri: str) -> bytes:
-        return self._retried(uri, lambda: self._get(uri))
+        return self._retried(self._get, uri)
 
     def open(self, uri: str) -> pa.NativeFile:
-        entry, takes_ranges = self._retried(uri, lambda: self._begun(uri))
+        entry, takes_ranges = self._retried(self._begun, uri)
         if not takes_ranges:
-            return self._retried(uri, lambda: self._fetched(uri))
+            return self._retried(self._fetched, uri)
         # Arrow reads in threads of its own, where the context variable is not set.
         on_retry = current_on_retry()
 
@@ -82,19 +82,16 @@ class WebStorage(ReadOnly):
             version = _version(answer.headers)
             if answer.status_code == 416:
                 return Entry(uri, 0, version), True  # of an empty file no byte can be asked for
-            self._check(uri, answer)
             whole = answer.headers.get("Content-Range", "").rpartition("/")[2]
             if answer.status_code == 206 and whole.isdecimal():
                 return Entry(uri, int(whole), version), True
             if answer.status_code != 206:
                 return _whole(uri, answer), False
         with self._answer(uri) as answer:  # the range was sent without the file's size
-            self._check(uri, answer)
             return _whole(uri, answer), False
 
     def _range(self, uri: str, start: int, end: int) -> bytes:
         with self._answer(uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
-            self._check(uri, answer)
             found = b"".join(answer.iter_raw()) if answer.status_code == 206 else b""
         if len(found) != end - start:
             raise StorageError(f"{uri}: it was overwritten while it was read, or its server has stopped to send ranges")
@@ -103,27 +100,22 @@ class WebStorage(ReadOnly):
     def _fetched(self, uri: str) -> pa.NativeFile:
         """The whole file, on this machine's disk until it is closed."""
         kept = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-        try:
-            with self._answer(uri) as answer:
-                self._check(uri, answer)
-                for block in answer.iter_raw(PART):
-                    kept.write(block)
-            kept.seek(0)
-        except BaseException:
-            kept.close()
-            raise
+        with self._answer(uri) as answer:
+            for block in answer.iter_raw(PART):
+                kept.write(block)
+        kept.seek(0)
         return pa.PythonFile(kept, mode="r")
 
     def _get(self, uri: str) -> bytes:
         with self._answer(uri) as answer:
-            self._check(uri, answer)
             return b"".join(answer.iter_raw())
 
     @contextmanager
     def _answer(self, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
-        """Convert errors of httpx to ours."""
+        """What the server answers, if it is no error. Errors of httpx become ours."""
         try:
             with self._client.stream("GET", signed(uri), headers=headers) as answer:
+                self._check(uri, answer)
                 yield answer
         except httpx.TransportError as error:
             raise NoAnswer(f"{uri}: {type(error).__name__}: {error}") from error
@@ -149,19 +141,17 @@ class WebStorage(ReadOnly):
             raise Denied(f"{said}; only files that anybody may read can be input, or those of a signed URL{again}")
         if status in _PASSING:
             raise Transient(said)
-        if status not in {200, 206}:
+        if status not in {200, 206, 416}:  # the last one: no such range
             raise StorageError(said)
         encoding = answer.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in {"", "identity"} and not uri.lower().endswith(_PACKED.get(encoding, ())):
-            ends = _PACKED.get(encoding, ("",))[0]
-            name = f", or give the file a name that ends in {ends}" if ends else ""
+        if encoding not in {"", "identity"} and not uri.lower().endswith(_PACKED):
             raise StorageError(
                 f"{uri}: the server sends it packed (Content-Encoding: {clip(encoding)}), though it was asked for the "
-                f"file as it is; make it send the file without that header{name}"
+                "file as it is; make it send the file without that header, or give the file a name that ends in .gz"
             )
 
-    def _retried(self, uri: str, call: Callable[[], T]) -> T:
-        return self._policy.call(call, current_on_retry())
+    def _retried(self, call: Callable[[str], T], uri: str) -> T:
+        return self._policy.call(lambda: call(uri), current_on_retry())
 
 
 def _whole(uri: str, answer: httpx.Response) -> Entry:

@@ -25,7 +25,6 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.request import storage_of
-from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.locations import Reach
 
