@@ -244,12 +244,10 @@ def _installations() -> frozenset[str]:
 # ---- what is loaded where a model scores ---------------------------------------------------------------------
 
 Versions = Mapping[str, str]
-"""Distribution → its version; of an editable installation with a hash of its loaded files: "0.3 (editable 5f1c…)"."""
+"""Distribution → its version."""
 
 States = dict[str, tuple[str, ...]]
 """Distribution → the versions with which a run scored, in the order in which they came."""
-
-_EDITABLE = " (editable "
 
 
 def loaded_packages() -> dict[str, str]:
@@ -259,22 +257,18 @@ def loaded_packages() -> dict[str, str]:
     for each in metadata.distributions():  # a damaged installation must not stop the night
         with suppress(OSError, ValueError, KeyError, TypeError):
             folder = editable_folder(each)
-            content = _content(folder) if folder else ""
-            if content or not loaded.isdisjoint(modules_of(each)):
+            if _is_loaded(folder) if folder else not loaded.isdisjoint(modules_of(each)):
                 about = each.metadata  # read and parsed anew each time
-                found.setdefault(about["Name"], about["Version"] + (f"{_EDITABLE}{content})" if folder else ""))
+                found.setdefault(about["Name"], about["Version"])
     return dict(sorted(found.items()))
 
 
 def installed_packages(before: Versions) -> dict[str, str]:
-    """The same distributions as they are installed now, without loading them; without the editable ones, which are told
-    by what is loaded.
-    """
+    """The same distributions as they are installed now, without loading them."""
     found: dict[str, str] = {}
-    for name, version in before.items():
+    for name in before:
         with suppress(metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
-            if _EDITABLE not in version:
-                found[name] = metadata.version(name)
+            found[name] = metadata.version(name)
     return found
 
 
@@ -292,18 +286,7 @@ def changes(states: States) -> list[str]:
     return [f"{name} {old} → {new}" for name, each in sorted(states.items()) for old, new in pairwise(each)]
 
 
-def _content(folder: str) -> str:
-    """A hash of the loaded modules that lie in a folder; '' for none."""
-    files = sorted(set(_loaded(folder)))
-    digest = hashlib.sha256()
-    for file in files:
-        with suppress(OSError):
-            digest.update(f"{file[len(folder) :]}\0".encode() + Path(file).read_bytes())
-    return digest.hexdigest()[:12] if files else ""
-
-
-def _loaded(folder: str) -> Iterator[str]:
-    for module in sys.modules.copy().values():
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.startswith(folder) and "/site-packages/" not in file:
-            yield file
+def _is_loaded(folder: str) -> bool:
+    """Whether this process has loaded a module that lies in a folder."""
+    files = (getattr(module, "__file__", None) for module in sys.modules.copy().values())
+    return any(isinstance(file, str) and file.startswith(folder) and "/site-packages/" not in file for file in files)
