@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, takewhile
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
@@ -61,12 +60,10 @@ class Remarks:
         name: the revision from which they are taken over.
         """
         lines: list[Line] = [*self.noticed(source.outside.all())]
-        loaded = self.loaded
-        for layer in takewhile(bool, (_layer(source.loaded, depth) for depth in count())):
-            more = added(loaded, layer)
-            if more != loaded:
+        for depth in range(max(map(len, source.loaded.values()), default=0)):
+            layer = {package: states[depth] for package, states in source.loaded.items() if len(states) > depth}
+            if added(self.loaded, layer) != self.loaded:
                 lines.append(Packages(layer, name))
-            loaded = more
         if (source.preflight or source.remembered) and not self.preflight:
             lines.append(Preflight(source.preflight, source.remembered))
         return lines
@@ -87,11 +84,6 @@ class Remarks:
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
-
-
-def _layer(loaded: States, depth: int) -> dict[str, str]:
-    """The state at index `depth` of each package that has this many states."""
-    return {name: states[depth] for name, states in loaded.items() if len(states) > depth}
 
 
 def _of_table(snapshots: tuple[str, ...]) -> list[str]:
