@@ -28,11 +28,10 @@ from nightjar.inference.ledger.lines import (
     Revoked,
     Split,
     decode,
-    encode,
 )
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.storage.protocol import Storage, is_local, join, numbered, read_control
 
 

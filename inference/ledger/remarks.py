@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
-from nightjar.inference.records import Noticed, Receipt, least
-from nightjar.inference.witness import Collection, Seen, sentences
+from nightjar.inference.records import Receipt, Seen, least
+from nightjar.inference.witness import Collection, sentences
 
 FEW_CUTS = 3
 """The most cut batches in a run that are not reported."""
@@ -42,8 +42,8 @@ class Remarks:
                 self.again += tuple(why for why in line.again if why not in self.again)
                 if line.snapshot:
                     self.snapshots = tuple(dict.fromkeys((*self.snapshots[:1], line.snapshot)))
-            case Noticed() | Seen():
-                self.outside.add(Seen(line.kind, line.name, line.by, line.more))
+            case Seen():
+                self.outside.add(line)
             case Preflight():
                 # A command that continues the run begins with what the run itself has found out.
                 self.preflight, self.remembered = line.notes, line.remembered or self.remembered

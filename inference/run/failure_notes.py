@@ -10,8 +10,8 @@ from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import Ended, of_error
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import encode
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
 
