@@ -66,7 +66,7 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
                 newest.uri,
                 this_holder(last.task, request.flow_run, request.engine),
                 lease_s=request.lease_s,
-                seen=(newest.ledger, newest.state),
+                seen=newest.state,
             )
         except Held:
             newest = revs.read_revision(request.storage, request.run_uri, newest.number)
