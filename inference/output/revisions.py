@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
@@ -61,7 +61,6 @@ class Revision:
     ledger: Ledger
     state: State
     success: Success | None
-    _plans: dict[str, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sealed(self) -> bool:
@@ -69,16 +68,8 @@ class Revision:
         return self.state.intent is not None
 
     def plan(self, fingerprint: str = "") -> Plan | None:
-        """Its newest plan, with packed shards split as the ledger says; it is read once.
-
-        fingerprint: for the ids of the split shards. Default: that of the plan.
-        """
-        if self.state.planned is None:
-            return None
-        file = join(self.uri, self.state.planned.file)
-        if file not in self._plans:
-            self._plans[file] = _read_plan(self.ledger.storage, file)
-        return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned.fingerprint)[0]
+        """As `read_plan`."""
+        return read_plan(self.ledger.storage, self.uri, self.state, fingerprint)
 
     def begun_by(self, flow_run: str) -> bool:
         """Whether a step of that flow run has written its ledger, other than to leave the revision."""
@@ -146,16 +137,17 @@ def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> 
         writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
-def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Plan | None:
-    """The revision's newest plan, with its packed shards split as the ledger says."""
+def read_plan(storage: Storage, uri: str, state: State, fingerprint: str = "") -> Plan | None:
+    """The revision's newest plan, with its packed shards split as the ledger says.
+
+    fingerprint: for the ids of the split shards. Default: that of the plan.
+    """
     if state.planned is None:
         return None
-    return _read_plan(storage, join(uri, state.planned.file)).with_splits(state.splits, fingerprint)[0]
-
-
-def _read_plan(storage: Storage, file: str) -> Plan:
+    file = join(uri, state.planned.file)
     try:
-        return Plan.from_bytes(storage.read(file))
+        plan = Plan.from_bytes(storage.read(file))
+        return plan.with_splits(state.splits, fingerprint or state.planned.fingerprint)[0]
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"
@@ -179,7 +171,8 @@ def adopt(
     storage = writer.ledger.storage
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
-    lines = _committed(source, source_plan, wanted)
+    known = set(source_plan.ids()) & wanted
+    lines = (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
         try:
@@ -201,11 +194,6 @@ def adopt(
                 # A writer that took over may have swept already.
                 storage.delete(join(uri, name) for _, names in copied for name in names)
                 raise
-
-
-def _committed(source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
-    known = set(plan.ids()) & wanted
-    return (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
 
 
 def _copy(
