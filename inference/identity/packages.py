@@ -231,7 +231,6 @@ def in_environment(path: str, folder: str) -> bool:
 
 @lru_cache(1)
 def _installations() -> frozenset[str]:
-    """The folders of this Python and its packages."""
     paths = sysconfig.get_paths()
     installed = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     places = {*installed, *site.getsitepackages(), site.getusersitepackages(), sys.prefix, sys.base_prefix}
@@ -284,6 +283,5 @@ def changes(states: States) -> list[str]:
 
 
 def _is_loaded(folder: str) -> bool:
-    """Whether this process has loaded a module that lies in a folder."""
     files = (getattr(module, "__file__", None) for module in sys.modules.copy().values())
     return any(isinstance(file, str) and file.startswith(folder) and "/site-packages/" not in file for file in files)

@@ -182,12 +182,10 @@ def _path(fd: int) -> str:
 
 
 def _folder() -> Path:
-    """The folder on this machine with the notes of this user's processes."""
     return Path(tempfile.gettempdir()) / f"nightjar-logs-{os.getuid()}"
 
 
 def _beginning(revision: str) -> str:
-    """The beginning of the paths of the notes of a revision's processes."""
     return f"{_folder()}/{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"
 
 

@@ -64,12 +64,10 @@ class Book:
     """All characters that are kept."""
 
     def to_bytes(self) -> bytes:
-        """The JSON form on disk."""
         return json.dumps(to_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Book:
-        """The inverse of `to_bytes`."""
         return of_json(cls, json.loads(raw))
 
     @property
@@ -215,7 +213,6 @@ class Masks:
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def __call__(self, text: str) -> str:
-        """The text with its secrets masked."""
         if self._values is not None:
             text = self._values.sub(HIDDEN, text)
         return without_password(text) if "://" in text else text

@@ -157,7 +157,6 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 
 def _write_json_lines(table: pa.Table, sink: pa.NativeFile) -> None:
-    """Write a line for each row."""
     for batch in table.to_batches(max_chunksize=_ROWS):
         if batch.num_rows:
             sink.write(_concatenated(_joined(_object(batch.schema.names, batch.columns), "\n")))

@@ -277,7 +277,6 @@ class BucketStorage:
 
     @contextmanager
     def _as_ours(self, uri: str) -> Iterator[None]:
-        """Convert errors of obstore to ours."""
         try:
             yield
         except (sdk.BaseError, OSError, ValueError) as error:

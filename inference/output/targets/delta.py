@@ -78,7 +78,6 @@ class DeltaTarget:
         self._table: DeltaTable | None = None
 
     def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
-        """As `Target.check`."""
         if _bucket(self._uri) != _bucket(self._output):
             where = _bucket(self._output) or "a folder of this machine"
             raise JobError(f"{self._uri} must be where output.uri is ({where}), so that no part has to be read for it")
@@ -88,7 +87,6 @@ class DeltaTarget:
             self._check_columns(wanted, by)
 
     def committed(self) -> int:
-        """As `Target.committed`."""
         self._table = self._open()
         if self._table is None:
             return 0
@@ -98,7 +96,6 @@ class DeltaTarget:
         return version
 
     def dates(self) -> set[str]:
-        """As `Target.dates`."""
         if self._table is None:
             return set()
         files = self._files(self._table)
@@ -106,11 +103,9 @@ class DeltaTarget:
         return {date for path, (date, _) in files.items() if _OURS in origins[path]}
 
     def left_out(self, change: Change) -> list[LeftOut]:
-        """As `Target.left_out`."""
         return self._fitting(change)[1]
 
     def commit(self, change: Change) -> list[LeftOut] | None:
-        """As `Target.commit`."""
         nights, left = self._fitting(change)
         held = self._held(None if change.only else set(change.nights))
         wanted = {path: line for night in nights for path, line in self._linked(night)}
@@ -240,7 +235,6 @@ class DeltaTarget:
         return {path: of(path) for path in paths}
 
     def _commits(self) -> Iterator[list[dict[str, Any]]]:
-        """The actions of each commit that the log still has, in order."""
         log = (entry.uri for entry in self._storage.list(join(self._uri, "_delta_log")))
         with ThreadPoolExecutor(_COPIES) as pool:
             for content in pool.map(self._storage.read, filter(re.compile(r".*/\d{20}\.json").fullmatch, log)):
