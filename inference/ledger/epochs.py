@@ -40,11 +40,6 @@ class LedgerWriter:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep_alive, daemon=True, name="nightjar-lease")
 
-    @property
-    def number(self) -> int:
-        """The newest segment that this writer knows."""
-        return self.state.number
-
     def append(self, lines: Sequence[Line]) -> None:
         """Make the lines durable, then fold them into the state.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from nightjar.inference.output.parts import (
     stem_of,
 )
 from nightjar.inference.records import Part, Receipt
-from nightjar.inference.storage.protocol import Storage, is_local, join, read_control
+from nightjar.inference.storage.protocol import Storage, join, read_control
 
 _COPIES = 16
 
@@ -231,38 +231,16 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     storage = writer.ledger.storage
     table = outcomes.outcomes(plan, writer.ledger, writer.state)
     writer.check()
-    parts = [name for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)]
-    named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
-    forms = storage.subfolders(join(uri, exports.FOLDER))
-    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms), *([ANSWERS] if answers else [])]
-    dead = _dead(storage, uri, folders, named, writer.epoch)
-    # A killed worker may have written files in folders for a plan that divided its parts, as this one does not.
-    if divided or any(name.startswith(f"{join(uri, DATA)}/") and "=" in name[len(uri) :] for name in dead):
-        below = _folders_in(storage, join(uri, DATA)) if is_local(uri) else ()
-        dead |= _dead(storage, uri, [*below, INDEX], named, writer.epoch)
+    named = {stem_of(name) for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)}
+    begun = storage.leftovers(uri)
+    # Listed afterwards, so that a file that becomes a part in between is found as a part.
+    folders = [DATA, INDEX, "quarantine", exports.FOLDER, *([ANSWERS] if answers else [])]
+    files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
+    dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
+    dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}
     if dead:
         storage.delete(sorted(dead))
     return len(dead)
-
-
-def _dead(storage: Storage, uri: str, folders: Sequence[str], named: Set[str], epoch: int) -> set[str]:
-    """The files in and below these folders, and the unfinished ones directly in them, that belong to no named part."""
-    begun = [each for folder in folders for each in storage.leftovers(join(uri, folder)).items()]
-    # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    dead = {
-        entry.uri
-        for folder in folders
-        for entry in storage.list(join(uri, folder))
-        if stem_of(entry.uri) not in named and _is_older(entry.uri, epoch)
-    }
-    return dead | {leftover for leftover, part in begun if _is_older(part, epoch)}
-
-
-def _folders_in(storage: Storage, folder: str, above: str = DATA) -> Iterator[str]:
-    """The folders below one, relative to the revision."""
-    for name in storage.subfolders(folder):
-        yield f"{above}/{name}"
-        yield from _folders_in(storage, join(folder, name), f"{above}/{name}")
 
 
 def _is_older(part: str, epoch: int) -> bool:

@@ -196,7 +196,7 @@ def _spec_of(
         discovery.schema,
         revision=uri,
         epoch=writer.epoch,
-        segment=writer.number,
+        segment=writer.state.number,
         rows=None if made.uncounted or request.job.input.where else made.rows,
         described=writer.state.planned.described,
         ceilings=limits,

@@ -76,7 +76,9 @@ class Command:
     def score(self, shards: int = 100) -> None:
         """Score and commit so many of those that are missing."""
         missing = [shard for shard in self.plan.shards() if shard.id not in self.writer.state.committed]
-        spec = replace(self.lake.worker_spec(), revision=self.uri, epoch=self.writer.epoch, segment=self.writer.number)
+        spec = replace(
+            self.lake.worker_spec(), revision=self.uri, epoch=self.writer.epoch, segment=self.writer.state.number
+        )
         events = ShardWorker(spec).process(map(Assignment, missing[:shards]))
         self.writer.append([event for event in events if isinstance(event, Receipt)])
 
