@@ -23,7 +23,6 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── Denied            credentials or permissions
 │   ├── Damaged           a file that Nightjar wrote is not as it was written, or of another version
 │   └── Transient *       a fault that may pass; the outcome may be unknown
-│       └── NoAnswer *    … nobody answered the request
 └── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
     ├── InputCorrupt      the file cannot be read
     ├── SourceFailed *    the user's own source raised something unexpected
@@ -207,10 +206,6 @@ class Transient(StorageError):
     """An error that may pass: a time-out, a server error, a dropped connection."""
 
     repeatable = True
-
-
-class NoAnswer(Transient):
-    """A request that nobody answered: refused, cut off, timed out, or the host's name is unknown."""
 
 
 class ShardError(NightjarError):

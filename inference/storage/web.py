@@ -17,7 +17,7 @@ from typing import TypeVar
 import httpx
 import pyarrow as pa
 
-from nightjar.inference.errors import Denied, Missing, NoAnswer, StorageError, Transient
+from nightjar.inference.errors import Denied, Missing, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.locations import Reach, host_of, signed
@@ -45,7 +45,7 @@ class WebStorage(ReadOnly):
 
     def __init__(self, root: str, settings: StorageSettings) -> None:
         self.root = root
-        self._policy = RetryPolicy(settings.retry_s, store=root)
+        self._policy = RetryPolicy(settings.retry_s)
         timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
         # A place that the job names as http is reached by https, too.
         self._reach = Reach((*settings.web, *(uri.replace("http://", "https://", 1) for uri in settings.web)))
@@ -118,7 +118,7 @@ class WebStorage(ReadOnly):
                 self._check(uri, answer)
                 yield answer
         except httpx.TransportError as error:
-            raise NoAnswer(f"{uri}: {type(error).__name__}: {error}") from error
+            raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise StorageError(f"{uri}: {error}") from error
 
