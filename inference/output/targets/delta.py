@@ -102,9 +102,6 @@ class DeltaTarget:
         origins = self._origins(files)
         return {date for path, (date, _) in files.items() if _OURS in origins[path]}
 
-    def left_out(self, change: Change) -> list[LeftOut]:
-        return self._fitting(change)[1]
-
     def commit(self, change: Change) -> list[LeftOut] | None:
         nights, left = self._fitting(change)
         held = self._held(None if change.only else set(change.nights))
@@ -143,15 +140,15 @@ class DeltaTarget:
         latest = next((night for night in reversed(nights) if night.columns is not None), None)
         fitting, left = [], []
         for night in nights:
-            problem, final = night.problem, night.gone
+            problem = night.problem
             if night.columns is not None and latest is not None:
                 try:
                     self._check_columns(_delta_columns(night.columns), tuple(night.files.partitioned_by), latest)
                     _check_values(night)
                 except JobError as error:
-                    problem, final = str(error), True
+                    problem = str(error)
             if problem:
-                left.append(LeftOut(night.date, night.run, problem, final))
+                left.append(LeftOut(night.date, night.run, problem))
             elif night.columns is not None:
                 fitting.append(night)
         return fitting, left
