@@ -23,8 +23,7 @@ NightjarError                 * marks errors that are worth repeating
 │   ├── Denied            credentials or permissions
 │   ├── Damaged           a file that Nightjar wrote is not as it was written, or of another version
 │   └── Transient *       a fault that may pass; the outcome may be unknown
-│       └── NoAnswer *    … nobody answered the request
-└── ShardError *          one attempt at one shard failed; travels as a `Failed` event, never as a crash
+└── ShardError            one attempt at one shard failed; travels as a `Failed` event, never as a crash
     ├── InputCorrupt      the file cannot be read
     ├── SourceFailed *    the user's own source raised something unexpected
     ├── InputChanged      the file changed while, or before, it was read
@@ -209,48 +208,34 @@ class Transient(StorageError):
     repeatable = True
 
 
-class NoAnswer(Transient):
-    """A request that nobody answered: refused, cut off, timed out, or the host's name is unknown."""
-
-
 class ShardError(NightjarError):
     """One attempt at one shard failed."""
-
-    repeatable = True
 
 
 class InputCorrupt(ShardError):
     """The file cannot be read as a file of its format."""
 
-    repeatable = False
-
 
 class SourceFailed(ShardError):
     """The user's own source (`input.format: "module:Name"`) raised an error that is none of ours."""
+
+    repeatable = True
 
 
 class InputChanged(ShardError):
     """The file's size or version is not that of the plan."""
 
-    repeatable = False
-
 
 class SchemaMismatch(ShardError):
     """The file lacks a column of the job, or has it with another type."""
-
-    repeatable = False
 
 
 class LabelInvalid(ShardError):
     """A label is of no value that the job's label may have."""
 
-    repeatable = False
-
 
 class OverBudget(ShardError):
     """This shard alone quarantined more rows than the whole run may. row: index of the first such row in its file."""
-
-    repeatable = False
 
     def __init__(self, message: str, row: int = -1) -> None:
         super().__init__(message, row)
@@ -262,35 +247,31 @@ class BatchesBroken(ShardError):
     batch had not one value for each row, though smaller batches of the same rows have.
     """
 
-    repeatable = False
-
 
 class OutsideIdentity(ShardError):
     """The job says `identity: strict`, and its predictor used something that identity does not cover."""
-
-    repeatable = False
 
 
 class ModelChanged(ShardError):
     """A file that scores was not copied into the snapshot, and was changed during the run: the run ends."""
 
-    repeatable = False
-
 
 class FoldersInvalid(ShardError):
     """Values of a column of `output.partition_by` cannot be names of folders, or there are too many of them."""
 
-    repeatable = False
-
 
 class ShardTooSlow(ShardError):
     """The attempt took longer than `retry.shard_s`."""
+
+    repeatable = True
 
 
 class OutputInvalid(ShardError):
     """Outputs are missing, of the wrong length, or do not fit their declared type; or what a preprocess returned is no
     input for the model.
     """
+
+    repeatable = True
 
 
 class Unaligned(OutputInvalid):
@@ -336,11 +317,11 @@ class AnswerInvalid(OutputInvalid):
 class EndpointFailed(ShardError):
     """The endpoint that has the model did not answer, however often it was asked, and answered no other row."""
 
+    repeatable = True
+
 
 class EndpointRefused(ShardError):
     """The endpoint refuses what all requests have in common, as a key or the model's name: the run ends."""
-
-    repeatable = False
 
 
 class Terminated(KeyboardInterrupt):

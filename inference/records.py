@@ -1,7 +1,7 @@
 """The frozen records that cross process boundaries, and their JSON form.
 
 A `Piece` is whole units of one file. A `Shard` is the pieces that are scored, committed, retried and reported together.
-A worker sends the events (`Started`, `Crumb`, `Receipt`, `Failed`, `Noticed`) while it works on a shard. The ledger
+A worker sends the events (`Started`, `Crumb`, `Receipt`, `Failed`, `Seen`) while it works on a shard. The ledger
 keeps them in the same JSON form.
 """
 
@@ -12,7 +12,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 
@@ -385,26 +385,30 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """A worker's predictor used something that identity does not cover; fields as in `witness.Seen`."""
+class Seen:
+    """A predictor used something that the identity does not cover."""
 
     kind: str
+    """A key of the table of sentences in `witness.seen`."""
+
     name: str
-    by: str
-    worker: str
-    more: bool = False
+    """A path, the name of a variable, or host:port; never a value."""
+
+    by: str = ""
+    """The nearest line of the user's code, as "predict.py:12"; '' if there is none, as in a library's own thread."""
+
+    more: bool = field(default=False, metadata=SELDOM)
+    """The record stands for further things of this kind that are not kept: in the folder `name`, or anywhere if ''."""
 
 
-Event = Started | Preparing | Prepared | Crumb | Receipt | Failed | Noticed
+Event = Started | Preparing | Prepared | Crumb | Receipt | Failed | Seen
 
-_TYPES: dict[str, type[Any]] = {
-    cls.__name__.lower(): cls for cls in (Started, Preparing, Prepared, Crumb, Receipt, Failed, Noticed)
-}
+_TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Event)}
 
 
-def encode(event: Event) -> dict[str, Any]:
-    """The event as a JSON object; the key `t` has its type."""
-    return {"t": type(event).__name__.lower(), **to_json(event)}
+def encode(record: Any) -> dict[str, Any]:
+    """An event, or a line of a ledger, as a JSON object; the key `t` has its type."""
+    return {"t": type(record).__name__.lower(), **to_json(record)}
 
 
 def decode(record: Mapping[str, Any]) -> Event:

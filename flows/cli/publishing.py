@@ -67,16 +67,15 @@ def rollback(
     if not dry_run:
         then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
     changed = visibility.changes(now, then)
-    behind = f" What publication {now.number} showed is not known, because it cannot be read." if now.damaged else ""
     if as_json:
         from nightjar.flows.reports import RolledBack
         from nightjar.inference.records import as_line
 
         emit(RolledBack(**as_line(listed_publication(then, changed)), dry_run=dry_run))
     elif dry_run:
-        tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}{behind}")
+        tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
     else:
-        tell(f"publication {then.number}: {then.note}. {told(changed, then)}{behind}")
+        tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
     if not dry_run:
         _show(request, changed)
 

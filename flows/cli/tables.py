@@ -97,10 +97,8 @@ def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
     for index, each in enumerate(found):
         at, latest = each.snapshot, each.snapshot.latest()
         seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
-        told = (at.note, seen, changed_runs(each.changes))
-        if at.damaged:
-            told = ("damaged: it cannot be read", "unknown", "unknown")
-        rows.append((f"{at.number}{'' if index else ' (now)'}", at.at[:19], *told))
+        number = f"{at.number}{'' if index else ' (now)'}"
+        rows.append((number, at.at[:19], at.note, seen, changed_runs(each.changes)))
     return table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"], rows)
 
 

@@ -15,7 +15,7 @@ from nightjar.inference.history.run_status import RunLine, Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.targets import TableShown, mendable
+from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.request import RunRequest
 
 
@@ -84,8 +84,8 @@ class Commands:
         return self.command(word, *self.request.words, *(["--question", question] if question else []))
 
     def of_tables(self, late: Iterable[TableShown]) -> dict[str, str]:
-        """The command that mends late tables; empty if none can be mended."""
-        return {"commit": self.commit} if mendable(late) else {}
+        """The command that mends late tables; empty if there are none."""
+        return {"commit": self.commit} if any(late) else {}
 
     def make_way(self, instead: str) -> dict[str, str]:
         """The command that lets `latest/`, `dates/` and tables show this run for its date.
@@ -162,7 +162,7 @@ def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
     """The error for tables that are behind, with the command that commits what they lack."""
     return TablesBehind(
         f"readers of the files see it, but {'; '.join(behind)}. What is mended is committed by "
-        f"`{Commands.here(request).commit}`, and by the next run of the job",
+        f"`{Commands.here(request).commit}`",
         behind,
     )
 

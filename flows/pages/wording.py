@@ -244,6 +244,8 @@ def late_table(table: TableShown, newest: int) -> str:
     """What a table does not show. newest: the number of the newest publication of the output."""
     if table.problem:
         return f"{table.uri}: {table.problem}"
+    if table.lacks:
+        return f"{table.uri} lacks {', '.join(table.lacks)}; `nightjar tables JOB` says why"
     return f"{table.uri} shows publication {table.publication}, not yet {newest}"
 
 

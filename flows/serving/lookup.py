@@ -138,7 +138,7 @@ def _place(job: Job, date: str) -> str:
 
 
 def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, Any]:
-    """The publications that the job's tables do not show, and the command that commits them; empty if no command can.
+    """The publications that the job's tables do not show, and the command that commits them; empty if there are none.
 
     lines: the job's runs, the latest first. If each night has an output of its own, that of the latest one counts.
     """
@@ -151,7 +151,7 @@ def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, An
     found = targets.late_tables(
         targets.shown(request.storage, request.output, request.job.output.tables), newest, published
     )
-    if not targets.mendable(found):
+    if not found:
         return {}
     return {
         "late": tuple(late_table(each, newest) for each in found),

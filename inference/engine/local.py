@@ -25,7 +25,7 @@ from nightjar.inference.errors import PassEnded, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
 from nightjar.inference.logs.capture import CopiedOutput, keep_rest
-from nightjar.inference.records import Event, Failed, Piece
+from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.child import FORKS, Child, WorkLost
 from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, observed, preflight_steps
@@ -216,10 +216,7 @@ def _try(steps: PreflightSteps, places: list[Piece], last: bool, serving: _Servi
 def _score(shards: pa.Table, attempts: list[Attempt], serving: _Serving) -> Iterator[Event]:
     lines = zip(shards.to_pylist(), attempts, strict=True)
     try:
-        for event in serving.loaded().process(Assignment(shard_of_line(line), each) for line, each in lines):
-            if isinstance(event, Failed) and serving.logs:
-                serving.logs.urge()
-            yield event
+        yield from serving.loaded().process(Assignment(shard_of_line(line), each) for line, each in lines)
     except ProcessSpoilt:
         os._exit(1)
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.code import Code, find_code, find_objects
-from nightjar.inference.identity.packages import content_at, distribution_version, files_at, files_of, version_of
+from nightjar.inference.identity.packages import Package, distribution, package_at, package_of
 from nightjar.inference.identity.snapshots import (
     NOTHING,
     Snapshot,
@@ -122,7 +123,7 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     """
     code = find_code(job)
     counted = {*code.installed, *job.identity.packages, *_versions(job), *_read(job)}
-    packages = {name: package_version(job, name) for name in sorted(counted)}
+    packages = {name: _package(job, name).content for name in sorted(counted)}
     checks = _snapshot("checks", storage, find_objects(job, job.beside()))
     taken = _snapshot("model.uses", storage, code)
     return ScoringSet(taken, take_models(storage, job), packages, code.reasons, checks, _counting(storage, job))
@@ -138,7 +139,7 @@ def _counting(storage: Storage, job: Job) -> str:
         return ""
     code = find_objects(job, job.counting())
     files = names(_snapshot("accumulators", storage, code).files)
-    packages = {top: version_of(top, job.folder) for top in code.installed}
+    packages = {top: package_of(top, job.folder).content for top in code.installed}
     return hashlib.sha256(json.dumps([files, packages], sort_keys=True).encode()).hexdigest()
 
 
@@ -166,36 +167,36 @@ def _read(job: Job) -> set[str]:
     return {path for each, adapter in adapters for path in adapter.reads(each)}
 
 
-def package_version(job: Job, name: str) -> str:
-    """The present version or content of an installed package that counts, or the content of a file or folder.
+def _package(job: Job, name: str) -> Package:
+    """An installed package that counts, or a file or folder, as it is now.
 
     Raises:
         JobError: It is not installed. Names the key.
     """
     if name in job.identity.packages:
-        return distribution_version(name)
+        return distribution(name)
     if name in (versions := _versions(job)):
-        return versions[name]
+        return Package(versions[name])
     if name in _read(job):
-        return content_at(name)
+        return package_at(name)
     try:
-        return version_of(name, outside=job.folder)
+        return package_of(name, outside=job.folder)
     except LookupError:
         raise JobError(f"model.uses: the package {name!r} is not installed on {socket.gethostname()}") from None
 
 
 def package_files(job: Job, name: str) -> list[Path]:
-    """The files whose content counts; none of a package that counts by its version."""
-    if name in _versions(job):
-        return []
-    return files_at(name) if name in _read(job) else files_of(name, job.folder)
+    """The files whose content counts; none of a package that counts by its version, or is not there."""
+    with suppress(JobError, OSError):
+        return [path for _, path in _package(job, name).files]
+    return []
 
 
 def changed_package(job: Job, scoring: ScoringSet) -> str:
     """The first installed package that counts and has changed since, as this process sees it; '' for none."""
     for name, content in scoring.packages.items():
         try:
-            same = package_version(job, name) == content
+            same = _package(job, name).content == content
         except (JobError, OSError):  # while it is being installed, files of it are missing
             same = False
         if not same:

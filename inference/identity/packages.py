@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
@@ -29,9 +30,25 @@ _ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
 """Every virtual environment, whatever its name, contains one of these."""
 
 
-def version_of(module: str, outside: str = "") -> str:
-    """The version of the installed package that holds a module, or the content of one that is worked on: in an editable
-    installation, or anywhere on Python's path. '' for the standard library.
+@dataclass(frozen=True)
+class Package:
+    """What counts of an installed package, or of a file or folder.
+
+    version: '' if it does not tell what is in it. files: those whose content counts, with their names.
+    """
+
+    version: str = ""
+    files: tuple[tuple[str, Path], ...] = ()
+
+    @property
+    def content(self) -> str:
+        """The version, and a SHA-256 over the names and contents of the files."""
+        return " ".join(filter(None, [self.version, _hash(self.files) if self.files else ""]))
+
+
+def package_of(module: str, outside: str = "") -> Package:
+    """The installed package that holds a module: its version, or its files if it is worked on, in an editable
+    installation or anywhere on Python's path. Nothing counts of the standard library.
 
     outside: the job's folder, which may be on this process's path. A package in it does not count as installed, unless
     it is in a virtual environment there.
@@ -41,15 +58,15 @@ def version_of(module: str, outside: str = "") -> str:
     """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
-        return ""
+        return Package()
     roots = _roots(top, outside)
     if owners := _owners(top, roots):
-        return ", ".join(f"{each} {metadata.version(each)}" for each in sorted(owners))
-    return _hash(file for root in roots for file in _files(root))
+        return Package(", ".join(f"{each} {metadata.version(each)}" for each in sorted(owners)))
+    return Package(files=tuple(file for root in roots for file in _files(root)))
 
 
 def is_installed(module: str, outside: str = "") -> bool:
-    """Whether `version_of` knows a module's package. Reads none of its files."""
+    """Whether `package_of` knows a module's package."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return True
@@ -58,13 +75,13 @@ def is_installed(module: str, outside: str = "") -> bool:
     return False
 
 
-def content_at(place: str) -> str:
-    """SHA-256 over a file, or over all files of a folder."""
-    return _hash(_files(Path(place)))
+def package_at(place: str) -> Package:
+    """A file, or all files of a folder."""
+    return Package(files=tuple(_files(Path(place))))
 
 
-def distribution_version(name: str) -> str:
-    """A distribution's version, and in an editable installation its modules' content.
+def distribution(name: str) -> Package:
+    """A distribution's version, and in an editable installation its modules' files.
 
     Raises:
         JobError: It is not installed, or is an editable installation of which no module is found. Names
@@ -77,32 +94,13 @@ def distribution_version(name: str) -> str:
         raise JobError(
             f"identity.packages: {name!r} is not installed" + (nearest(name, known) or "; install it, or remove it")
         ) from None
-    if not editable_folder(installed):
-        return installed.version
-    try:
-        if not (content := _of_editable(name)):
-            raise JobError(
-                f"identity.packages: {name!r} is an editable installation that does not tell where its modules are; "
-                "install it without --editable"
-            )
-        return f"{installed.version} {_hash(content)}"
-    except OSError as error:
-        raise JobError(f"identity.packages: {name!r} cannot be read: {error}") from error
-
-
-def files_of(name: str, outside: str = "") -> list[Path]:
-    """The files of a package or distribution whose content counts; none of one that counts by its version."""
-    with suppress(LookupError):
-        roots = _roots(name, outside)
-        return [] if _owners(name, roots) else [file for root in roots for _, file in _files(root)]
-    with suppress(metadata.PackageNotFoundError, OSError):
-        return [file for _, file in _of_editable(name)] if editable_folder(metadata.distribution(name)) else []
-    return []
-
-
-def files_at(place: str) -> list[Path]:
-    """The files whose content `content_at` includes."""
-    return [file for _, file in _files(Path(place))]
+    files = tuple(_of_editable(name)) if (editable := editable_folder(installed)) else ()
+    if editable and not files:
+        raise JobError(
+            f"identity.packages: {name!r} is an editable installation that does not tell where its modules are; "
+            "install it without --editable"
+        )
+    return Package(installed.version, files)
 
 
 def _of_editable(name: str) -> list[tuple[str, Path]]:
@@ -166,7 +164,6 @@ def _owners(top: str, roots: list[Path]) -> set[str]:
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
-    """SHA-256 over names and contents."""
     digest = hashlib.sha256()
     for name, path in sorted(files):
         with path.open("rb") as file:
@@ -234,7 +231,6 @@ def in_environment(path: str, folder: str) -> bool:
 
 @lru_cache(1)
 def _installations() -> frozenset[str]:
-    """The folders of this Python and its packages."""
     paths = sysconfig.get_paths()
     installed = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     places = {*installed, *site.getsitepackages(), site.getusersitepackages(), sys.prefix, sys.base_prefix}
@@ -244,12 +240,10 @@ def _installations() -> frozenset[str]:
 # ---- what is loaded where a model scores ---------------------------------------------------------------------
 
 Versions = Mapping[str, str]
-"""Distribution → its version; of an editable installation with a hash of its loaded files: "0.3 (editable 5f1c…)"."""
+"""Distribution → its version."""
 
 States = dict[str, tuple[str, ...]]
 """Distribution → the versions with which a run scored, in the order in which they came."""
-
-_EDITABLE = " (editable "
 
 
 def loaded_packages() -> dict[str, str]:
@@ -259,22 +253,18 @@ def loaded_packages() -> dict[str, str]:
     for each in metadata.distributions():  # a damaged installation must not stop the night
         with suppress(OSError, ValueError, KeyError, TypeError):
             folder = editable_folder(each)
-            content = _content(folder) if folder else ""
-            if content or not loaded.isdisjoint(modules_of(each)):
+            if _is_loaded(folder) if folder else not loaded.isdisjoint(modules_of(each)):
                 about = each.metadata  # read and parsed anew each time
-                found.setdefault(about["Name"], about["Version"] + (f"{_EDITABLE}{content})" if folder else ""))
+                found.setdefault(about["Name"], about["Version"])
     return dict(sorted(found.items()))
 
 
 def installed_packages(before: Versions) -> dict[str, str]:
-    """The same distributions as they are installed now, without loading them; without the editable ones, which are told
-    by what is loaded.
-    """
+    """The same distributions as they are installed now, without loading them."""
     found: dict[str, str] = {}
-    for name, version in before.items():
+    for name in before:
         with suppress(metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
-            if _EDITABLE not in version:
-                found[name] = metadata.version(name)
+            found[name] = metadata.version(name)
     return found
 
 
@@ -292,18 +282,6 @@ def changes(states: States) -> list[str]:
     return [f"{name} {old} → {new}" for name, each in sorted(states.items()) for old, new in pairwise(each)]
 
 
-def _content(folder: str) -> str:
-    """A hash of the loaded modules that lie in a folder; '' for none."""
-    files = sorted(set(_loaded(folder)))
-    digest = hashlib.sha256()
-    for file in files:
-        with suppress(OSError):
-            digest.update(f"{file[len(folder) :]}\0".encode() + Path(file).read_bytes())
-    return digest.hexdigest()[:12] if files else ""
-
-
-def _loaded(folder: str) -> Iterator[str]:
-    for module in sys.modules.copy().values():
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.startswith(folder) and "/site-packages/" not in file:
-            yield file
+def _is_loaded(folder: str) -> bool:
+    files = (getattr(module, "__file__", None) for module in sys.modules.copy().values())
+    return any(isinstance(file, str) and file.startswith(folder) and "/site-packages/" not in file for file in files)

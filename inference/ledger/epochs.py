@@ -40,11 +40,6 @@ class LedgerWriter:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._keep_alive, daemon=True, name="nightjar-lease")
 
-    @property
-    def number(self) -> int:
-        """The newest segment that this writer knows."""
-        return self.state.number
-
     def append(self, lines: Sequence[Line]) -> None:
         """Make the lines durable, then fold them into the state.
 
@@ -121,20 +116,19 @@ def open_epoch(
     lease_s: float = LEASE_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    seen: tuple[Ledger, State] | None = None,
+    seen: State | None = None,
     check: Callable[[State], None] = lambda _: None,
 ) -> LedgerWriter:
     """Become the revision's writer, after one that closed, died, or let its lease lapse.
 
-    seen: this ledger and its state, if it was read already; reading continues from there, and updates the state. check:
+    seen: this ledger's state, if it was read already; reading continues from there, and updates the state. check:
     raises if this writer must not follow; it is called before anything is written.
 
     Raises:
         Held: Another writer is alive; the message says who.
     """
-    before, so_far = seen or (None, None)
-    ledger = Ledger(RetryingStorage(storage), revision_uri, before)
-    state = replay(ledger, so_far)
+    ledger = Ledger(RetryingStorage(storage), revision_uri)
+    state = replay(ledger, seen)
     if (
         state.holder is not None
         and not _may_succeed(state.holder, writer)

@@ -28,11 +28,10 @@ from nightjar.inference.ledger.lines import (
     Revoked,
     Split,
     decode,
-    encode,
 )
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import Failed, Receipt, encode
 from nightjar.inference.storage.protocol import Storage, is_local, join, numbered, read_control
 
 
@@ -143,19 +142,12 @@ _FORMAT = 3
 _READERS = 16
 
 
-_KEPT_BYTES = 2 << 20
-"""The most bytes of a ledger that are kept in memory; segments never change. The rest is read again when needed."""
-
-
 class Ledger:
-    """The ledger for readers: anybody may replay it. A reader does not read a small ledger again."""
+    """The ledger for readers: anybody may replay it."""
 
-    def __init__(self, storage: Storage, revision_uri: str, before: Ledger | None = None) -> None:
-        """before: the same ledger, which was read through another storage."""
+    def __init__(self, storage: Storage, revision_uri: str) -> None:
         self.storage = storage
         self.uri = join(revision_uri, "ledger")
-        self._kept: dict[int, Segment] = before._kept if before is not None else {}
-        self._room: int = before._room if before is not None else _KEPT_BYTES
 
     def segment_uri(self, number: int) -> str:
         """The URI of segment `number`."""
@@ -167,23 +159,13 @@ class Ledger:
 
     def read(self, number: int) -> Segment:
         """One segment."""
-        if (kept := self._kept.get(number)) is not None:
-            return kept
-        segment, size = read_control(
+        return read_control(
             self.storage,
             self.segment_uri(number),
-            lambda raw: (_decode(self.segment_uri(number), number, raw), len(raw)),
+            lambda raw: _decode(self.segment_uri(number), number, raw),
             "a ledger segment",
             "restore it, or score the run anew in another output.uri",
         )
-        self._keep(segment, size)
-        return segment
-
-    def _keep(self, segment: Segment, size: int) -> None:
-        """Keep the segments that are read first in memory, as many as there is room for."""
-        if size <= self._room and segment.number not in self._kept:
-            self._kept[segment.number] = segment
-            self._room -= size
 
     def write(self, segment: Segment) -> None:
         """Create a segment.
@@ -194,9 +176,7 @@ class Ledger:
         header = {"format": _FORMAT, "epoch": segment.epoch, "writer": segment.nonce, "append": segment.append}
         records = (header, *map(encode, segment.lines))
         lines = [json.dumps(record, separators=(",", ":"), ensure_ascii=False) for record in records]
-        raw = "\n".join(lines).encode(errors="backslashreplace")
-        self.storage.create(self.segment_uri(segment.number), raw)
-        self._keep(segment, len(raw))
+        self.storage.create(self.segment_uri(segment.number), "\n".join(lines).encode(errors="backslashreplace"))
 
     def segments(self, after: int = 0) -> Iterator[Segment]:
         """Segments beyond `after` in order, with a bounded number of them in memory."""

@@ -1,6 +1,6 @@
 """The lines of a ledger: a frozen record for each kind. In JSON the kind is under `t`, followed by the fields.
 
-Of the workers' events (`records.Event`) the ledger keeps receipts, failures and what was noticed. Its other lines are
+Of the workers' events (`records.Event`) the ledger keeps receipts, failures and what was seen. Its other lines are
 defined here and in `endings`.
 """
 
@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.jsonform import SELDOM, of_json
 from nightjar.inference.ledger.endings import Ended, FailedGate, utc
 from nightjar.inference.ledger.holders import Holder
-from nightjar.inference.records import NO_COUNTS, Counts, Failed, Noticed, Receipt
-from nightjar.inference.witness.seen import Seen
+from nightjar.inference.records import NO_COUNTS, Counts, Failed, Receipt, Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +207,6 @@ class Question:
 Line = (
     Receipt
     | Failed
-    | Noticed
     | Seen
     | Opened
     | Closed
@@ -228,13 +226,8 @@ Line = (
 _KINDS: dict[str, type[Line]] = {kind.__name__.lower(): kind for kind in get_args(Line)}
 
 
-def encode(line: Line) -> dict[str, Any]:
-    """The line as a JSON object."""
-    return {"t": type(line).__name__.lower(), **to_json(line)}
-
-
 def decode(found: Mapping[str, Any]) -> Line | None:
-    """The inverse of `encode`; None for a kind that a newer version added.
+    """The inverse of `records.encode`; None for a kind that a newer version added.
 
     Raises:
         LookupError, TypeError, AttributeError: It is not a line.

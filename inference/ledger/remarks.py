@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, takewhile
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
-from nightjar.inference.records import Noticed, Receipt, least
-from nightjar.inference.witness import Collection, Seen, sentences
+from nightjar.inference.records import Receipt, Seen, least
+from nightjar.inference.witness import Collection, sentences
 
 FEW_CUTS = 3
 """The most cut batches in a run that are not reported."""
@@ -43,8 +42,8 @@ class Remarks:
                 self.again += tuple(why for why in line.again if why not in self.again)
                 if line.snapshot:
                     self.snapshots = tuple(dict.fromkeys((*self.snapshots[:1], line.snapshot)))
-            case Noticed() | Seen():
-                self.outside.add(Seen(line.kind, line.name, line.by, line.more))
+            case Seen():
+                self.outside.add(line)
             case Preflight():
                 # A command that continues the run begins with what the run itself has found out.
                 self.preflight, self.remembered = line.notes, line.remembered or self.remembered
@@ -61,12 +60,10 @@ class Remarks:
         name: the revision from which they are taken over.
         """
         lines: list[Line] = [*self.noticed(source.outside.all())]
-        loaded = self.loaded
-        for layer in takewhile(bool, (_layer(source.loaded, depth) for depth in count())):
-            more = added(loaded, layer)
-            if more != loaded:
+        for depth in range(max(map(len, source.loaded.values()), default=0)):
+            layer = {package: states[depth] for package, states in source.loaded.items() if len(states) > depth}
+            if added(self.loaded, layer) != self.loaded:
                 lines.append(Packages(layer, name))
-            loaded = more
         if (source.preflight or source.remembered) and not self.preflight:
             lines.append(Preflight(source.preflight, source.remembered))
         return lines
@@ -87,11 +84,6 @@ class Remarks:
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
-
-
-def _layer(loaded: States, depth: int) -> dict[str, str]:
-    """The state at index `depth` of each package that has this many states."""
-    return {name: states[depth] for name, states in loaded.items() if len(states) > depth}
 
 
 def _of_table(snapshots: tuple[str, ...]) -> list[str]:

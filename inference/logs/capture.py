@@ -33,9 +33,6 @@ from nightjar.inference.storage.protocol import Storage
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 """Seconds until the next part may follow a part: the first ones follow soon, later ones once a minute."""
 
-URGENT_S = 1.0
-"""Seconds after which the next part may follow the part of a failed shard."""
-
 _PATIENCE_S = 5.0
 """Seconds that a run waits at its end for storage that is away."""
 
@@ -54,8 +51,8 @@ class Capture:
         """fds: of standard output and error. secrets: values to mask."""
         self._storage, self._revision, self._fds = storage, revision, fds
         self._masks = Masks(storage, secrets=secrets)
-        self._due, self._closed = threading.Event(), threading.Event()
-        self._parts, self._failed = 0, ""
+        self._closed = threading.Event()
+        self._parts = 0
         self._book: Book | None = None
         self._note: Path | None = None
         worker = f"{socket.gethostname()}:{os.getpid()}"
@@ -87,16 +84,11 @@ class Capture:
                 with suppress(OSError):  # a full disk loses the log
                     os.write(fd, marker(started))
 
-    def urge(self) -> None:
-        """Ask for the next part soon, because a shard failed."""
-        self._due.set()
-
     def close(self) -> bool:
         """Keep the rest and stop. Returns whether everything is kept; if not, the note stays for `keep_rest`."""
         if self._book is None:
             return True
         self._closed.set()
-        self._due.set()  # the thread need not wait for its next look
         self._thread.join()
         self._keep(final=True)
         if self._book.is_complete and self._note is not None:
@@ -105,22 +97,14 @@ class Capture:
         return self._book.is_complete
 
     def _watch(self) -> None:
-        while not self._closed.is_set():
-            urgent = self._due.wait(EVERY_S[min(self._parts, len(EVERY_S) - 1)])
-            self._due.clear()
-            if not self._closed.is_set():
-                self._keep(final=urgent)
-                self._closed.wait(URGENT_S if urgent else 0)
+        while not self._closed.wait(EVERY_S[min(self._parts, len(EVERY_S) - 1)]):
+            self._keep(final=False)
 
     def _keep(self, *, final: bool) -> None:
         assert self._book is not None
         before = self._book.chars
-        try:
-            self._book = keep(self._storage, self._revision, self._book, self._masks, self._failed, final=final)
-            self._failed = ""
-        except (NightjarError, OSError) as error:
-            # The output stays in its file, and the next part will have it.
-            self._failed = f"{type(error).__name__}: {error}"
+        with suppress(NightjarError, OSError):  # the output stays in its file, and the next part will have it
+            self._book = keep(self._storage, self._revision, self._book, self._masks, final=final)
         self._parts += self._book.chars > before
         self._save(self._book)
 
@@ -198,12 +182,10 @@ def _path(fd: int) -> str:
 
 
 def _folder() -> Path:
-    """The folder on this machine with the notes of this user's processes."""
     return Path(tempfile.gettempdir()) / f"nightjar-logs-{os.getuid()}"
 
 
 def _beginning(revision: str) -> str:
-    """The beginning of the paths of the notes of a revision's processes."""
     return f"{_folder()}/{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"
 
 
@@ -212,31 +194,23 @@ def _beginning(revision: str) -> str:
 _STREAMS = ("stdout", "stderr")
 
 
-class CopiedOutput:
+class CopiedOutput(Capture):
     """Keeps what this process prints until `close`, and lets it be seen where it was seen before."""
 
     def __init__(self, storage: Storage, revision: str, epoch: int, secrets: Sequence[str] = ()) -> None:
         keep_rest(storage, revision, secrets)  # of a command that was killed
-        self._fds = copies(revision)
-        self._logs = Capture(storage, revision, epoch, fds=self._fds, secrets=secrets)
+        super().__init__(storage, revision, epoch, copies(revision), secrets)
         for name, fd in zip(_STREAMS, self._fds, strict=True):
             setattr(sys, name, _Copied(getattr(sys, name), fd))
 
-    def turn_to(self, started: Started) -> None:
-        """What is printed from here on belongs to this attempt."""
-        self._logs.turn_to(started)
-
-    def urge(self) -> None:
-        """A shard failed: what it printed is wanted soon."""
-        self._logs.urge()
-
-    def close(self) -> None:
+    def close(self) -> bool:
         """Keep what was copied; what is printed from here on is only seen."""
-        left = not self._logs.close()
+        is_complete = super().close()
         for name in _STREAMS:
             if isinstance(stream := getattr(sys, name), _Copied):
                 stream.stop()
-        close_copies(self._fds, left=left)
+        close_copies(self._fds, left=not is_complete)
+        return is_complete
 
 
 class _Copied:
@@ -247,19 +221,15 @@ class _Copied:
 
     def write(self, text: str) -> int:
         written: int = self._stream.write(text)
-        self.copy(text)
+        # A full disk loses the log, but must not raise in the code that prints.
+        with suppress(OSError):
+            if self._fd >= 0:
+                os.write(self._fd, text.encode(errors="backslashreplace"))
         return written
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
-
-    def copy(self, text: str) -> None:
-        """Write to the file only."""
-        # A full disk loses the log, but must not raise in the code that prints.
-        with suppress(OSError):
-            if self._fd >= 0:
-                os.write(self._fd, text.encode(errors="backslashreplace"))
 
     def stop(self) -> None:
         """Stop copying. The object stays in use, because a handler of `logging` may have kept it."""

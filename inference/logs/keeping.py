@@ -64,12 +64,10 @@ class Book:
     """All characters that are kept."""
 
     def to_bytes(self) -> bytes:
-        """The JSON form on disk."""
         return json.dumps(to_json(self)).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Book:
-        """The inverse of `to_bytes`."""
         return of_json(cls, json.loads(raw))
 
     @property
@@ -83,10 +81,10 @@ def marker(started: Started) -> bytes:
     return f"\n{_MARKER}{started.shard} {started.attempt} {time.time():.3f}\n".encode()
 
 
-def keep(storage: Storage, revision: str, book: Book, masks: Masks, failed: str = "", *, final: bool) -> Book:
+def keep(storage: Storage, revision: str, book: Book, masks: Masks, *, final: bool) -> Book:
     """Write a part with what the files have beyond `book.kept`, if there is anything. Returns the book after it.
 
-    failed: why the last try failed. final: include a last line without an end, too.
+    final: include a last line without an end, too.
 
     Raises:
         StorageError: It could not be written.
@@ -101,8 +99,6 @@ def keep(storage: Storage, revision: str, book: Book, masks: Masks, failed: str 
     for line in sorted(printed, key=lambda line: line.at):
         ends.add(line)
     lines = [replace(line, text=masks(line.text)[:LINE_CHARS]) for line in ends.lines()]
-    if failed and lines:
-        lines.append(replace(lines[-1], stream=NOTE, text=f"… kept late, because {masks(failed)}"))
     if lines:
         write(storage, revision, book.epoch, book.worker, lines)
     return replace(book, kept=(kept[0], kept[1]), chars=book.chars + sum(len(line.text) for line in lines))
@@ -116,10 +112,10 @@ def _scan(path: Path, stream: str, position: Position, masks: Masks, final: bool
     ends = _Ends(SPAN_CHARS)
     with path.open("rb") as file:
         file.seek(position.offset)
-        for start, text, end in _whole_lines(file, final):
+        for text, end in _whole_lines(file, final):
             if text and len(text) > LINE_CHARS:
                 text = masks(text)[:LINE_CHARS]  # before it is cut: half a secret would not be found
-            line = Line(time.time(), stream, text or "", position.shard, position.attempt, start)
+            line = Line(time.time(), stream, text or "", position.shard, position.attempt)
             position = replace(position, offset=end)
             if text is None:
                 ends.drop(line)
@@ -133,19 +129,19 @@ def _scan(path: Path, stream: str, position: Position, masks: Masks, final: bool
     return [*found, *ends.lines()], position
 
 
-def _whole_lines(file: BinaryIO, final: bool) -> Iterator[tuple[int, str | None, int]]:
-    """Lines with their first and last offset, as a terminal would show them: of text that is overwritten, the last.
+def _whole_lines(file: BinaryIO, final: bool) -> Iterator[tuple[str | None, int]]:
+    """Lines with the offset of their end, as a terminal would show them: of text that is overwritten, the last.
 
     A line that is too long is None, because a part of it might be half a secret.
     """
-    start, too_long = file.tell(), False
+    too_long = False
     while raw := file.readline(SPAN_CHARS):
         if not raw.endswith(b"\n") and (len(raw) == SPAN_CHARS or not final):
             too_long = True  # or it has not ended yet
             continue
         _, overwritten, last = raw.rstrip(b"\r\n").rpartition(b"\r")
-        yield start, None if too_long and not overwritten else last.decode(errors="replace").rstrip(), file.tell()
-        start, too_long = file.tell(), False
+        yield None if too_long and not overwritten else last.decode(errors="replace").rstrip(), file.tell()
+        too_long = False
 
 
 class _Ends:
@@ -217,7 +213,6 @@ class Masks:
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
     def __call__(self, text: str) -> str:
-        """The text with its secrets masked."""
         if self._values is not None:
             text = self._values.sub(HIDDEN, text)
         return without_password(text) if "://" in text else text

@@ -1,9 +1,9 @@
 """What workers print, in a revision's `logs/`: parts of JSON lines, each written once by one process.
 
 A part's name begins with its time of writing, so that a listing is in order. Its first line names format, epoch and
-worker. Each further line is one printed line. Two processes may have kept the same lines (a worker, and another one
-after the worker's death). The offset of a line in its stream identifies it, so that it is read once. The next command's
-worker may have the same name, because host and process id may occur again; but an epoch does not.
+worker. Each further line is one printed line. A line may be in two parts, if the answer to a write was lost or its
+worker died meanwhile. The next command's worker may have the same name, because host and process id may occur again;
+but an epoch does not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from nightjar.inference.errors import StorageError
 from nightjar.inference.jsonform import of_json
@@ -57,9 +58,6 @@ class Line:
     """The shard that was being scored; empty before the first shard and in preflight."""
 
     attempt: int = 0
-    offset: int = 0
-    """Its position in its stream, in bytes."""
-
     worker: str = ""
     epoch: int = 0
 
@@ -98,7 +96,6 @@ class Reading:
     storage: Storage
     revision: str
     _seen: set[str] = field(default_factory=set)
-    _offsets: dict[tuple[int, str, str], set[int]] = field(default_factory=dict)
     _after: str = ""
 
     def new(self) -> Iterator[Line]:
@@ -107,21 +104,11 @@ class Reading:
         names = [entry.uri for entry in entries if entry.uri not in self._seen and entry.uri.endswith(".jsonl")]
         with ThreadPoolExecutor(_READERS) as pool:
             for start in range(0, len(names), _READERS * 2):
-                for lines in pool.map(self._read, names[start : start + _READERS * 2]):
-                    yield from filter(self._is_first, lines)
+                for lines in pool.map(partial(read_log, self.storage), names[start : start + _READERS * 2]):
+                    yield from lines
         self._seen.update(names)
         if names:
             self._forget(max(names))
-
-    def _read(self, uri: str) -> list[Line]:
-        return read_log(self.storage, uri)
-
-    def _is_first(self, line: Line) -> bool:
-        seen = self._offsets.setdefault((line.epoch, line.worker, line.stream), set())
-        if line.stream == NOTE or line.offset not in seen:
-            seen.add(line.offset)
-            return True
-        return False
 
     def _forget(self, newest: str) -> None:
         """Begin the next listing a little before the newest part, so that it does not list all parts of a night."""
@@ -185,10 +172,9 @@ def last_lines(
     for worker in {failed.worker for failed in looked.values() if failed.worker}:
         wanted.update([name for name in names if f"_{_key(worker)}_" in name][-_PARTS:])
     found: dict[str, list[Line]] = {}
-    reading = Reading(storage, revision)
     with ThreadPoolExecutor(_READERS) as pool:
-        for lines in pool.map(reading._read, sorted(wanted)):
-            for line in filter(reading._is_first, lines):
+        for lines in pool.map(partial(read_log, storage), sorted(wanted)):
+            for line in lines:
                 failed = looked.get(line.shard)
                 if failed is not None and (line.worker, line.attempt) == (failed.worker, failed.attempt):
                     found.setdefault(line.shard, []).append(line)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice, repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -129,13 +129,8 @@ def _for_csv(table: pa.Table) -> pa.Table:
 # JSON lines: an object for each row, with every column; lists and structs as JSON's own. NaN and infinite numbers are
 # null, because JSON has no form for them. Decimals, dates and times are texts.
 
-_LARGE = pa.large_string()
-"""The type of all columns of text here. Its offsets have 64 bits, because many rows may take over 2 GiB."""
-
 _ROWS = 1 << 16
 """The rows that are turned into text at once."""
-
-_CONTROL = r"[\x00-\x1f\x7f]"
 
 
 def _json_holds(kind: pa.DataType) -> bool:
@@ -157,77 +152,46 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 
 def _write_json_lines(table: pa.Table, sink: pa.NativeFile) -> None:
-    """Write a line for each row."""
     for batch in table.to_batches(max_chunksize=_ROWS):
         if batch.num_rows:
-            sink.write(_concatenated(_joined(_object(batch.schema.names, batch.columns), "\n")))
+            sink.write("".join(f"{line}\n" for line in _objects(batch.schema.names, batch.columns)).encode())
 
 
-def _object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.Array:
+def _objects(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[str]:
     """An object for each row; it has at least one key."""
-    keys = [f"{json.dumps(name, ensure_ascii=False)}:" for name in names]
-    values = [pc.fill_null(_value(column), pa.scalar("null", _LARGE)) for column in columns]
-    pairs = [each for key, value in zip(keys, values, strict=True) for each in (",", key, value)][1:]
-    return _joined("{", *pairs, "}")
+    keys = (json.dumps(name, ensure_ascii=False) for name in names)
+    pairs = [[f"{key}:{value}" for value in _values(column)] for key, column in zip(keys, columns, strict=True)]
+    return (f"{{{','.join(row)}}}" for row in zip(*pairs, strict=True))
 
 
-def _value(array: pa.Array) -> pa.Array:
-    """Each value as JSON; a null stays null."""
+def _values(array: pa.Array) -> list[str]:
+    """Each value as JSON."""
     is_, kind = pa.types, array.type
-    if is_list(kind):
-        return _list(array)
-    if is_.is_struct(kind):
-        if not kind.num_fields:
-            return pc.if_else(array.is_valid(), pa.scalar("{}", _LARGE), pa.scalar(None, _LARGE))
-        return pc.if_else(array.is_valid(), _object([field.name for field in kind], array.flatten()), None)
     if is_.is_dictionary(kind):
-        return _value(array.dictionary_decode())
-    texts = _text_of(array)
+        return _values(array.dictionary_decode())
+    if is_list(kind):
+        items, lengths = iter(_values(pc.list_flatten(array))), pc.list_value_length(array).to_pylist()
+        return ["null" if length is None else f"[{','.join(islice(items, length))}]" for length in lengths]
+    if is_.is_struct(kind):
+        fields = [field.name for field in kind]
+        rows = _objects(fields, array.flatten()) if fields else repeat("{}", len(array))
+        return [row if there else "null" for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    texts = _text_of(array).to_pylist()
     if is_.is_floating(kind):
-        number = pc.is_finite(array.cast(pa.float32()) if is_.is_float16(kind) else array)
-        return pc.if_else(number, texts, pa.scalar(None, _LARGE))
-    return texts if is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_null(kind) else _quoted(texts)
-
-
-def _list(array: pa.Array) -> pa.Array:
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_pylist()
-    items = pc.fill_null(_value(pc.list_flatten(array)), pa.scalar("null", _LARGE))
-    offsets = pa.array(accumulate(lengths, initial=0), pa.int64())
-    within = pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), pa.scalar(",", _LARGE))
-    return pc.if_else(array.is_valid(), _joined("[", within, "]"), pa.scalar(None, _LARGE))
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    if pc.any(pc.match_substring_regex(texts, _CONTROL)).as_py():
-        each = (None if text is None else json.dumps(text, ensure_ascii=False) for text in texts.to_pylist())
-        return pa.array(each, _LARGE)
-    escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
-    return _joined('"', escaped, '"')
+        return ["null" if text in {None, "nan", "-nan", "inf", "-inf"} else text for text in texts]
+    if is_.is_integer(kind) or is_.is_boolean(kind):
+        return ["null" if text is None else text for text in texts]
+    return [json.dumps(text, ensure_ascii=False) for text in texts]
 
 
 def _text_of(array: pa.Array) -> pa.Array:
     """Each value of a scalar type as text; a null stays null."""
     is_, kind = pa.types, array.type
-    if is_.is_null(kind):
-        return pa.nulls(len(array), _LARGE)
     if is_.is_float16(kind):
-        return array.cast(pa.float32()).cast(_LARGE)
-    if is_.is_date64(kind):
-        return array.cast(pa.date32()).cast(_LARGE)
-    if is_.is_timestamp(kind) and kind.tz is not None:
-        return array.cast(pa.timestamp(kind.unit, "UTC")).cast(_LARGE)
-    return array.cast(_LARGE)
-
-
-def _joined(*texts: pa.Array | str) -> pa.Array:
-    """The texts of each row one after the other; a row with a null is null."""
-    columns = [pa.scalar(each, _LARGE) if isinstance(each, str) else each for each in texts]
-    return pc.binary_join_element_wise(*columns, pa.scalar("", _LARGE))
-
-
-def _concatenated(lines: pa.Array) -> pa.Buffer:
-    """The texts of all rows, of which none is null, in one piece of memory."""
-    _, offsets, texts = lines.buffers()
-    ends = memoryview(offsets).cast("q")
-    first, last = ends[lines.offset], ends[lines.offset + len(lines)]
-    return texts.slice(first, last - first)
+        array = array.cast(pa.float32())
+    elif is_.is_date64(kind):
+        array = array.cast(pa.date32())
+    elif is_.is_timestamp(kind) and kind.tz is not None:
+        array = array.cast(pa.timestamp(kind.unit, "UTC"))
+    # The offsets have 64 bits, because many rows may take over 2 GiB.
+    return array.cast(pa.large_string())

@@ -117,7 +117,6 @@ def _literal(uri: str) -> str:
 
 
 def _name(column: str) -> str:
-    """A column's name in SQL."""
     return '"' + column.replace('"', '""') + '"'
 
 

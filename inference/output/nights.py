@@ -18,7 +18,7 @@ from nightjar.inference.output import exports as forms
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import DATA, checksum, epoch_of, stem_of
-from nightjar.inference.output.revisions import RevisionFile, read_verified, revision_in
+from nightjar.inference.output.revisions import RevisionFile, is_finished, read_verified, revision_in, run_folder
 from nightjar.inference.storage.protocol import Storage, join
 
 if TYPE_CHECKING:
@@ -159,11 +159,7 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
     raw = storage.read(file)
     if checksum(raw) != listed.shards.checksum:
         raise JobError(f"{file}: not the file that was published; restore it")
-    try:
-        storage.stat(join(folder, "_SUCCESS"))
-        data = join(folder, DATA)
-    except Missing:
-        data = None
+    data = join(folder, DATA) if is_finished(storage, run_folder(output, run), entry.revision) else None
     return Files(
         storage,
         number,

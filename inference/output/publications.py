@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from nightjar.inference.errors import AlreadyExists, Damaged, Held, JobError, Missing
+from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
@@ -20,23 +20,15 @@ from nightjar.inference.storage.protocol import Storage, join, numbered, read_co
 _MAX_TRIES = 100
 
 _WITHOUT = (
-    "restore it; if nobody can, leave it there: `nightjar rollback JOB` shows readers the publication before it, and "
-    "`nightjar republish JOB` then shows them a night again"
+    "restore it, or delete it: readers then have the publication before it, and `nightjar republish JOB` shows them a "
+    "night again"
 )
-"""What a person can do about a publication that cannot be read.
-
-Deleting the newest one would be wrong: its number would be given again, and folders and tables that say this number
-would be taken for up to date.
-"""
-
-
-_DAMAGED = "damaged"
+"""What a person can do about a publication that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known, and
-    `damaged` if the snapshot cannot be read.
+    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known.
 
     run, revision: what was published, taken back or shown again. to: the publication to which a rollback went back.
     """
@@ -61,11 +53,6 @@ class Snapshot:
     at: str = ""
     note: str = ""
     origin: Origin = Origin("other")
-
-    @property
-    def damaged(self) -> bool:
-        """Whether it cannot be read, as `readable` says."""
-        return self.origin.act == _DAMAGED
 
     def latest(self) -> str | None:
         """The run of the highest logical date."""
@@ -95,14 +82,6 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
     except Missing:
         lists = "`nightjar publications JOB` lists them"
         raise JobError(f"there is no publication {number} in {output}; {lists}") from None
-
-
-def readable(storage: Storage, output: str, number: int) -> Snapshot:
-    """As `snapshot`, but one that cannot be read has the origin `damaged`, shows nothing, and its note says why."""
-    try:
-        return snapshot(storage, output, number)
-    except Damaged as error:
-        return Snapshot(number, note=str(error), origin=Origin(_DAMAGED))
 
 
 def _decode(raw: bytes) -> Snapshot:
@@ -177,9 +156,7 @@ def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run
     origin = Origin("publish", run_id, published.revision)
     known = numbers(storage, output) if below is None else []
     if number in known:
-        # If one that others built on cannot be read, a person went back behind it, and this revision is not seen. If it
-        # is the newest, whoever looks for the next number finds that it cannot be read.
-        there = readable(storage, output, number)
+        there = snapshot(storage, output, number)
     else:
         before = below or newest_below(storage, output, number)
         shown = before.runs.get(run_id)

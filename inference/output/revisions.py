@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ from nightjar.inference.output.parts import (
     stem_of,
 )
 from nightjar.inference.records import Part, Receipt
-from nightjar.inference.storage.protocol import Storage, is_local, join, read_control
+from nightjar.inference.storage.protocol import Storage, join, read_control
 
 _COPIES = 16
 
@@ -61,7 +61,6 @@ class Revision:
     ledger: Ledger
     state: State
     success: Success | None
-    _plans: dict[str, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sealed(self) -> bool:
@@ -69,16 +68,8 @@ class Revision:
         return self.state.intent is not None
 
     def plan(self, fingerprint: str = "") -> Plan | None:
-        """Its newest plan, with packed shards split as the ledger says; it is read once.
-
-        fingerprint: for the ids of the split shards. Default: that of the plan.
-        """
-        if self.state.planned is None:
-            return None
-        file = join(self.uri, self.state.planned.file)
-        if file not in self._plans:
-            self._plans[file] = _read_plan(self.ledger.storage, file)
-        return self._plans[file].with_splits(self.state.splits, fingerprint or self.state.planned.fingerprint)[0]
+        """As `read_plan`."""
+        return read_plan(self.ledger.storage, self.uri, self.state, fingerprint)
 
     def begun_by(self, flow_run: str) -> bool:
         """Whether a step of that flow run has written its ledger, other than to leave the revision."""
@@ -146,16 +137,17 @@ def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> 
         writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
-def read_plan(storage: Storage, uri: str, state: State, fingerprint: str) -> Plan | None:
-    """The revision's newest plan, with its packed shards split as the ledger says."""
+def read_plan(storage: Storage, uri: str, state: State, fingerprint: str = "") -> Plan | None:
+    """The revision's newest plan, with its packed shards split as the ledger says.
+
+    fingerprint: for the ids of the split shards. Default: that of the plan.
+    """
     if state.planned is None:
         return None
-    return _read_plan(storage, join(uri, state.planned.file)).with_splits(state.splits, fingerprint)[0]
-
-
-def _read_plan(storage: Storage, file: str) -> Plan:
+    file = join(uri, state.planned.file)
     try:
-        return Plan.from_bytes(storage.read(file))
+        plan = Plan.from_bytes(storage.read(file))
+        return plan.with_splits(state.splits, fingerprint or state.planned.fingerprint)[0]
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"
@@ -179,7 +171,8 @@ def adopt(
     storage = writer.ledger.storage
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
-    lines = _committed(source, source_plan, wanted)
+    known = set(source_plan.ids()) & wanted
+    lines = (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
         try:
@@ -201,11 +194,6 @@ def adopt(
                 # A writer that took over may have swept already.
                 storage.delete(join(uri, name) for _, names in copied for name in names)
                 raise
-
-
-def _committed(source: Revision, plan: Plan, wanted: set[str]) -> Iterator[Receipt]:
-    known = set(plan.ids()) & wanted
-    return (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
 
 
 def _copy(
@@ -243,38 +231,16 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     storage = writer.ledger.storage
     table = outcomes.outcomes(plan, writer.ledger, writer.state)
     writer.check()
-    parts = [name for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)]
-    named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
-    forms = storage.subfolders(join(uri, exports.FOLDER))
-    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms), *([ANSWERS] if answers else [])]
-    dead = _dead(storage, uri, folders, named, writer.epoch)
-    # A killed worker may have written files in folders for a plan that divided its parts, as this one does not.
-    if divided or any(name.startswith(f"{join(uri, DATA)}/") and "=" in name[len(uri) :] for name in dead):
-        below = _folders_in(storage, join(uri, DATA)) if is_local(uri) else ()
-        dead |= _dead(storage, uri, [*below, INDEX], named, writer.epoch)
+    named = {stem_of(name) for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)}
+    begun = storage.leftovers(uri)
+    # Listed afterwards, so that a file that becomes a part in between is found as a part.
+    folders = [DATA, INDEX, "quarantine", exports.FOLDER, *([ANSWERS] if answers else [])]
+    files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
+    dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
+    dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}
     if dead:
         storage.delete(sorted(dead))
     return len(dead)
-
-
-def _dead(storage: Storage, uri: str, folders: Sequence[str], named: Set[str], epoch: int) -> set[str]:
-    """The files in and below these folders, and the unfinished ones directly in them, that belong to no named part."""
-    begun = [each for folder in folders for each in storage.leftovers(join(uri, folder)).items()]
-    # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    dead = {
-        entry.uri
-        for folder in folders
-        for entry in storage.list(join(uri, folder))
-        if stem_of(entry.uri) not in named and _is_older(entry.uri, epoch)
-    }
-    return dead | {leftover for leftover, part in begun if _is_older(part, epoch)}
-
-
-def _folders_in(storage: Storage, folder: str, above: str = DATA) -> Iterator[str]:
-    """The folders below one, relative to the revision."""
-    for name in storage.subfolders(folder):
-        yield f"{above}/{name}"
-        yield from _folders_in(storage, join(folder, name), f"{above}/{name}")
 
 
 def _is_older(part: str, epoch: int) -> bool:

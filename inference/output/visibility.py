@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
@@ -34,7 +35,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One snapshot, and what it changed for readers; nothing if it cannot be read."""
+    """One snapshot, and what it changed for readers."""
 
     snapshot: Snapshot
     changes: tuple[Change, ...]
@@ -54,28 +55,21 @@ def publications(storage: Storage, output: str, limit: int) -> list[Listed]:
     """The snapshots of an output, the newest first; at most `limit`."""
     numbers = publish.numbers(storage, output)[-limit - 1 :]
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda number: publish.readable(storage, output, number), numbers))
+        found = list(pool.map(lambda number: publish.snapshot(storage, output, number), numbers))
     # The oldest listed snapshot is compared with the one below it, the very first one with an empty one.
-    before, *after = found if len(found) > limit else [Snapshot(0), *found]
-    listed = []
-    for each in after:
-        compared = not (before.damaged or each.damaged)
-        listed.append(Listed(each, changes(before, each) if compared else ()))
-        before = before if each.damaged else each
-    return listed[::-1]
+    found = found if len(found) > limit else [Snapshot(0), *found]
+    return [Listed(each, changes(before, each)) for before, each in pairwise(found)][::-1]
 
 
 def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snapshot]:
     """The present snapshot, and the earlier one that a rollback would show again. Changes nothing.
-
-    If the present one cannot be read, it has the runs of the one that it was built on.
 
     to: the number of the earlier one; default: the one before the newest that was not itself a rollback.
 
     Raises:
         JobError: there is nothing to go back to, or a revision that readers would see again is not as it was published.
     """
-    now = _present(storage, output)
+    now = publish.newest(storage, output)
     target = to if to is not None else _before(storage, output, now)
     if target is None:
         raise JobError(
@@ -186,19 +180,13 @@ def _change(
     raise JobError(f"publications in {output} are created faster than this change can be; try again")
 
 
-def _present(storage: Storage, output: str) -> Snapshot:
-    there = publish.numbers(storage, output)
-    now = publish.readable(storage, output, there[-1]) if there else Snapshot(0)
-    return replace(now, runs=publish.newest_below(storage, output, now.number).runs) if now.damaged else now
-
-
 def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
     """The publication before the one that readers really see, so that repeated rollbacks go further back."""
     effective = now
     while effective.origin.act == "rollback":
         if not effective.origin.to:
             return None
-        effective = publish.readable(storage, output, effective.origin.to)
+        effective = publish.snapshot(storage, output, effective.origin.to)
     return max((number for number in publish.numbers(storage, output) if number < effective.number), default=None)
 
 
@@ -206,7 +194,7 @@ def _last_of(storage: Storage, output: str, date: str) -> str:
     """The run of a date that readers saw last, and do not see now; else one that they see, or a run of that name."""
     shown = publish.newest(storage, output)
     for number in reversed(publish.numbers(storage, output)):
-        there = publish.readable(storage, output, number)
+        there = publish.snapshot(storage, output, number)
         hidden = {run: entry for run, entry in there.runs.items() if run not in shown.runs}
         if run := replace(there, runs=hidden).nights().get(date):
             return run

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,14 +33,14 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
 from nightjar.inference.output.keptanswers import discard
 from nightjar.inference.output.owner import check_room
-from nightjar.inference.records import Event, Failed, Noticed, Receipt, as_line
+from nightjar.inference.records import Event, Failed, Receipt, Seen
 from nightjar.inference.run.account import SCORE, Crew
 from nightjar.inference.run.failures import ALIKE, LONG_ALIKE, Failures, Pending, Underway
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.stopwatch import Stopwatch
-from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness import Collection
 from nightjar.inference.witness.seen import UNSURE
 
 FLUSH_S = 1.0
@@ -235,7 +235,7 @@ class Campaign:
             case Receipt() if event.shard not in self.writer.state.committed:
                 self._receipts += 1
                 self._journal.save(event)
-            case Noticed():
+            case Seen():
                 self._notice(event)
             case Failed():
                 self._take_failure(event)
@@ -248,12 +248,12 @@ class Campaign:
             raise RunFailed(failed.message)
         self._check_alike(self._failures.firsts())
 
-    def _notice(self, event: Noticed) -> None:
+    def _notice(self, event: Seen) -> None:
         """Note each thing once, whichever workers noticed it. A strict job keeps no result of a shard that used it."""
         if self.spec.job.identity.strict and event.kind not in UNSURE:
             return
-        if (news := self._noticed.add(Seen(event.kind, event.name, event.by, event.more))) is not None:
-            self._journal.save(replace(event, **as_line(news)))
+        if (news := self._noticed.add(event)) is not None:
+            self._journal.save(news)
 
     def _charge(self, failed: Failed) -> None:
         self._failures.add(failed)

@@ -10,8 +10,8 @@ from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import Ended, of_error
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import encode
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
 
@@ -66,7 +66,7 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
                 newest.uri,
                 this_holder(last.task, request.flow_run, request.engine),
                 lease_s=request.lease_s,
-                seen=(newest.ledger, newest.state),
+                seen=newest.state,
             )
         except Held:
             newest = revs.read_revision(request.storage, request.run_uri, newest.number)

@@ -33,7 +33,7 @@ def leased(
         uri,
         this_holder(task, request.flow_run, request.engine, request.fresh and task == "score"),
         lease_s=request.lease_s,
-        seen=(seen.ledger, seen.state) if seen else None,
+        seen=seen.state if seen else None,
         # Before it opens an epoch: the epoch alone would end the step of whoever has followed.
         check=lambda state: _check_succession(request, state, after),
     )

@@ -25,7 +25,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import NO_COUNTS
+from nightjar.inference.records import NO_COUNTS, Seen
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.canary import canary_notes, canary_of, judge
 from nightjar.inference.run.lease import leased
@@ -49,7 +49,7 @@ from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
-from nightjar.inference.witness import Seen, sentences
+from nightjar.inference.witness import sentences
 from nightjar.inference.witness.seen import UNSURE
 
 _FILES = 1000
@@ -196,7 +196,7 @@ def _spec_of(
         discovery.schema,
         revision=uri,
         epoch=writer.epoch,
-        segment=writer.number,
+        segment=writer.state.number,
         rows=None if made.uncounted or request.job.input.where else made.rows,
         described=writer.state.planned.described,
         ceilings=limits,

@@ -21,7 +21,7 @@ from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.records import Crumb, Event, Failed, Noticed, Piece, Receipt, Started
+from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
@@ -156,7 +156,7 @@ class Worker:
 
     def notices(self) -> Iterator[Event]:
         """What the user's code used since the last call that the identity does not cover."""
-        return (Noticed(seen.kind, seen.name, seen.by, self.name, seen.more) for seen in witness.news())
+        return iter(witness.news())
 
     def last_words(self, spoilt: ProcessSpoilt, at: At | None) -> Iterator[Event]:
         """Report what ends this process, and at which rows. at: None if it worked on no shard."""

@@ -40,7 +40,7 @@ from nightjar.inference.messages import clip, counted, listed, nearest
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.predictors import StreamingScorer
-from nightjar.inference.records import UNKNOWN, Piece, Shard
+from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.batchsize import BatchSize
@@ -74,7 +74,7 @@ class Loaded:
     """Whether preflight took longer than the job allows."""
     notes: tuple[str, ...] = ()
     """What else a person should know about the model's code."""
-    outside: tuple[witness.Seen, ...] = ()
+    outside: tuple[Seen, ...] = ()
     """What the code used that the identity does not cover."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """The loaded distributions with their versions."""

@@ -22,7 +22,6 @@ from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
     Missing,
-    NoAnswer,
     StorageError,
     Transient,
 )
@@ -32,7 +31,6 @@ from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
 from nightjar.inference.storage.retrying import (
     OnRetry,
     RetryPolicy,
-    answered,
     current_on_retry,
     settling,
 )
@@ -79,7 +77,7 @@ def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
     text, status = str(error), status_of(error)
     if _ROLE.search(text) and status < 500:
         how = _SIGNING_IN[uri.partition(":")[0]]
-        return NoAnswer(f"{uri}: no credentials found, nor a role of this machine: {said(error)}; {how}")
+        return Transient(f"{uri}: no credentials found, nor a role of this machine: {said(error)}; {how}")
     # S3 answers an expired session token with 400, like a malformed request.
     if status in {401, 403} or re.search(rf"<Code>({_OVER}|InvalidToken)</Code>", text):
         return _denied(error, uri)
@@ -90,7 +88,7 @@ def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
     if "redirect" in text:
         return StorageError(f"{uri}: the bucket is in another region; set AWS_DEFAULT_REGION to its region")
     if status == 0:
-        return NoAnswer(f"{uri}: {said(error)}")
+        return Transient(f"{uri}: {said(error)}; check its address and this machine's network")
     if status in {408, 429} or (status >= 500 and status != 501):  # 501 does not pass
         return Transient(f"{uri}: {said(error)}")
     code = re.search(r"<Code>(\w+)</Code>", text)
@@ -144,7 +142,7 @@ class BucketStorage:
 
     def __init__(self, root: str, settings: StorageSettings, keys: Keys | None = None) -> None:
         self.root, self._settings, self._keys = root, settings, keys
-        self._policy = RetryPolicy(settings.retry_s, store=f"{settings.endpoint or ''} {root}")
+        self._policy = RetryPolicy(settings.retry_s)
         with self._as_ours(root):
             try:
                 self._once = _store(root, settings, keys, retries=0)
@@ -155,20 +153,9 @@ class BucketStorage:
         aws = root.startswith("s3://") and not settings.endpoint and not root.endswith("--x-s3")
         self._lists_sorted = aws or root.startswith("gs://")
 
-    @property
-    def _stubborn(self) -> _Store:
-        """For many requests in one call, which obstore retries; so the first contact is a request of ours."""
-        if self._policy.store not in answered:
-            try:
-                self._retried(self.root, lambda: obstore.head(self._once, ".nightjar"))
-            except StorageError:
-                if self._policy.store not in answered:
-                    raise
-        return self._patient
-
     def subfolders(self, folder: str) -> Names:
         key = self._key(folder).rstrip("/") or None
-        found = self._retried(folder, lambda: obstore.list_with_delimiter(self._stubborn, key))
+        found = self._retried(folder, lambda: obstore.list_with_delimiter(self._patient, key))
         return sorted(prefix.rpartition("/")[2] for prefix in found["common_prefixes"])
 
     def read(self, uri: str) -> bytes:
@@ -183,7 +170,7 @@ class BucketStorage:
             self._retried(uri, lambda: obstore.put(self._once, self._key(uri), view, use_multipart=False))
         else:
             with self._as_ours(uri):
-                obstore.put(self._stubborn, self._key(uri), view, chunk_size=PART)
+                obstore.put(self._patient, self._key(uri), view, chunk_size=PART)
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
@@ -277,7 +264,6 @@ class BucketStorage:
 
     @contextmanager
     def _as_ours(self, uri: str) -> Iterator[None]:
-        """Convert errors of obstore to ours."""
         try:
             yield
         except (sdk.BaseError, OSError, ValueError) as error:
@@ -292,7 +278,7 @@ class BucketStorage:
         offset = self._key(prefix) + start if start else None
         with self._as_ours(prefix):
             for batch in obstore.list(
-                self._stubborn, self._key(prefix).rstrip("/") or None, offset=offset, chunk_size=1000
+                self._patient, self._key(prefix).rstrip("/") or None, offset=offset, chunk_size=1000
             ):
                 for meta in batch:
                     uri = f"{self.root}/{meta['path']}"
@@ -308,7 +294,7 @@ class BucketStorage:
         if meta["size"]:
             return False
         try:
-            obstore.head(self._stubborn, meta["path"])
+            obstore.head(self._patient, meta["path"])
         except FileNotFoundError:
             return True
         return False

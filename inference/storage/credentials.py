@@ -159,7 +159,6 @@ def _session(settings: StorageSettings) -> boto3.Session:
 
 @contextmanager
 def _signing_in(root: str) -> Iterator[None]:
-    """Convert errors of finding credentials to ours."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
     # botocore also logs a traceback of each error that it raises.

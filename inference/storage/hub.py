@@ -60,7 +60,6 @@ class HubStorage(ReadOnly):
         return (each for each in found if not whole or each.uri.endswith(_BESIDE))
 
     def stat(self, uri: str) -> Entry:
-        """As `Storage.stat`."""
         for each in self._entries():
             if each.uri == uri:
                 return each
@@ -71,7 +70,6 @@ class HubStorage(ReadOnly):
         return pa.OSFile(self._fetched(uri))
 
     def read(self, uri: str) -> bytes:
-        """As `Storage.read`."""
         return Path(self._fetched(uri)).read_bytes()
 
     def copy(self, source: str, target: str) -> None:
@@ -144,7 +142,6 @@ def _settings() -> dict[str, Any]:
 
 @contextmanager
 def _errors(uri: str) -> Iterator[None]:
-    """Convert the errors of the client."""
     from huggingface_hub import errors
 
     try:

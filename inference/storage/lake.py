@@ -17,7 +17,6 @@ from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.locations import COMMIT, HUB, MODELS, is_registered, queries, remember, root_of
 from nightjar.inference.storage.protocol import Forwarding, Names, Storage, T, is_local, is_web, join
-from nightjar.inference.storage.retrying import answered
 
 _BULK = 1000
 """Objects deleted by one request: the limit of S3's bulk delete."""
@@ -43,7 +42,7 @@ class LakeStorage(Forwarding):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
-        return _restored, (self.settings, queries(), frozenset(answered))
+        return _restored, (self.settings, queries())
 
     def delete(self, uris: Iterable[str]) -> None:
         rest = iter(uris)
@@ -100,9 +99,8 @@ class LakeStorage(Forwarding):
         return BucketStorage(root, settings, Keys(settings, root))
 
 
-def _restored(settings: StorageSettings, queries: Mapping[str, str], stores: frozenset[str]) -> LakeStorage:
+def _restored(settings: StorageSettings, queries: Mapping[str, str]) -> LakeStorage:
     remember(queries)
-    answered.update(stores)
     return LakeStorage(settings)
 
 

@@ -146,11 +146,9 @@ class LocalStorage:
         return {}
 
     def leftovers(self, folder: str) -> dict[str, str]:
-        with _as_ours(folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
-            names = [item.name for item in found if _is_temporary(item.name)]
-            # Temporary files of long names, and of earlier versions, do not tell their object's name.
-            return {join(folder, name): join(folder, target) for name in names if (target := _target(name))}
-        return {}
+        found = ((here, name) for here, _, names in os.walk(folder) for name in names if _is_temporary(name))
+        # Temporary files of long names do not tell their object's name.
+        return {join(here, name): join(here, target) for here, name in found if (target := _target(name))}
 
 
 def read_link(uri: str) -> str | None:

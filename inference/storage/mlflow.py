@@ -51,13 +51,11 @@ class ArtifactStorage(ReadOnly):
             self._artifacts: Any = get_artifact_repository(root if root.startswith("models:") else f"{root}/")
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
-        """As `Storage.list`."""
         with _errors(folder):
             found = sorted(self._below(folder.removeprefix(self._root).strip("/")), key=lambda each: each.uri)
         return (each for each in found if each.uri > after)
 
     def stat(self, uri: str) -> Entry:
-        """As `Storage.stat`."""
         with _errors(uri):
             parent = uri.removeprefix(self._root).strip("/").rpartition("/")[0]
             for each in self._artifacts.list_artifacts(parent or None):
@@ -71,7 +69,6 @@ class ArtifactStorage(ReadOnly):
             return pa.OSFile(self._fetched(uri, folder))
 
     def read(self, uri: str) -> bytes:
-        """As `Storage.read`."""
         with tempfile.TemporaryDirectory() as folder:
             return Path(self._fetched(uri, folder)).read_bytes()
 
@@ -103,7 +100,6 @@ def _client() -> Any:
 
 @contextmanager
 def _errors(uri: str) -> Iterator[None]:
-    """Convert the errors of the client."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -109,7 +109,7 @@ class Storage(Protocol):
         """
 
     def leftovers(self, folder: str) -> dict[str, str]:
-        """List the temporary files directly in this folder: URI → URI of the object that was being written.
+        """List the temporary files below this folder: URI → URI of the object that was being written.
 
         `list` does not show them. They may be deleted if no living writer is writing that object. A bucket has none: an
         object in it is whole or does not exist, and the bucket's lifecycle rules remove unfinished multipart uploads.

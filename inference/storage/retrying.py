@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.environ import held
-from nightjar.inference.errors import AlreadyExists, NoAnswer, StorageError, Transient
+from nightjar.inference.errors import AlreadyExists, Transient
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding
 
 if TYPE_CHECKING:
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OnRetry = Callable[[Transient], None]
 """Called with the error before each retry."""
-
-FIRST_CONTACT_S = 8.0
-"""The limit for a store that has never answered: its address may be wrong."""
-
-answered: set[str] = {""}
-"""The stores that have answered a request of this process, or of the process that sent it the storage."""
 
 _LONGEST_BACKOFF_S = 10.0
 """The longest wait between two tries, however many there were, so that a store that is back is soon noticed."""
@@ -51,41 +45,30 @@ class RetryPolicy:
     within_s: no try begins later than this after the first, so a call takes at most this time and one try.
     backoff_s: the longest wait before the second try; it doubles for each further try, up to 10 s, and is jittered.
     attempts: the largest number of tries.
-    store: the address of a store; until it is in `answered`, requests that get no answer end after `FIRST_CONTACT_S`.
     """
 
     within_s: float
     backoff_s: float = 0.1
     attempts: int = sys.maxsize
-    store: str = ""
 
     def call(self, call: Callable[[], T], on_retry: OnRetry) -> T:
         """Return what `call` returns, retrying it while it raises `Transient`.
 
         Raises:
             Transient: No try is left. The message has the last error and the number of tries.
-            StorageError: No try is left, and the store has never answered.
         """
         began, failures = time.monotonic(), 0
         while True:
-            heard = True
             try:
                 return call()
             except Transient as error:
-                failures, heard = failures + 1, not isinstance(error, NoAnswer)
-                first = not heard and self.store not in answered
-                within_s = min(self.within_s, FIRST_CONTACT_S) if first else self.within_s
+                failures += 1
                 pause, spent = self._pause(failures), time.monotonic() - began
-                if failures >= self.attempts or spent + pause > within_s:
+                if failures >= self.attempts or spent + pause > self.within_s:
                     tried = f"; tried {failures} times in {spent:.1f} s" if failures > 1 else ""
-                    if first:
-                        raise StorageError(f"{error}{tried}; check its address and this machine's network") from error
                     raise Transient(f"{error}{tried}") from error
                 on_retry(error)
                 time.sleep(pause)
-            finally:
-                if heard:
-                    answered.add(self.store)
 
     def _pause(self, failures: int) -> float:
         """Seconds to wait, jittered so that actors that failed together do not retry together."""

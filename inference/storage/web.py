@@ -10,16 +10,14 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from ipaddress import ip_address
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
 import httpx
 import pyarrow as pa
 
-from nightjar.inference.errors import Denied, Missing, NoAnswer, StorageError, Transient
+from nightjar.inference.errors import Denied, Missing, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.locations import Reach, host_of, signed
@@ -32,8 +30,8 @@ T = TypeVar("T")
 _PLAIN = {"Accept-Encoding": "identity"}
 """Else a server may pack what it sends, and bytes would have other numbers."""
 
-_PACKED = {"gzip": (".gz", ".tgz"), "x-gzip": (".gz", ".tgz"), "zstd": (".zst",)}
-"""The ends of names for which such an encoding is the file's own, and not one that a server puts around it."""
+_PACKED = (".gz", ".tgz", ".zst")
+"""The ends of names for which an encoding is the file's own, and not one that a server puts around it."""
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
@@ -47,24 +45,23 @@ class WebStorage(ReadOnly):
 
     def __init__(self, root: str, settings: StorageSettings) -> None:
         self.root = root
-        self._policy = RetryPolicy(settings.retry_s, store=root)
+        self._policy = RetryPolicy(settings.retry_s)
         timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
         # A place that the job names as http is reached by https, too.
         self._reach = Reach((*settings.web, *(uri.replace("http://", "https://", 1) for uri in settings.web)))
-        self._hosts = {urlsplit(each).hostname for each in settings.web}
         hooks = {"request": [self._check_request]}
         self._client = httpx.Client(timeout=timeout, follow_redirects=True, headers=_PLAIN, event_hooks=hooks)
 
     def stat(self, uri: str) -> Entry:
-        return self._retried(uri, lambda: self._begun(uri))[0]
+        return self._retried(self._begun, uri)[0]
 
     def read(self, uri: str) -> bytes:
-        return self._retried(uri, lambda: self._get(uri))
+        return self._retried(self._get, uri)
 
     def open(self, uri: str) -> pa.NativeFile:
-        entry, takes_ranges = self._retried(uri, lambda: self._begun(uri))
+        entry, takes_ranges = self._retried(self._begun, uri)
         if not takes_ranges:
-            return self._retried(uri, lambda: self._fetched(uri))
+            return self._retried(self._fetched, uri)
         # Arrow reads in threads of its own, where the context variable is not set.
         on_retry = current_on_retry()
 
@@ -81,23 +78,20 @@ class WebStorage(ReadOnly):
 
         HEAD is not used: some servers refuse it, as those whose URLs are signed for GET alone.
         """
-        with self._answer("GET", uri, {"Range": "bytes=0-0"}) as answer:
+        with self._answer(uri, {"Range": "bytes=0-0"}) as answer:
             version = _version(answer.headers)
             if answer.status_code == 416:
                 return Entry(uri, 0, version), True  # of an empty file no byte can be asked for
-            self._check(uri, answer)
             whole = answer.headers.get("Content-Range", "").rpartition("/")[2]
             if answer.status_code == 206 and whole.isdecimal():
                 return Entry(uri, int(whole), version), True
             if answer.status_code != 206:
                 return _whole(uri, answer), False
-        with self._answer("GET", uri) as answer:  # the range was sent without the file's size
-            self._check(uri, answer)
+        with self._answer(uri) as answer:  # the range was sent without the file's size
             return _whole(uri, answer), False
 
     def _range(self, uri: str, start: int, end: int) -> bytes:
-        with self._answer("GET", uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
-            self._check(uri, answer)
+        with self._answer(uri, {"Range": f"bytes={start}-{end - 1}"}) as answer:
             found = b"".join(answer.iter_raw()) if answer.status_code == 206 else b""
         if len(found) != end - start:
             raise StorageError(f"{uri}: it was overwritten while it was read, or its server has stopped to send ranges")
@@ -106,31 +100,25 @@ class WebStorage(ReadOnly):
     def _fetched(self, uri: str) -> pa.NativeFile:
         """The whole file, on this machine's disk until it is closed."""
         kept = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-        try:
-            with self._answer("GET", uri) as answer:
-                self._check(uri, answer)
-                for block in answer.iter_raw(PART):
-                    kept.write(block)
-            kept.seek(0)
-        except BaseException:
-            kept.close()
-            raise
+        with self._answer(uri) as answer:
+            for block in answer.iter_raw(PART):
+                kept.write(block)
+        kept.seek(0)
         return pa.PythonFile(kept, mode="r")
 
     def _get(self, uri: str) -> bytes:
-        with self._answer("GET", uri) as answer:
-            self._check(uri, answer)
+        with self._answer(uri) as answer:
             return b"".join(answer.iter_raw())
 
     @contextmanager
-    def _answer(self, method: str, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
-        """Convert errors of httpx to ours."""
+    def _answer(self, uri: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
+        """What the server answers, if it is no error. Errors of httpx become ours."""
         try:
-            extensions = {"trace": self._trace()}
-            with self._client.stream(method, signed(uri), headers=headers, extensions=extensions) as answer:
+            with self._client.stream("GET", signed(uri), headers=headers) as answer:
+                self._check(uri, answer)
                 yield answer
         except httpx.TransportError as error:
-            raise NoAnswer(f"{uri}: {type(error).__name__}: {error}") from error
+            raise Transient(f"{uri}: {type(error).__name__}: {error}") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise StorageError(f"{uri}: {error}") from error
 
@@ -143,23 +131,6 @@ class WebStorage(ReadOnly):
                 f"leads; if it is input, add it to the job: input: {{within: [{host_of(str(shown))}/]}}"
             )
 
-    def _trace(self) -> Callable[[str, dict[str, Any]], None]:
-        """Checks the address that a name has led to, before anything is sent there."""
-        host = ""
-
-        def traced(event: str, about: dict[str, Any]) -> None:
-            nonlocal host
-            if event == "connection.connect_tcp.started":
-                host = str(about["host"])
-            elif event == "connection.connect_tcp.complete" and host in self._hosts:  # else it is the proxy's name
-                stream = about["return_value"]
-                address = stream.get_extra_info("server_addr")[0]
-                if _is_inner(address) and not _is_literal(host):
-                    stream.close()
-                    raise Denied(f"{host}: leads to {address}, this machine or its link; name that address itself")
-
-        return traced
-
     def _check(self, uri: str, answer: httpx.Response) -> None:
         status = answer.status_code
         said = f"{uri}: the server answers {status} {answer.reason_phrase}".rstrip()
@@ -170,33 +141,17 @@ class WebStorage(ReadOnly):
             raise Denied(f"{said}; only files that anybody may read can be input, or those of a signed URL{again}")
         if status in _PASSING:
             raise Transient(said)
-        if status not in {200, 206}:
+        if status not in {200, 206, 416}:  # the last one: no such range
             raise StorageError(said)
         encoding = answer.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in {"", "identity"} and not uri.lower().endswith(_PACKED.get(encoding, ())):
-            ends = _PACKED.get(encoding, ("",))[0]
-            name = f", or give the file a name that ends in {ends}" if ends else ""
+        if encoding not in {"", "identity"} and not uri.lower().endswith(_PACKED):
             raise StorageError(
                 f"{uri}: the server sends it packed (Content-Encoding: {clip(encoding)}), though it was asked for the "
-                f"file as it is; make it send the file without that header{name}"
+                "file as it is; make it send the file without that header, or give the file a name that ends in .gz"
             )
 
-    def _retried(self, uri: str, call: Callable[[], T]) -> T:
-        return self._policy.call(call, current_on_retry())
-
-
-def _is_literal(host: str) -> bool:
-    """Whether a host's name says itself to which address it leads."""
-    with suppress(ValueError):
-        return bool(ip_address(host))
-    return host == "localhost"
-
-
-def _is_inner(address: str) -> bool:
-    """Whether an address is of this machine, or of its link, where clouds hand out credentials."""
-    found = ip_address(address.partition("%")[0])
-    found = getattr(found, "ipv4_mapped", None) or found
-    return found.is_loopback or found.is_link_local or found.is_unspecified
+    def _retried(self, call: Callable[[str], T], uri: str) -> T:
+        return self._policy.call(lambda: call(uri), current_on_retry())
 
 
 def _whole(uri: str, answer: httpx.Response) -> Entry:

@@ -32,12 +32,12 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.records import NO_USAGE, Counts, Usage
+from nightjar.inference.records import NO_USAGE, Counts, Seen, Usage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
-from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness import Collection
 
 _MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 

@@ -5,11 +5,10 @@ These are files, libraries, environment variables, network addresses, databases 
 from __future__ import annotations
 
 from nightjar.inference.witness.audit import lacking, news, note_names, refuse, seen, unwatch, watch
-from nightjar.inference.witness.seen import Collection, Seen, sentences
+from nightjar.inference.witness.seen import Collection, sentences
 
 __all__ = [
     "Collection",
-    "Seen",
     "lacking",
     "news",
     "note_names",

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from nightjar.inference.errors import OutsideIdentity
+from nightjar.inference.records import Seen
 from nightjar.inference.witness import literals
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import is_installed
-from nightjar.inference.witness.seen import UNSURE, Seen, sentences
+from nightjar.inference.witness.seen import UNSURE, sentences
 
 _PROBES = {"ldconfig", "gcc", "g++", "cc", "c++", "ld", "objdump", "uname", "lscpu", "nvidia-smi", "ptxas", "file"}
 """Programs that libraries start to inspect the machine."""

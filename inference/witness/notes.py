@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from nightjar.inference.records import Seen
 from nightjar.inference.witness.places import Places, source_of
-from nightjar.inference.witness.seen import LACKING, Collection, Seen
+from nightjar.inference.witness.seen import LACKING, Collection
 
 _LONGEST = 400
 

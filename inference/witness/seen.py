@@ -1,12 +1,11 @@
-"""What a process uses that the identity does not cover: the record, a bounded collection, and sentences about it."""
+"""What a process uses that the identity does not cover: a bounded collection, and sentences about it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from nightjar.inference.jsonform import SELDOM
+from nightjar.inference.records import Seen
 
 PER_FOLDER = 50
 """The most things of one kind that are kept per folder, or per kind for things without a folder."""
@@ -47,32 +46,6 @@ LACKING = {"absent", "listed"}
 
 UNSURE = {"folder"}
 """Kinds that a strict job does not refuse: code may name a folder only to write there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One thing that was noticed."""
-
-    kind: str
-    """A key of the table of sentences."""
-
-    name: str
-    """A path, the name of a variable, or host:port; never a value."""
-
-    by: str = ""
-    """The nearest line of the user's code, as "predict.py:12"; '' if there is none, as in a library's own thread."""
-
-    more: bool = field(default=False, metadata=SELDOM)
-    """The record stands for further things of this kind that are not kept: in the folder `name`, or anywhere if ''."""
-
-    @property
-    def sentence(self) -> str:
-        """A sentence for people."""
-        who = self.by.partition(":")[0] or "the predictor"
-        if not self.more:
-            return f"{who} {_SENTENCES[self.kind].format(name=self.name)}"
-        things = _THINGS.get(self.kind, "files") + (f" in {self.name}" if self.name else "")
-        return f"{who} uses more {things}, which are not part of this run's identity"
 
 
 class Collection:
@@ -132,12 +105,20 @@ def sentences(seen: Iterable[Seen], most: int = TELL_MOST) -> list[str]:
     numbers: Counter[str] = Counter()
     ranked = []
     for one in joined:
-        ranked.append((numbers[one.kind], one.sentence))
+        ranked.append((numbers[one.kind], _sentence(one)))
         numbers[one.kind] += 1
     ranked.sort(key=lambda each: each[0])
     left = len(ranked) - most
     rest = [f"and {left} more that are not part of this run's identity"] if left > 0 else []
     return [*(sentence for _, sentence in ranked[:most]), *rest]
+
+
+def _sentence(one: Seen) -> str:
+    who = one.by.partition(":")[0] or "the predictor"
+    if not one.more:
+        return f"{who} {_SENTENCES[one.kind].format(name=one.name)}"
+    things = _THINGS.get(one.kind, "files") + (f" in {one.name}" if one.name else "")
+    return f"{who} uses more {things}, which are not part of this run's identity"
 
 
 def _joined(alike: list[Seen], folder: str) -> list[Seen]:

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from nightjar.inference.errors import StorageError, Transient
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
+from nightjar.inference.records import encode
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest
 

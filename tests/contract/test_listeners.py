@@ -16,7 +16,7 @@ import nightjar.inference.run
 import steps as run
 from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Crumb, Event, Failed, Noticed, Prepared, Preparing, Receipt, Started
+from nightjar.inference.records import Crumb, Event, Failed, Prepared, Preparing, Receipt, Seen, Started
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
 from support import Lake, run_steps
@@ -26,7 +26,7 @@ EVENTS: list[Event] = [
     Prepared("a", 1, "here:1"),
     Started("a", 1, "here:1"),
     Crumb("a", "part.parquet", 0, 1),
-    Noticed("file", "rare.json", "model.py", "here:1"),
+    Seen("file", "rare.json", "model.py"),
     Failed("a", 1, "ProcessDied", "killed", died=True),
     Receipt("a", 2, 1, "here:1", None, None, 0.1, 1.0, rows_in=10, rows_out=10),
 ]

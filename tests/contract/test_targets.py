@@ -492,9 +492,8 @@ def test_a_list_of_files_that_was_damaged_and_restored_brings_its_night_back(
             publishing.tables(job)
         status = standing.status(lake.request())
         assert status.commands["commit"].endswith(f"nightjar tables {lake.job_path}")
-        assert "  table      " in standing.status_text(status)
-        assert f"{listed}: not the file that was published; restore it" in standing.status_text(status)
-    assert lake.run(engine="local", date="2026-11-21").publication.tables_behind
+        assert f"  table      {lake.folder}/table lacks 2026-11-19; " in standing.status_text(status)
+    assert lake.run(engine="local", date="2026-11-21").publication.tables_behind == ()
     listed.write_bytes(whole)
     capsys.readouterr()
     publishing.tables(job)
@@ -505,8 +504,8 @@ def test_a_list_of_files_that_was_damaged_and_restored_brings_its_night_back(
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(lake: Lake, kind: str) -> None:
-    """A text of a partition column is empty. The runs of other nights do not fail for it, the run of this one does."""
+def test_for_a_night_that_does_not_fit_no_run_of_another_night_fails(lake: Lake, kind: str) -> None:
+    """A text of a partition column is empty. The runs of this night fail, and who looks finds that it is lacking."""
     grouped(lake, kind, ["a", "b", "c", "d"], ["team"])
     lake.run(engine="local", date="2026-11-18")
     grouped(lake, kind, ["", "b", "c", "d"], ["team"])
@@ -514,16 +513,10 @@ def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(l
         assert lake.run(engine="local").publication.tables_behind
     grouped(lake, kind, ["a", "b", "c", "d"], ["team"])
     assert lake.run(engine="local", date="2026-11-20").publication.tables_behind == ()
-    with pytest.raises(TablesBehind, match="of 2026-11-19 cannot be in it: a text of 'team' is empty") as late:
+    with pytest.raises(TablesBehind, match="of 2026-11-19 is not in it: a text of 'team' is empty"):
         publishing.tables(str(lake.job_path))
-    assert "Mend that" not in str(late.value)
-    status = standing.status(lake.request())
-    assert "cannot be in it: a text of 'team' is empty" in standing.status_text(status)
-    assert "commit" not in status.commands
-    page = writing.made(lake.request())[2]
-    assert "cannot be in it: a text of &#39;team&#39; is empty" in page
-    assert "<dt>commit</dt>" not in page
-    assert lookup.newest(Served("lake", str(lake.job_path))).late == ()
+    assert "table lacks 2026-11-19; " in standing.status_text(standing.status(lake.request()))
+    assert "table lacks 2026-11-19; " in writing.made(lake.request())[2]
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -535,7 +528,7 @@ def test_a_backfill_is_told_of_every_night_that_can_never_be_in_the_table(lake: 
         lake.run(engine="local", date=f"2026-11-{day}")
     nights = tuple(Night(f"2026-11-{day}", "published") for day in (18, 19))
     for _ in range(2):
-        with pytest.raises(TablesBehind, match=f"of 2026-11-{lacks} cannot be in it: a text of 'team' is empty"):
+        with pytest.raises(TablesBehind, match=f"of 2026-11-{lacks} is not in it: a text of 'team' is empty"):
             check_night_tables(lake.job_path, nights)
     check_night_tables(lake.job_path, tuple(night for night in nights if not night.date.endswith(str(lacks))))
 
@@ -566,43 +559,26 @@ def test_a_night_that_cannot_be_read_costs_no_other(local: Shown) -> None:
     assert local.says(f"{LATER} r1")
 
 
-def test_a_night_that_could_not_be_read_is_said_by_every_command_and_committed_by_the_next_that_can(
-    local: Shown,
-) -> None:
+def test_a_night_that_could_not_be_read_is_committed_by_who_is_about_all_dates_or_its_own(local: Shown) -> None:
     """The table says the publication's number all the same."""
     local.publish(NIGHT)
     local.publish(LATER)
     lost = local.lose(NIGHT)
+    said = local.commit()
+    assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in said[0]
     for _ in range(2):
-        for found in (local.commit(), local.commit(every=True)):
-            (problem,) = found
-            assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem
-        shown = local.shown()
-        assert (shown.publication, shown.final) == (2, False)
-        assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in shown.problem
+        assert local.commit(NIGHT) == local.commit(every=True) == said
+        assert local.commit() == local.commit(LATER) == []
+        assert local.shown() == targets.TableShown(local.kind, local.table.uri, 2, lacks=(NIGHT,))
     assert local.numbers() == [2], "a try that changes nothing is no version of the table"
-    local.mend(NIGHT, lost)
-    assert local.shown().problem == f"the run {NIGHT!r} of {NIGHT} is not in it: it can be committed now"
-    assert local.commit() == []
-    assert local.says(f"{NIGHT} r1", f"{LATER} r1")
-    assert local.shown() == targets.TableShown(local.kind, local.table.uri, 2)
-    assert local.commit() == local.commit(every=True) == []
-    assert local.numbers() == [2, 2]
-
-
-def test_a_night_that_could_not_be_read_is_committed_with_the_next_publication(local: Shown) -> None:
-    local.publish(NIGHT)
-    local.publish(LATER)
-    lost = local.lose(NIGHT)
-    local.commit()
     local.publish("2026-11-20")
-    (problem,) = local.commit()
-    assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem, "another night's commit says it, too"
+    assert local.commit("2026-11-20") == []
     local.mend(NIGHT, lost)
-    local.publish("2026-11-21")
-    assert local.commit() == []
-    assert local.says(*(f"{night} r1" for night in (NIGHT, LATER, "2026-11-20", "2026-11-21")))
-    assert local.numbers() == [2, 3, 4]
+    assert local.commit(every=True) == []
+    assert local.says(*(f"{night} r1" for night in (NIGHT, LATER, "2026-11-20")))
+    assert local.shown() == targets.TableShown(local.kind, local.table.uri, 3)
+    assert local.commit() == local.commit(every=True) == []
+    assert local.numbers() == [2, 3, 3]
 
 
 def test_a_night_that_could_not_be_read_and_is_published_no_more_is_not_missed(local: Shown) -> None:
@@ -623,19 +599,15 @@ def unfit(local: Shown, monkeypatch: pytest.MonkeyPatch, *nights: str) -> None:
             local.publish(night)
 
 
-def test_a_night_that_can_never_be_in_the_table_is_said_to_whom_it_concerns(
-    local: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run of another night, which nobody could ever mend, does not fail for it. No try is a version of the table."""
+def test_a_night_that_does_not_fit_is_said_to_whom_it_concerns(local: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of another night does not fail for it. No try is a version of the table."""
     unfit(local, monkeypatch, NIGHT)
     local.publish(LATER)
     (problem,) = local.commit(LATER)
-    assert f"the run {NIGHT!r} of {NIGHT} cannot be in it: " in problem, "the commit that left it out"
+    assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem, "the commit that left it out"
     assert local.commit(LATER) == []
     assert local.commit(NIGHT) == local.commit(every=True) == [problem]
-    assert local.shown() == targets.TableShown(
-        local.kind, local.table.uri, 2, problem.removeprefix(f"{local.table.uri}: "), final=True
-    )
+    assert local.shown() == targets.TableShown(local.kind, local.table.uri, 2, lacks=(NIGHT,))
     assert local.numbers() == [2]
     local.publish("2026-11-20")
     assert local.commit("2026-11-20") == []
@@ -646,19 +618,16 @@ def test_a_night_that_can_never_be_in_the_table_is_said_to_whom_it_concerns(
 
 
 def test_a_new_table_over_nights_that_were_deleted_says_so_once(local: Shown) -> None:
-    """Anybody may delete nights. Each run after the one that makes the table would be red for it, and nobody can mend
-    it; whoever restores a night has it committed.
-    """
+    """Anybody may delete nights. Whoever restores a night has it committed."""
     for night in (NIGHT, LATER):
         local.publish(night)
     folder = Path(local.uri, "runs", NIGHT)
     kept = folder.rename(Path(local.uri).with_name("kept"))
     (problem,) = local.commit(LATER)
-    assert f"the run {NIGHT!r} of {NIGHT} cannot be in it: {folder}/r1 was deleted; restore it, or take" in problem
+    assert f"the run {NIGHT!r} of {NIGHT} is not in it: {folder}/r1 was deleted; restore it, or take" in problem
     assert f"`nightjar unpublish JOB {NIGHT}`" in problem
     local.publish("2026-11-20")
     assert local.commit("2026-11-20") == []
-    assert local.shown().final
     assert len(local.commit(every=True)) == 1
     kept.rename(folder)
     assert local.commit(every=True) == []
@@ -675,16 +644,13 @@ def test_of_many_nights_that_a_table_lacks_the_latest_are_named(local: Shown, mo
     assert said[20] == f"{local.table.uri}: 10 earlier nights not shown either"
     reads: list[str] = []
     local.storage = FaultyStorage(local.storage, [faults.pause("read", "*/manifest-*", nth=None, before=reads.append)])
-    shown = local.shown()
-    assert shown.problem.count("; the run ") == 19
-    assert (shown.final, shown.problem.endswith("; 10 earlier nights not shown either")) == (True, True)
+    assert local.shown().lacks == tuple(f"2026-10-{day}" for day in range(11, 31))
     assert len(reads) == 20, "those that are named, however many there are"
     reads.clear()
     assert local.commit(NIGHT) == []
-    assert len(reads) == 20, "a run does not read years of nights again"
-    reads.clear()
+    assert reads == [], "a run does not read them again"
     assert len(local.commit("2026-10-02")) == 1
-    assert len(reads) == 21, "and that of its own date"
+    assert len(reads) == 1, "but that of its own date"
     assert len(local.commit(every=True)) == 21
 
 
@@ -705,7 +671,7 @@ def test_of_two_commands_that_commit_a_mended_night_one_does(local: Shown) -> No
     late = targets.opened(local.storage, local.uri, local.table)
     assert late.committed() == 2
     change = targets.change(local.storage, local.uri, 2, local.now(), [NIGHT])
-    assert local.commit() == []
+    assert local.commit(NIGHT) == []
     assert late.commit(change) is None
     assert local.says(f"{NIGHT} r1", f"{LATER} r1")
     assert local.numbers() == [2, 2]
@@ -718,7 +684,7 @@ def test_a_night_with_other_columns_is_left_out_and_said(local: Shown, monkeypat
         local.publish(NIGHT)
     local.publish(LATER)
     (problem,) = local.commit()
-    assert f"the run {NIGHT!r} of {NIGHT} cannot be in it: " in problem
+    assert f"the run {NIGHT!r} of {NIGHT} is not in it: " in problem
     assert "it has id too" in problem
     assert local.says(f"{LATER} r1")
 

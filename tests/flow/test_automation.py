@@ -188,7 +188,7 @@ def test_a_night_that_a_table_does_not_show_is_published_and_the_command_says_wh
     assert json.loads(forked("status", job, NIGHT, "--json").stdout)["tables"][0]["publication"] == 0
     shown = json.loads(forked("tables", job, "--json").stdout)
     conforms(shown, "tables")
-    assert shown == [{"kind": "delta", "uri": table, "publication": 1, "problem": "", "final": False}]
+    assert shown == [{"kind": "delta", "uri": table, "publication": 1, "problem": "", "lacks": []}]
     assert "commit" not in json.loads(forked("status", job, NIGHT, "--json").stdout)["commands"]
 
 

@@ -127,13 +127,13 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
 
 def score(root: Path) -> list[str]:
     """What a worker notices while it scores."""
-    from nightjar.inference.records import Noticed
+    from nightjar.inference.records import Seen
     from nightjar.inference.scoring.assignment import Assignment
     from nightjar.inference.scoring.worker import ShardWorker
 
     spec, plan = spec_of(root)
     events = ShardWorker(spec).process([Assignment(shard) for shard in plan.shards()])
-    return [event.name for event in events if isinstance(event, Noticed)]
+    return [event.name for event in events if isinstance(event, Seen)]
 
 
 def lay(root: Path, way: Way) -> None:

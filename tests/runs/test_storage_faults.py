@@ -29,10 +29,10 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.ledger.lines import encode
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
+from nightjar.inference.records import encode
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join

@@ -152,9 +152,10 @@ def verdict(line: RunLine) -> str:
 
 
 def _behind(report: Report) -> bool:
-    """Whether a table that can be mended may lack this very night, which readers of the files see."""
+    """Whether a table may lack this very night, which readers of the files see."""
     return report.line.standing.state == "published" and any(
-        not each.final and (each.problem or each.publication < report.line.publication) for each in report.late_tables
+        each.problem or report.line.date in each.lacks or each.publication < report.line.publication
+        for each in report.late_tables
     )
 
 

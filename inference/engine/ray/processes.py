@@ -20,7 +20,7 @@ from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.logs.capture import Capture, keep_rest
-from nightjar.inference.records import Crumb, Event, Failed, encode
+from nightjar.inference.records import Crumb, Event, encode
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.prepared_batches import PACKED
 from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
@@ -80,7 +80,7 @@ class Scoring:
         self.worker = worker_of(sealed.spec)(sealed.spec, turn_to=self.logs.turn_to)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        return _as_blocks(self.worker.process(assignments(block)), self.logs)
+        return _as_blocks(self.worker.process(assignments(block)))
 
 
 class Preparing:
@@ -93,8 +93,6 @@ class Preparing:
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         with _ending():
             for event in self._worker.process(assignments(block)):
-                if isinstance(event, Failed):
-                    self._logs.urge()
                 assignment, packed = self._worker.handed or (None, None)
                 columns = [
                     pa.array([_as_text(event)]),
@@ -117,15 +115,13 @@ class Accepting:
         yield block.select(["event"])
         for assignment, packed in zip(block["assignment"], block["parcel"], strict=True):
             if packed.is_valid:
-                yield from _as_blocks(self._worker.accept(pickle.loads(assignment.as_py()), packed), self._logs)
+                yield from _as_blocks(self._worker.accept(pickle.loads(assignment.as_py()), packed))
 
 
-def _as_blocks(events: Iterable[Event], logs: Capture) -> Iterator[pa.Table]:
+def _as_blocks(events: Iterable[Event]) -> Iterator[pa.Table]:
     """The events of a worker, each as a block."""
     with _ending():
         for event in events:
-            if isinstance(event, Failed):
-                logs.urge()
             table = pa.table({"event": [_as_text(event)]})
             yield table
             if isinstance(event, Crumb):

@@ -6,8 +6,8 @@ be killed, be repeated, and run in two commands at once: the next command sees f
 table that is several publications behind gets the newest one, in one transaction.
 
 A night that cannot be read, or does not fit into the table, is left out, and no other night suffers for that. The table
-has the number all the same, so what it lacks is then found by its dates. Each command tries the latest 20 of such
-nights again, and those of its own dates; a command about all dates tries all of them.
+has the number all the same, so what it lacks is then found by its dates. A run tries its own date again, `nightjar
+tables` all dates.
 
 If a date has several runs, a table has the same one as `dates/`.
 """
@@ -45,17 +45,14 @@ _AT_ONCE = 8
 _MAX_ROUNDS = 100
 
 _SAID = 20
-"""The most nights that a table lacks that are named, or tried again by a run: the latest ones. A new table may lack
-years of nights.
-"""
+"""The most nights that a table lacks that are named: the latest ones. A new table may lack years of nights."""
 
 
 @dataclass(frozen=True)
 class TableNight:
     """A published night for a table. columns: of its files, those that name their folders last; None without any file.
 
-    problem: why the night cannot be read; then there are no files. gone: because somebody deleted all of it, as anybody
-    may who needs the space.
+    problem: why the night cannot be read; then there are no files.
     """
 
     date: str
@@ -63,7 +60,6 @@ class TableNight:
     files: Files
     columns: pa.Schema | None = None
     problem: str = ""
-    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,42 +67,39 @@ class Change:
     """A change of a table.
 
     number: of the snapshot. nights: date → the night that the table must show, in order; None to remove the date. only:
-    remove all other dates, too, because it is not known what they were. again: the dates of these nights that an
-    earlier commit left out.
+    remove all other dates, too, because it is not known what they were.
     """
 
     number: int
     nights: Mapping[str, TableNight | None]
     only: bool = False
-    again: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A published night that a table does not show. final: it never can, because the revision does not fit into it."""
+    """A published night that a table does not show."""
 
     date: str
     run: str
     problem: str
-    final: bool = False
 
     def __str__(self) -> str:
-        return f"the run {self.run!r} of {self.date} {'cannot be' if self.final else 'is not'} in it: {self.problem}"
+        return f"the run {self.run!r} of {self.date} is not in it: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableShown:
     """One of the job's output.tables. kind: its format, as `delta`. publication: the one that it shows; 0 for none.
 
-    problem: why this could not be looked up, or which nights of that publication it lacks, and why; else empty. final:
-    it lacks only nights that do not fit into it, so that no command can commit them.
+    problem: why this could not be looked up; else empty. lacks: the latest dates of that publication that it lacks, at
+    most 20.
     """
 
     kind: str
     uri: str
     publication: int
     problem: str = ""
-    final: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 class Target(Protocol):
@@ -129,9 +122,6 @@ class Target(Protocol):
 
     def dates(self) -> set[str]:
         """The dates that the table has files of, as `committed` found it."""
-
-    def left_out(self, change: Change) -> list[LeftOut]:
-        """The nights of a change that the table cannot show."""
 
     def commit(self, change: Change) -> list[LeftOut] | None:
         """Change the table in one transaction, which also stores the number; none if the table has all of that already.
@@ -175,28 +165,13 @@ def _shown(storage: Storage, output: str, table: TableTarget) -> TableShown:
     try:
         target = opened(storage, output, table)
         number = target.committed()
-        left, earlier = _lacks(storage, output, target, number) if number else ([], 0)
+        now = publish.newest(storage, output) if number else Snapshot(0)
+        missing = sorted(set(now.nights()) - target.dates())[-_SAID:] if now.number == number else []
+        nights = change(storage, output, number, now, missing).nights if missing else {}
     except (StorageError, JobError) as error:
         return TableShown(table.kind, table.uri, number, str(error))
-    final = bool(left) and all(each.final for each in left)
-    return TableShown(table.kind, table.uri, number, "; ".join(_sentences(left, earlier)), final)
-
-
-def _lacks(storage: Storage, output: str, target: Target, number: int) -> tuple[list[LeftOut], int]:
-    """The nights that a table lacks of the newest publication, if it says that one; and the number of earlier ones that
-    it lacks, too, for which nobody can do anything.
-    """
-    now = publish.newest(storage, output)
-    if now.number != number:
-        return [], 0
-    missing = sorted(set(now.nights()) - target.dates())
-    looked_at = missing[-_SAID:]
-    wanted = change(storage, output, number, now, looked_at)
-    left = {each.date: each for each in target.left_out(wanted)}
-    for date, night in wanted.nights.items():
-        if night and night.columns is not None and date not in left:
-            left[date] = LeftOut(date, night.run, "it can be committed now")
-    return [left[date] for date in sorted(left)], len(missing) - len(looked_at)
+    lacks = tuple(date for date, night in nights.items() if night and (night.problem or night.files.uris))
+    return TableShown(table.kind, table.uri, number, lacks=lacks)
 
 
 def commit(
@@ -205,8 +180,7 @@ def commit(
     """Commit what is published now to each table. Returns a sentence for each table that could not be changed, and for
     each night that a table does not show.
 
-    dates: those that the command is about, None for all. A night of another date is not told of if it can never be in
-    the table and an earlier commit left it out: somebody was told then, and nobody can mend it.
+    dates: those of which a night that an earlier commit left out is tried again; None for all.
     """
     problems = []
     for table in tables:
@@ -227,21 +201,18 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
             return []
         missing = set(now.nights()) - target.dates()
         if dates is not None:
-            missing = missing.intersection(dates).union(sorted(missing)[-_SAID:])
+            missing.intersection_update(dates)
         if committed == now.number and not missing:
             return []
-        wanted = change(storage, output, committed, now, missing)
-        left = target.commit(wanted)
+        left = target.commit(change(storage, output, committed, now, missing))
         if left is not None:
-            known = wanted.again.difference(wanted.again if dates is None else dates)
-            return _sentences([each for each in left if not each.final or each.date not in known])
+            return _sentences(left)
     raise StorageError("others commit to the table faster than this command can; try again")
 
 
-def _sentences(left: list[LeftOut], earlier: int = 0) -> list[str]:
-    """earlier: the number of nights before these that a table lacks, too."""
+def _sentences(left: list[LeftOut]) -> list[str]:
     said = [str(each) for each in left[-_SAID:]]
-    more = earlier + len(left) - len(said)
+    more = len(left) - len(said)
     return [*said, f"{counted(more, 'earlier night')} not shown either"] if more else said
 
 
@@ -251,16 +222,14 @@ def change(storage: Storage, output: str, committed: int, now: Snapshot, missing
     """
     before = _said(storage, output, committed)
     old, new = (_nights(each) if each else {} for each in (before, now))
-    changed = {date for date in old.keys() | new.keys() if old.get(date) != new.get(date)}
-    again = frozenset(missing) - changed
-    dates = sorted(changed | again)
+    dates = sorted({*missing, *(date for date in old.keys() | new.keys() if old.get(date) != new.get(date))})
 
     def read(date: str) -> TableNight | None:
         return _read(storage, output, date, *new[date]) if date in new else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         nights = dict(zip(dates, pool.map(read, dates), strict=True))
-    return Change(now.number, nights, only=before is None, again=again)
+    return Change(now.number, nights, only=before is None)
 
 
 def _said(storage: Storage, output: str, number: int) -> Snapshot | None:
@@ -287,7 +256,7 @@ def _read(storage: Storage, output: str, date: str, run: str, entry: Published) 
         folder, nothing = revision_in(output, run, entry.revision), Files(storage, 0)
         if next(storage.list(folder), None) is None:
             deleted = f"{folder} was deleted; restore it, or take the night away with `nightjar unpublish JOB {run}`"
-            return TableNight(date, run, nothing, problem=deleted, gone=True)
+            return TableNight(date, run, nothing, problem=deleted)
         return TableNight(date, run, nothing, problem=str(error))
     return TableNight(date, run, files, columns)
 
@@ -306,10 +275,7 @@ def late_tables(tables: Iterable[TableShown], newest: int, published: bool) -> t
     publication of the output. published: whether it shows a night; where it shows none there may be no table yet.
     """
     return tuple(
-        each for each in tables if each.problem or (each.publication < newest and (published or each.publication))
+        each
+        for each in tables
+        if each.problem or each.lacks or (each.publication < newest and (published or each.publication))
     )
-
-
-def mendable(tables: Iterable[TableShown]) -> bool:
-    """Whether a command can commit what one of them lacks."""
-    return not all(each.final for each in tables)

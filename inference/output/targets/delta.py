@@ -78,7 +78,6 @@ class DeltaTarget:
         self._table: DeltaTable | None = None
 
     def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
-        """As `Target.check`."""
         if _bucket(self._uri) != _bucket(self._output):
             where = _bucket(self._output) or "a folder of this machine"
             raise JobError(f"{self._uri} must be where output.uri is ({where}), so that no part has to be read for it")
@@ -88,7 +87,6 @@ class DeltaTarget:
             self._check_columns(wanted, by)
 
     def committed(self) -> int:
-        """As `Target.committed`."""
         self._table = self._open()
         if self._table is None:
             return 0
@@ -98,19 +96,13 @@ class DeltaTarget:
         return version
 
     def dates(self) -> set[str]:
-        """As `Target.dates`."""
         if self._table is None:
             return set()
         files = self._files(self._table)
         origins = self._origins(files)
         return {date for path, (date, _) in files.items() if _OURS in origins[path]}
 
-    def left_out(self, change: Change) -> list[LeftOut]:
-        """As `Target.left_out`."""
-        return self._fitting(change)[1]
-
     def commit(self, change: Change) -> list[LeftOut] | None:
-        """As `Target.commit`."""
         nights, left = self._fitting(change)
         held = self._held(None if change.only else set(change.nights))
         wanted = {path: line for night in nights for path, line in self._linked(night)}
@@ -148,15 +140,15 @@ class DeltaTarget:
         latest = next((night for night in reversed(nights) if night.columns is not None), None)
         fitting, left = [], []
         for night in nights:
-            problem, final = night.problem, night.gone
+            problem = night.problem
             if night.columns is not None and latest is not None:
                 try:
                     self._check_columns(_delta_columns(night.columns), tuple(night.files.partitioned_by), latest)
                     _check_values(night)
                 except JobError as error:
-                    problem, final = str(error), True
+                    problem = str(error)
             if problem:
-                left.append(LeftOut(night.date, night.run, problem, final))
+                left.append(LeftOut(night.date, night.run, problem))
             elif night.columns is not None:
                 fitting.append(night)
         return fitting, left
@@ -240,7 +232,6 @@ class DeltaTarget:
         return {path: of(path) for path in paths}
 
     def _commits(self) -> Iterator[list[dict[str, Any]]]:
-        """The actions of each commit that the log still has, in order."""
         log = (entry.uri for entry in self._storage.list(join(self._uri, "_delta_log")))
         with ThreadPoolExecutor(_COPIES) as pool:
             for content in pool.map(self._storage.read, filter(re.compile(r".*/\d{20}\.json").fullmatch, log)):

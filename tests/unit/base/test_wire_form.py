@@ -31,16 +31,14 @@ from nightjar.inference.ledger.lines import (
     Revoked,
     Split,
     decode,
-    encode,
 )
 from nightjar.inference.metrics.figures import ColumnFigures
 from nightjar.inference.output.outcomes import NO_PARTS, OUTCOMES
 from nightjar.inference.output.revisions import RevisionFile
-from nightjar.inference.records import Counts, Failed, Noticed, Part, Receipt
+from nightjar.inference.records import Counts, Failed, Part, Receipt, Seen, encode
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Totals, manifest_of
-from nightjar.inference.witness.seen import Seen
 from outputs import FIRST_MANIFEST
 from support import Lake
 
@@ -137,9 +135,6 @@ LINES = {
     '{"t":"failed","shard":"s","attempt":2,"cause":"OSError","message":"no","terminal":false,"died":true,"uri":"a",'
     '"row":7,"rows":50,"worker":"w-1"}': Failed(
         "s", 2, "OSError", "no", died=True, uri="a", row=7, rows=50, worker="w-1"
-    ),
-    '{"t":"noticed","kind":"file","name":"/a","by":"model.py:7","worker":"w-1","more":false}': (
-        Noticed("file", "/a", "model.py:7", "w-1")
     ),
     '{"t":"seen","kind":"file","name":"/a","by":"model.py:7"}': Seen("file", "/a", "model.py:7"),
     '{"t":"seen","kind":"file","name":"/a","by":"","more":true}': Seen("file", "/a", more=True),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.identity.packages import distribution_version, files_of, version_of
+from nightjar.inference.identity.packages import distribution, package_of
 
 Site = dict[str, str]
 
@@ -35,10 +35,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["acme.odd-lib", "acme-odd-lib", "acme_odd_lib", "ACME.Odd--Lib"])
 def test_a_package_counts_by_its_version_however_its_name_is_written(name: str, site: Path) -> None:
     install(site, "acme.odd-lib", {"acmeodd/__init__.py": "W = 1"})
-    assert distribution_version(name) == "1"
-    assert version_of("acmeodd.deep") == "acme.odd-lib 1"
+    assert distribution(name).content == "1"
+    assert package_of("acmeodd.deep").content == "acme.odd-lib 1"
     install(site, "acme.odd-lib", {"acmeodd/__init__.py": "W = 2"}, "2")
-    assert distribution_version(name) == "2"
+    assert distribution(name).content == "2"
 
 
 def test_a_package_without_a_version_counts_by_its_content(site: Path, tmp_path: Path) -> None:
@@ -49,12 +49,12 @@ def test_a_package_without_a_version_counts_by_its_content(site: Path, tmp_path:
     (site / "loose" / "__init__.py").touch()
     (site / "loose" / "data").symlink_to(tmp_path / "theirs")
     (site / "loose" / "up").symlink_to("..")
-    before = version_of("loose")
+    before = package_of("loose").content
     (tmp_path / "theirs" / "w").write_text("2")
-    assert version_of("loose") != before
-    assert site / "loose" / "__init__.py" in files_of("loose")
+    assert package_of("loose").content != before
+    assert ("__init__.py", site / "loose" / "__init__.py") in package_of("loose").files
     with pytest.raises(LookupError):
-        version_of("no_such_package")
+        package_of("no_such_package")
 
 
 EDITABLE = '{"url": "file:///work", "dir_info": {"editable": true}}'
@@ -64,10 +64,10 @@ def test_an_editable_installation_counts_by_content_or_is_refused(site: Path, tm
     info = "acme_none.dist-info/direct_url.json"
     install(site, "acme-none", {"acme.pth": "../work\n", info: EDITABLE})
     with pytest.raises(JobError, match=r"^identity.packages: 'acme-none' is an editable installation that does not"):
-        distribution_version("acme-none")
+        distribution("acme-none")
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "acme.py").write_text("W = 1")
-    before = distribution_version("acme-none")
+    before = distribution("acme-none").content
     (tmp_path / "work" / "acme.py").write_text("W = 2")
     assert before.startswith("1 ")
-    assert distribution_version("acme-none") != before
+    assert distribution("acme-none").content != before

@@ -30,11 +30,10 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.ledger import ledger as ledgers
 from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
 from nightjar.inference.ledger.holders import is_dead, this_holder
-from nightjar.inference.ledger.ledger import _KEPT_BYTES, _READERS, Ledger, Segment, State, replay
+from nightjar.inference.ledger.ledger import _READERS, Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import (
     Intent,
     Line,
@@ -486,41 +485,6 @@ class Counting(LakeStorage):
         return super().read(uri)
 
 
-def test_what_was_read_or_written_of_a_small_ledger_is_not_read_again(revision: str) -> None:
-    """By nobody who has the ledger from who read it; of a large one only so much is kept."""
-    writer = opened(revision)
-    for shard in "abc":
-        writer.append([receipt(shard)])
-    writer.stop(release=True)
-    storage = Counting()
-    ledger = Ledger(storage, revision)
-    first = replay(ledger)
-    assert replay(ledger) == replay(Ledger(storage, revision, ledger)) == first
-    assert storage.reads == {f"{number:08d}.jsonl": 1 for number in range(1, 6)}
-    written = Ledger(storage, revision)
-    large = Failed("s", 1, "OSError", "x" * (_KEPT_BYTES // 2))
-    segments = [Segment(number, 1, "n", "a", (large,)) for number in (6, 7)]
-    storage.reads.clear()
-    for segment in segments:
-        written.write(segment)
-        assert written.read(segment.number) == segment
-    assert storage.reads == {"00000007.jsonl": 1}, "two of them are more than is kept"
-
-
-def test_what_is_kept_of_a_ledger_is_what_fits(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of three segments of one size, if twice that size may be kept."""
-    for number in (1, 2, 3):
-        Ledger(LakeStorage(), revision).write(Segment(number, 1, "n", "a", ()))
-    size = len(Path(revision, "ledger", "00000001.jsonl").read_bytes())
-    monkeypatch.setattr(ledgers, "_KEPT_BYTES", 2 * size)
-    storage = Counting()
-    ledger = Ledger(storage, revision)
-    assert ledger.numbers() == [1, 2, 3]
-    for _ in range(2):
-        assert [segment.number for segment in ledger.segments()] == [1, 2, 3]
-    assert storage.reads == {"00000001.jsonl": 1, "00000002.jsonl": 1, "00000003.jsonl": 2}
-
-
 def test_a_segment_is_these_bytes(revision: str) -> None:
     """Other programs and other versions read it. What is no text is escaped: a message may hold it."""
     line = Failed("s", 1, "OSError", "caf\u00e9 \udcff")
@@ -550,9 +514,9 @@ def test_a_writer_goes_on_from_what_was_read_already(revision: str) -> None:
     ledger = Ledger(LakeStorage(), revision)
     state = replay(ledger)
     storage = Counting()
-    writer = open_epoch(storage, revision, this_holder("validate"), seen=(ledger, state))
+    writer = open_epoch(storage, revision, this_holder("validate"), seen=state)
+    assert storage.reads == {}
     assert list(writer.ledger.segments())[-1].epoch == writer.epoch == 2
-    assert storage.reads == {}, "neither before nor after"
     assert writer.state is state
     writer.stop(release=True)
 

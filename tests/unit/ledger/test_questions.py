@@ -19,10 +19,9 @@ from nightjar.inference.ledger.lines import (
     Question,
     Revoked,
     decode,
-    encode,
     question_name,
 )
-from nightjar.inference.records import Failed, Receipt
+from nightjar.inference.records import Failed, Receipt, encode
 
 PUBLISHED = Published(1, "manifest-000001.json", "0a1b2c3d4e5f", "2026-11-19")
 GATES = (FailedGate("score.max", "The greatest 'score' is 9."), FailedGate("rows.min", "Too few."))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,7 @@ from nightjar.inference.ledger.lines import Intent, Packages, Planned, Preflight
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches, small_batches
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import Counts, Noticed, Receipt
+from nightjar.inference.records import Counts, Receipt, Seen
 from nightjar.inference.run import scoring
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
@@ -39,7 +39,7 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness import Collection, sentences
 from runpages import PUBLICATION, PUBLISHED, failed_page
 from support import Lake
 
@@ -76,7 +76,9 @@ class Command:
     def score(self, shards: int = 100) -> None:
         """Score and commit so many of those that are missing."""
         missing = [shard for shard in self.plan.shards() if shard.id not in self.writer.state.committed]
-        spec = replace(self.lake.worker_spec(), revision=self.uri, epoch=self.writer.epoch, segment=self.writer.number)
+        spec = replace(
+            self.lake.worker_spec(), revision=self.uri, epoch=self.writer.epoch, segment=self.writer.state.number
+        )
         events = ShardWorker(spec).process(map(Assignment, missing[:shards]))
         self.writer.append([event for event in events if isinstance(event, Receipt)])
 
@@ -187,15 +189,14 @@ def test_cuts_of_a_result_that_is_taken_back_count_no_more(lake: Lake) -> None:
 # ---- what identity does not cover ---------------------------------------------------------------------------
 
 RARE = Seen("file", "/models/rare.json", "model.py:3")
-WORKER_SAW = Noticed(*astuple(RARE)[:3], worker="w-1")
-SAID = RARE.sentence
+(SAID,) = sentences([RARE])
 
 
 def test_what_results_were_scored_with_is_known_to_whoever_takes_them_over(lake: Lake) -> None:
     """Only one worker of the first revision came to it. The second takes its shards over, the third the second's."""
     with command(lake) as now:
         now.learn()
-        now.writer.append([WORKER_SAW])
+        now.writer.append([RARE])
         now.score()
         now.publish()
     for revision in (2, 3):
@@ -214,7 +215,7 @@ def test_what_another_identity_used_is_forgotten_with_its_results(lake: Lake) ->
     bad = (lake.folder / "model.py").read_text()
     with command(lake) as now:
         now.learn()
-        now.writer.append([WORKER_SAW])
+        now.writer.append([RARE])
         now.score(1)
     lake.write_model(bad.replace("2", "3"))
     with command(lake) as now:
@@ -228,7 +229,7 @@ def test_a_job_that_becomes_strict_refuses_results_of_before(lake: Lake) -> None
     """This preflight sees nothing; workers of an earlier command did. A mended model is scored, and so is --fresh."""
     with command(lake) as now:
         now.learn()
-        now.writer.append([WORKER_SAW])
+        now.writer.append([RARE])
         now.score(1)
     lake.write_job(model__batch_size=100, identity="strict")
     with pytest.raises(JobError, match=r"^identity: strict: model.py reads /models/rare.json.*This run has results"):
@@ -245,10 +246,10 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
         campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", Listeners())
-        campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"))
-        campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"))
+        campaign._take(RARE)
+        campaign._take(Seen("folder", "/logs", "model.py:9"))
         campaign._journal.flush()
-    assert [record["name"] for record in lake.records() if record["t"] in {"noticed", "seen"}] == ["/logs"]
+    assert [record["name"] for record in lake.records() if record["t"] == "seen"] == ["/logs"]
     learn(lake)
 
 
@@ -475,7 +476,7 @@ def test_a_run_that_failed_tells_it_in_the_terminal_and_in_status(lake: Lake) ->
     lake.write_model(TRIPLE)
     with command(lake) as now:
         now.learn("1.0", "the model writes over its batch")
-        now.writer.append([WORKER_SAW])
+        now.writer.append([RARE])
     request = lake.request()
     told = [
         "  again      model.py changed: 8 of 8 shards are scored again",
@@ -493,7 +494,7 @@ def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
         now.score(1)
     lake.write_model(TRIPLE)
     with command(lake) as now:
-        now.writer.append([WORKER_SAW])
+        now.writer.append([RARE])
         about = now.writer.state.about
     failed = failed_page(lake.request(), ShardsFailed("7 of 8 shards have no result"))
     scored = Scored(1, 1, "", Progress(), warnings=about.notes(0), again=about.again)

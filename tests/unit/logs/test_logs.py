@@ -214,18 +214,6 @@ def test_the_last_words_of_a_process_that_died_are_found(tmp_path: Path, revisio
     assert said(revision) == found
 
 
-def test_what_two_kept_is_read_once(tmp_path: Path, revision: str) -> None:
-    """A process may live on after another has kept its lines."""
-    with capturing(tmp_path, revision) as (logs, out, _):
-        os.write(out, b"once\n")
-        keep_rest(LakeStorage(), revision)
-        logs.close()
-        os.write(out, b"twice\n")
-        logs.close()
-    assert len(parts(revision)) >= 2
-    assert [line.text for line in kept(revision)] == ["once", "twice"]
-
-
 def test_a_shard_that_prints_much_keeps_its_first_and_last_lines(tmp_path: Path, revision: str) -> None:
     """And says how many are between them; the others' lines are not displaced."""
     with capturing(tmp_path, revision) as (logs, out, _):
@@ -314,7 +302,7 @@ def test_words_that_are_no_secrets_stay() -> None:
     )
 
 
-def test_storage_that_is_away_delays_and_is_said_once(tmp_path: Path, revision: str) -> None:
+def test_storage_that_is_away_delays_what_is_kept(tmp_path: Path, revision: str) -> None:
     """Scoring does not notice, and what was printed meanwhile is kept later."""
     faulty = FaultyStorage(LakeStorage(), [fail("create", "*/logs/*", error=Transient("away"))])
     with capturing(tmp_path, revision, faulty) as (logs, out, _):
@@ -323,8 +311,7 @@ def test_storage_that_is_away_delays_and_is_said_once(tmp_path: Path, revision: 
         assert kept(revision) == []
         os.write(out, b"second\n")
         logs.close()
-    assert [line.text for line in kept(revision) if line.stream == "out"] == ["first", "second"]
-    assert [line.text for line in kept(revision) if line.stream == NOTE] == ["… kept late, because Transient: away"]
+    assert [line.text for line in kept(revision)] == ["first", "second"]
 
 
 def test_what_is_written_over_in_place_is_its_last_state(tmp_path: Path, revision: str) -> None:
@@ -349,14 +336,14 @@ def test_a_look_gives_what_is_new(revision: str) -> None:
     reading = Reading(LakeStorage(), revision)
     assert list(reading.new()) == []
     for number in range(3):
-        write(LakeStorage(), revision, 1, f"host:{number}", [Line(1.0, "out", f"line {number}", offset=5)])
+        write(LakeStorage(), revision, 1, f"host:{number}", [Line(1.0, "out", f"line {number}")])
         assert [line.text for line in reading.new()] == [f"line {number}"]
     assert list(reading.new()) == []
 
 
 def test_the_last_lines_of_failed_shards(revision: str) -> None:
     """Of the worker that it failed on: another one's attempt says nothing of this one."""
-    lines = [Line(float(at), "out", f"line {at}", "aaaa", 2, offset=at) for at in range(9)]
+    lines = [Line(float(at), "out", f"line {at}", "aaaa", 2) for at in range(9)]
     write(LakeStorage(), revision, 1, "host:1", lines)
     write(LakeStorage(), revision, 1, "host:2", [Line(1.0, "out", "elsewhere", "aaaa", 1)])
     failures = {
@@ -369,9 +356,9 @@ def test_the_last_lines_of_failed_shards(revision: str) -> None:
 def test_a_worker_whose_name_comes_again_is_another_one(revision: str) -> None:
     """The next command's, in a container or after a restart: what it says at the same place is no repetition."""
     for epoch in (1, 5):
-        write(LakeStorage(), revision, epoch, "host:77", [Line(epoch, "out", f"loading {epoch}", offset=0)])
+        write(LakeStorage(), revision, epoch, "host:77", [Line(epoch, "out", f"loading {epoch}")])
         for attempt in (1, 2):
-            line = Line(epoch, "err", f"cause {epoch}.{attempt}", "aaaa", attempt, offset=500 * attempt)
+            line = Line(epoch, "err", f"cause {epoch}.{attempt}", "aaaa", attempt)
             write(LakeStorage(), revision, epoch, "host:77", [line])
     assert {text for _, _, text in said(revision)} == {
         *("loading 1", "cause 1.1", "cause 1.2"),
@@ -447,7 +434,7 @@ def failed(lake: Lake) -> tuple[Lake, str]:
     request.storage.create(f"{uri}/plan-1.parquet", plan.to_bytes())
     writer.append([Planned(file="plan-1.parquet", fingerprint="f", date=DATE, shards=8, rows=8000)])
     writer.append([Failed(shard, 1, "ValueError", "refused", worker="host:1")])
-    said = [Line(1e9, "out", "loading"), Line(1e9 + 1, "err", "\x1b[2Jlast words", shard, 1, 8)]
+    said = [Line(1e9, "out", "loading"), Line(1e9 + 1, "err", "\x1b[2Jlast words", shard, 1)]
     write(request.storage, uri, 1, "host:1", said)
     write(request.storage, uri, 1, "host:2", [Line(1e9, "out", "of another", other, 1)])
     writer.stop(release=True)
@@ -530,8 +517,8 @@ def test_following_ends_with_the_run(lake: Lake) -> None:
     write(request.storage, uri, 1, "host:1", [Line(1.0, "out", "first")])
     lines = follow(request.storage, uri)
     assert next(lines).text == "first"
-    write(request.storage, uri, 1, "host:1", [Line(2.0, "out", "second", offset=6)])
+    write(request.storage, uri, 1, "host:1", [Line(2.0, "out", "second")])
     assert next(lines).text == "second"
-    write(request.storage, uri, 1, "host:1", [Line(3.0, "out", "third", offset=13)])
+    write(request.storage, uri, 1, "host:1", [Line(3.0, "out", "third")])
     writer.stop(release=True)
     assert [line.text for line in lines] == ["third"]

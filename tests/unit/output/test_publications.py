@@ -33,7 +33,6 @@ from nightjar.inference.output.nights import night_of
 from nightjar.inference.output.owner import check_owner, claim_output
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Snapshot
-from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import (
     Part,
     Piece,
@@ -408,55 +407,19 @@ def test_a_note_says_what_made_a_snapshot(output: str, origin: Origin, note: str
 
 
 @pytest.mark.parametrize("content", ["", '{"number": 2, ', "[]", "{}"])
-def test_a_publication_that_cannot_be_read_is_named_and_gone_back_behind(output: str, content: str) -> None:
-    """A rollback leads readers to the one before it. Its number is not given again."""
+def test_a_publication_that_cannot_be_read_is_named(output: str, content: str) -> None:
+    """If nobody can restore it, its night is shown again after it was deleted."""
     published(output, "2026-11-17", "2026-11-18", "2026-11-19")
     damaged = Path(output, "publications", "00000003.json")
     damaged.write_text(content)
-    with pytest.raises(
-        Damaged, match=f"{damaged}: not a publication that .* leave it there: `nightjar rollback JOB` shows"
-    ):
+    with pytest.raises(Damaged, match=f"{damaged}: not a publication that .* restore it, or delete it: readers then"):
         now(output)
-    with pytest.raises(Damaged, match="leave it there"):
-        visibility.unpublish(LakeStorage(), output, "2026-11-17")
-    back = visibility.rollback(LakeStorage(), output, None)
-    assert (back.number, back.origin, set(back.runs)) == (4, Origin("rollback", to=2), {"2026-11-17", "2026-11-18"})
+    with pytest.raises(Damaged, match="restore it"):
+        visibility.rollback(LakeStorage(), output, None)
+    damaged.unlink()
     Path(output, "runs/2026-11-19/r1/_SUCCESS").write_text('{"publication": 3, "manifest": ""}')
     again = visibility.republish(LakeStorage(), output, "2026-11-19")
-    assert (again.number, set(again.runs)) == (5, {"2026-11-17", "2026-11-18", "2026-11-19"})
-    listed = visibility.publications(LakeStorage(), output, 4)
-    assert [(each.snapshot.number, each.snapshot.origin.act) for each in listed] == [
-        (5, "republish"),
-        (4, "rollback"),
-        (3, "damaged"),
-        (2, "publish"),
-    ]
-    gained = Change("2026-11-19", 0, 1)
-    assert [each.changes for each in listed] == [(gained,), (), (), (Change("2026-11-18", 0, 1),)]
-    assert str(damaged) in listed[2].snapshot.note
-    assert [each.changes for each in visibility.publications(LakeStorage(), output, 2)] == [(gained,), ()]
-
-
-def test_a_rollback_over_a_publication_that_cannot_be_read_goes_where_it_is_told(output: str) -> None:
-    published(output, "2026-11-17", "2026-11-18", "2026-11-19")
-    Path(output, "publications", "00000003.json").write_text("")
-    assert set(visibility.rollback(LakeStorage(), output, 1).runs) == {"2026-11-17"}
-    visibility.rollback(LakeStorage(), output, 2)
-    Path(output, "publications", "00000002.json").write_text("")
-    assert visibility.rollback(LakeStorage(), output, None).origin == Origin("rollback", to=1), "before the damaged one"
-
-
-@pytest.mark.parametrize("number", [3, 4])
-def test_what_was_killed_at_a_publication_that_cannot_be_read_is_published_later(output: str, number: int) -> None:
-    """It was killed when it had made the damaged one, or when it was about to make the one after it."""
-    published(output, "2026-11-17", "2026-11-18", "2026-11-19")
-    intend(output, "2026-11-20", number)
-    Path(output, "publications", "00000003.json").write_text("")
-    with pytest.raises(Damaged, match="leave it there"):
-        publish.publish(writer_of(output, "2026-11-20"), output, "2026-11-20", entry("2026-11-20"))
-    visibility.rollback(LakeStorage(), output, None)
-    assert publish.publish(writer_of(output, "2026-11-20"), output, "2026-11-20", entry("2026-11-20")) == 5
-    assert set(now(output).runs) == {"2026-11-17", "2026-11-18", "2026-11-20"}
+    assert (again.number, set(again.runs)) == (3, {"2026-11-17", "2026-11-18", "2026-11-19"})
 
 
 def test_snapshots_are_counted_by_their_numbers_whatever_else_lies_there(output: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 import faults
 from faults import FaultyStorage
 from nightjar.flows.cli.main import app
-from nightjar.flows.cli.options import out
 from nightjar.inference.errors import AlreadyExists, JobError, TakenBack
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -237,22 +236,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     """What `nightjar …` prints, in this process."""
     app([str(word) for word in words], standalone_mode=False)
     return capsys.readouterr().out
-
-
-def test_a_rollback_says_that_it_does_not_know_what_a_damaged_publication_showed(
-    lake: Lake, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(out, "_width", 200)  # else a narrow terminal breaks the lines of the table
-    Path(output, "publications", "00000003.json").write_text("{")
-    unknown = "What publication 3 showed is not known, because it cannot be read."
-    assert said(capsys, "rollback", lake.job_path, "--dry-run") == (
-        "publication 2 would be shown again. Readers would see 2 runs, the latest 2026-11-18 r1. Nothing changed. "
-        f"{unknown}\n"
-    )
-    assert said(capsys, "rollback", lake.job_path).endswith(f"Nothing changed. {unknown}\n")
-    assert "not a publication that this version can read" in said(capsys, "publications", lake.job_path, "--json")
-    (line,) = (line for line in said(capsys, "publications", lake.job_path).splitlines() if "damaged" in line)
-    assert line.split() == ["3", "damaged:", "it", "cannot", "be", "read", "unknown", "unknown"]
 
 
 def test_a_rollback_says_what_readers_would_lose_before_it_does_so(

@@ -40,8 +40,8 @@ from nightjar.inference.records import (
     Crumb,
     Event,
     Failed,
-    Noticed,
     Receipt,
+    Seen,
     Shard,
     Started,
     Usage,
@@ -382,9 +382,9 @@ def test_a_worker_says_who_it_turns_to_and_what_its_predictor_used(lake: Lake) -
     started = Started(work[0].shard.id, 3, this_worker())
     assert events[0] == started
     assert turned == [started]
-    assert [event for event in events if isinstance(event, Noticed)] == [
-        *(Noticed("file", str(table), seen[0].by, this_worker()) for table in tables[:-1]),
-        Noticed("file", str(lake.folder.parent), seen[-1].by, this_worker(), 1),
+    assert [event for event in events if isinstance(event, Seen)] == [
+        *(Seen("file", str(table), seen[0].by) for table in tables[:-1]),
+        Seen("file", str(lake.folder.parent), seen[-1].by, more=True),
     ]
 
 

@@ -25,10 +25,8 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.request import storage_of
-from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.locations import Reach
-from nightjar.inference.storage.web import _is_inner
 
 
 def job(folder: Path, **given: Any) -> Job:
@@ -247,37 +245,6 @@ def test_each_redirect_is_checked_before_it_is_followed(place: Path, servers: li
     assert storage_of(given).read(f"{root_of(first)}/x?to={quote(inner, safe='')}") == b"inner"
     with pytest.raises(Denied, match="the job does not name"):
         storage_of(given).read(f"{root_of(first)}/x?to={root_of(second)}/other.bin")
-
-
-def test_a_name_that_leads_to_this_machine_is_refused_before_anything_is_sent(
-    servers: list[ThreadingHTTPServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever rules a name's DNS may let it lead anywhere."""
-    monkeypatch.setattr(
-        socket,
-        "getaddrinfo",
-        lambda *args, **kwargs: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", args[1]))],
-    )
-    port = servers[0].server_address[1]
-    for name in ("data.example.org", "2130706433", "0x7f.1"):
-        uri = f"http://{name}:{port}/x"
-        with pytest.raises(Denied, match=rf"^{name}: leads to 127\.0\.0\.1"):
-            LakeStorage(StorageSettings(retry_s=0, timeout_s=5, web=(uri,))).read(uri)
-    assert asked(servers[0]) == []
-    uri = f"http://localhost:{port}/x"
-    assert LakeStorage(StorageSettings(retry_s=0, timeout_s=5, web=(uri,))).read(uri) == b"inner"
-
-
-@pytest.mark.parametrize(
-    ("address", "inner"),
-    [
-        *[("127.0.0.9", True), ("169.254.169.254", True), ("0.0.0.0", True), ("::1", True), ("fe80::1%eth0", True)],
-        *[("::ffff:127.0.0.1", True), ("10.0.0.1", False), ("2606:2800::1", False)],
-        ("64:ff9b::5db8:d822", False),  # how a machine with IPv6 alone reaches a server with IPv4 alone
-    ],
-)
-def test_an_address_of_this_machine_or_its_link_is_inner(address: str, inner: bool) -> None:
-    assert _is_inner(address) is inner
 
 
 def test_no_web_server_is_asked_that_the_job_does_not_name(servers: list[ThreadingHTTPServer]) -> None:

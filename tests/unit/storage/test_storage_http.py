@@ -89,7 +89,7 @@ def proxy(server: S3Server) -> Iterator[FaultProxy]:
 
 
 def through(proxy: FaultProxy, server: S3Server, retry_s: float = 30.0, timeout_s: float = 30.0) -> LakeStorage:
-    """A client that patient, of a store that has answered once."""
+    """A client that patient."""
     storage = LakeStorage(
         StorageSettings(
             proxy.endpoint,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-import socket
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +14,8 @@ from faults import FaultyStorage
 from nightjar.inference.errors import (
     AlreadyExists,
     Denied,
-    Missing,
-    StorageError,
     Transient,
 )
-from nightjar.inference.storage import retrying
-from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import (
     Entry,
@@ -144,71 +136,3 @@ class TestRetrying:
         LakeStorage().write(join(folder, "x"), b"")
         self.patient(faults.fail("delete")).delete(join(folder, name) for name in "x")
         assert listed(LakeStorage(), folder) == []
-
-
-class Door:
-    """A real socket that answers the first `answers` connections with 404, and closes each other one unanswered."""
-
-    def __init__(self, answers: int) -> None:
-        self.asked, self._answers, self._socket = 0, answers, socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            with self._socket.accept()[0] as caller:
-                caller.recv(65536)
-                self.asked += 1
-                if self.asked <= self._answers:
-                    caller.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-
-    def storages(self) -> list[tuple[LakeStorage, str]]:
-        """One for a bucket and one for a web server, that would be asked again for a day, each with a file of it."""
-        settings = StorageSettings(self.endpoint, "x", None, "a", "b", retry_s=86400, web=(self.endpoint,))
-        return [(LakeStorage(settings), "s3://bucket/x"), (LakeStorage(settings), f"{self.endpoint}/x")]
-
-
-class TestFirstContact:
-    """A store that has never answered is soon given up: its address may be wrong. One that has is asked patiently."""
-
-    @pytest.fixture(autouse=True)
-    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retrying, "FIRST_CONTACT_S", 0.5)
-
-    @pytest.mark.parametrize("which", [0, 1])
-    @pytest.mark.parametrize("call", ["read", "stat", "open"])
-    def test_a_store_that_never_answers_is_refused_and_not_tried_again(self, which: int, call: str) -> None:
-        door = Door(answers=0)
-        storage, uri = door.storages()[which]
-        with pytest.raises(StorageError, match=r"tried \d+ times in .*; check its address") as caught:
-            getattr(RetryingStorage(storage), call)(uri)
-        assert not caught.value.repeatable
-        assert door.asked > 1
-
-    @pytest.mark.parametrize("call", ["list", "subfolders"])
-    def test_a_bucket_that_never_answers_is_not_listed(self, call: str) -> None:
-        storage, _ = Door(answers=0).storages()[0]
-        with pytest.raises(StorageError, match="check its address"):
-            list(getattr(storage, call)("s3://bucket/folder"))
-
-    @pytest.mark.parametrize("which", [0, 1])
-    @pytest.mark.parametrize("sent", [False, True])
-    def test_a_store_that_has_answered_keeps_its_patience(
-        self, which: int, sent: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also with the storage that another process is sent."""
-        monkeypatch.setattr(retrying, "FIRST_CONTACT_S", 0.0)
-        door = Door(answers=2)
-        storage, uri = door.storages()[which]
-        with pytest.raises(Missing):
-            storage.read(uri)
-        if sent:
-            data = pickle.dumps(storage)
-            retrying.answered.clear()
-            retrying.answered.add("")
-            storage = pickle.loads(data)
-        object.__setattr__(storage, "settings", replace(storage.settings, retry_s=2))
-        storage._backends.clear()
-        door._answers = 0
-        with pytest.raises(Transient, match=r"tried \d+ times in"):
-            storage.read(uri)

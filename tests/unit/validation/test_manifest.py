@@ -29,7 +29,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import FILES, OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile
-from nightjar.inference.records import Counts, Failed, Usage
+from nightjar.inference.records import Counts, Failed, Seen, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult, Offender
@@ -45,7 +45,7 @@ from nightjar.inference.validation.manifest import (
     write_manifest,
 )
 from nightjar.inference.validation.rescore import Rescored
-from nightjar.inference.witness import Collection, Seen
+from nightjar.inference.witness import Collection
 from outputs import FIRST_MANIFEST
 from support import Lake
 

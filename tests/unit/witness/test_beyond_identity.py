@@ -21,9 +21,9 @@ from nightjar.inference.ledger.ledger import State
 from nightjar.inference.records import (
     Event,
     Failed,
-    Noticed,
     Piece,
     Receipt,
+    Seen,
     Shard,
     decode,
     encode,
@@ -37,7 +37,6 @@ from nightjar.inference.scoring.preflight import (
     samples,
 )
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.witness import Seen
 from support import Lake
 
 MODEL = """
@@ -114,9 +113,9 @@ def test_preflight_tells_what_it_saw(lake: Lake, folder: Path, apart: Apart) -> 
 def test_a_worker_tells_what_it_comes_to_and_each_thing_once(lake: Lake, folder: Path, apart: Apart) -> None:
     """Before the receipt of the shard that led there; its events travel and are kept like all others."""
     events = apart(scored, lake.worker_spec(), list(lake.planned().shards()))
-    found = [type(event).__name__ for event in events if isinstance(event, (Receipt, Noticed))]
-    assert found == ["Noticed", *["Receipt"] * 4, "Noticed", *["Receipt"] * 4]
-    noticed = [event for event in events if isinstance(event, Noticed)]
+    found = [type(event).__name__ for event in events if isinstance(event, (Receipt, Seen))]
+    assert found == ["Seen", *["Receipt"] * 4, "Seen", *["Receipt"] * 4]
+    noticed = [event for event in events if isinstance(event, Seen)]
     assert [(event.name, event.by) for event in noticed] == [
         (f"{folder}/vocab.json", "model.py:7"),
         (f"{folder}/rare.json", "model.py:13"),

@@ -24,8 +24,9 @@ from modeljobs import model_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import frameworks
+from nightjar.inference.records import Seen
 from nightjar.inference.storage.local import LocalStorage
-from nightjar.inference.witness import Collection, Seen, literals, note_names, sentences, unwatch, watch
+from nightjar.inference.witness import Collection, literals, note_names, sentences, unwatch, watch
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import Places
 from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND
