@@ -30,12 +30,11 @@ class Account:
     """Where the wall time of a night went, in seconds.
 
     wall_s: how long the night took, on every page: from the start of the last command that scored it until its last
-    step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and
-    Ray start. `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the
-    model. `actors`: in each pass, until the first shard is begun. `score`. `canary`: its gates. `wait`: before failed
-    shards are tried again. `close`: the score step ends. `again`: score steps before the last one, which failed, or
-    whose parts an audit found damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes
-    around the steps.
+    step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and Ray start.
+    `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the model.
+    `actors`: in each pass, until the first shard is begun. `score`. `wait`: before failed shards are tried again.
+    `close`: the score step ends. `again`: score steps before the last one, which failed, or whose parts an audit found
+    damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes around the steps.
 
     workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
     together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
@@ -104,7 +103,7 @@ def account_of(
         for what, within_s in (*took.items(), (beyond, seconds - sum(took.values()))):
             parts[what] = parts.get(what, 0.0) + within_s
     rounded = {name: round(seconds, 3) for name, seconds in parts.items() if round(seconds, 3)}
-    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "canary", "wait", AGAIN))
+    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "wait", AGAIN))
     progress = scored.progress
     return Account(
         wall_s=round(sum(flow.values()), 3),

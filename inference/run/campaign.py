@@ -1,7 +1,4 @@
-"""Runs passes until no shard is missing: the first over all shards, each further one over those still missing.
-
-Where there is a canary, passes over its shards come before.
-"""
+"""Runs passes until no shard is missing: the first over all shards, each further one over those still missing."""
 
 from __future__ import annotations
 
@@ -112,7 +109,6 @@ class Campaign:
     _silent_passes: int = 0
     _receipts: int = 0
     _noticed: Collection = field(default_factory=Collection)
-    _only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._journal = Journal(self.writer, self.listeners, self._written)
@@ -131,31 +127,20 @@ class Campaign:
             QuarantineFull: more rows are quarantined than the job allows.
             Fenced: another writer took over.
         """
-        self.try_each()
-        if given_up := self._failures.given_up:
-            raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
-
-    def try_each(self, only: frozenset[str] = frozenset()) -> frozenset[str]:
-        """Score what is missing, of `only` if it names shards, and leave it to `run` to say which shards got no result.
-        Returns the shards that `only` named, where some were split.
-
-        Raises:
-            As `run`, but for shards that fail each for a cause of its own.
-        """
         self._check_budget()
         self._noticed = Collection(self.writer.state.about.outside.all())
-        self._only = only
         while pending := self._pending():
             self._back_off(pending.attempts)
             self._pass(pending)
-        return self._only
+        if given_up := self._failures.given_up:
+            raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
 
     def _pending(self) -> Pending | None:
         """The shards of the next pass, after splitting packed shards that failed, and giving up shards without tries
         left.
         """
         while True:
-            pending = self._failures.pending(self.plan, self.writer.state.committed, self._only)
+            pending = self._failures.pending(self.plan, self.writer.state.committed)
             self._check_alike(self._failures.finals())
             if not pending.packed:
                 return pending.riding(succeeded=self._receipts > 0) if pending.shards else None
@@ -165,7 +150,6 @@ class Campaign:
         """Split these failed shards, so that each of their files is a shard of its own."""
         self.plan, split = self.plan.with_splits(packed, self.fingerprint)
         for shard, parts in split.items():
-            self._only = self._only and self._only | {part.id for part in parts}
             why = self.writer.state.failures[shard][-1].message
             self._journal.save(lines.Split(shard, why, len(parts)))
         self._journal.flush()

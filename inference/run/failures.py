@@ -69,14 +69,12 @@ class Failures:
         """Add a failure."""
         self._found.setdefault(failed.shard, []).append(failed)
 
-    def pending(self, plan: Plan, done: set[str], only: frozenset[str]) -> Pending:
-        """The shards of the plan that are left. Gives up shards without attempts left. only: consider only these
-        shards.
-        """
+    def pending(self, plan: Plan, done: set[str]) -> Pending:
+        """The shards of the plan that are left. Gives up shards without attempts left."""
         pending, fresh = Pending(), Attempt()
         sizes = pc.list_value_length(plan.table["pieces"]).to_pylist()
         for shard, pieces in zip(plan.ids(), sizes, strict=True):
-            if shard in done or shard in self.given_up or (only and shard not in only):
+            if shard in done or shard in self.given_up:
                 continue
             found, earlier = self._found.get(shard, []), self._earlier.get(shard, [])
             decided = next_attempt(found, self._tries, earlier) if found or earlier else fresh

@@ -27,7 +27,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.canary import canary_notes, canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
@@ -139,13 +138,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
-        notes = told(request, loaded)
-        canary = canary_of(request, made, writer.state.committed)
-        keep_external_reads(request.job, loaded, [*notes, *canary_notes(canary, len(made))], writer, remembered)
-        if canary:
-            tried = campaign.try_each(canary)
-            with watch.during("canary"):
-                judge(request, engine, uri, writer, campaign.plan, tried)
+        keep_external_reads(request.job, loaded, told(request, loaded), writer, remembered)
         campaign.run()
         watch.turn_to("close")
         started = (campaign.first_event_at or time.time()) - began
