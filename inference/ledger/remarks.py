@@ -22,7 +22,7 @@ class Remarks:
     again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
     used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
     which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: of the table that
-    is the input, that of the first plan and that of the last. remembered: as in `Preflight`, of the first of them.
+    is the input, that of the first plan and that of the last.
     """
 
     again: tuple[str, ...] = ()
@@ -32,7 +32,6 @@ class Remarks:
     tried: Mapping[str, str] = field(default_factory=dict)
     unproven: bool = False
     snapshots: tuple[str, ...] = ()
-    remembered: int = 0
 
     def fold(self, line: Line) -> None:
         """Add one line of the ledger."""
@@ -46,8 +45,7 @@ class Remarks:
             case Noticed() | Seen():
                 self.outside.add(Seen(line.kind, line.name, line.by, line.more))
             case Preflight():
-                # A command that continues the run begins with what the run itself has found out.
-                self.preflight, self.remembered = line.notes, line.remembered or self.remembered
+                self.preflight = line.notes
             case Packages() if line.adopted_from:
                 self.loaded = added(self.loaded, line.loaded)
             case Packages():
@@ -67,8 +65,8 @@ class Remarks:
             if more != loaded:
                 lines.append(Packages(layer, name))
             loaded = more
-        if (source.preflight or source.remembered) and not self.preflight:
-            lines.append(Preflight(source.preflight, source.remembered))
+        if source.preflight and not self.preflight:
+            lines.append(Preflight(source.preflight))
         return lines
 
     def noticed(self, seen: Iterable[Seen]) -> list[Seen]:
@@ -83,7 +81,7 @@ class Remarks:
             *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
-            *small_batches(ceilings, self.remembered),
+            *small_batches(ceilings),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -121,19 +119,11 @@ def cut_batches(batches: int) -> list[str]:
     ]
 
 
-def small_batches(ceilings: Sequence[int], remembered: int = 0) -> list[str]:
-    """The sentence about a run in which memory did not suffice for larger micro-batches.
-
-    ceilings: as in `Progress`. remembered: as in `Preflight`.
-    """
+def small_batches(ceilings: Sequence[int]) -> list[str]:
+    """The sentence about a run in which memory did not suffice for larger micro-batches. ceilings: as in `Progress`."""
     rows = least(ceilings)
     if not rows:
         return []
-    if rows == remembered:
-        return [
-            f"on an earlier night memory did not suffice for micro-batches of more than {rows:,} rows, so that this "
-            "one began with as many; `--fresh` finds out again"
-        ]
     return [
         f"memory did not suffice for micro-batches of more than {rows:,} rows, so that smaller ones were scored; more "
         "memory for each actor allows larger ones"

@@ -326,13 +326,11 @@ def worker_spec(
     segment: int = 0,
     rows: int | None = 0,
     described: float = 1.0,
-    ceilings: tuple[int, ...] = (),
 ) -> WorkerSpec:
     """The spec for the workers of a request. Without a revision they can score, but not write.
 
     schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
-    if they are not known before they are read. described: the share of the rows whose columns are described. ceilings:
-    as in `WorkerSpec`.
+    if they are not known before they are read. described: the share of the rows whose columns are described.
     """
     return WorkerSpec(
         job=request.job.describing(described),
@@ -346,6 +344,5 @@ def worker_spec(
         budget=None if rows is None else budget_rows(request.job.retry.max_quarantined, rows),
         scoring=request.scoring,
         cache=request.cache,
-        ceilings=ceilings,
         environment=request.environment,
     )

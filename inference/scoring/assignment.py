@@ -57,8 +57,6 @@ class WorkerSpec:
     own_process: bool = True
     """Whether the worker has its process to itself, as everywhere except in tests. Then the code's folder becomes the
     working directory, and what the user's code uses is noted."""
-    ceilings: tuple[int, ...] = ()
-    """For each model the most rows of a micro-batch for which memory sufficed before; 0 if nothing is known."""
     environment: Mapping[str, SecretStr] = field(default_factory=dict)
     """Variables that the process sets before it imports the user's code. Ray would write them into its records."""
 
@@ -287,7 +285,7 @@ def aside_folder(run: OfRun, job: Job) -> Path:
 
 
 def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
-    """The size of micro-batches to begin with. It depends only on the job, the schema, and what is known of memory.
+    """The size of micro-batches to begin with. It depends only on the job and the schema.
 
     index: of the model in the job.
     """
@@ -298,10 +296,5 @@ def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
     features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])
     framework, gpu = job.model.framework, job.resources.gpus > 0
     if framework.rows:
-        found = BatchSize(framework.rows[gpu])
-    else:
-        found = BatchSize(auto_batch_rows(features, gpu, framework.packs))
-    ceiling = spec.ceilings[index] if spec.ceilings else 0
-    if 0 < ceiling < found.most:
-        found.force(ceiling)
-    return found
+        return BatchSize(framework.rows[gpu])
+    return BatchSize(auto_batch_rows(features, gpu, framework.packs))
