@@ -23,6 +23,7 @@ from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
     NightjarError,
+    OutputInvalid,
     ProcessSpoilt,
     ShardError,
     StorageError,
@@ -47,7 +48,7 @@ from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel
+from nightjar.inference.scoring.prepared_batches import Pickled
 from nightjar.inference.scoring.worker import ShardWorker
 
 SAMPLE_ROWS = 32
@@ -192,7 +193,10 @@ def _check_handed_over(worker: ShardWorker, read: RowsRead) -> None:
             content = scorer.preprocess(read.table.select(list(model.columns)))
         except Exception:  # noqa: BLE001 (a row raises: the passes find it)
             continue
-        Parcel((), {model.name: [Batch(range(read.table.num_rows), content)]}, 0.0, 0).packed()
+        try:
+            Pickled(content)
+        except OutputInvalid as error:
+            raise JobError(str(error)) from error
 
 
 def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
+from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
@@ -27,7 +27,7 @@ from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel, batch_bytes, unpacked
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -56,13 +56,7 @@ class PreparingWorker(Worker):
             self.turn_to(started)
             try:
                 parcel = yield from self._prepared(running)
-                self.watchdog.calling()
-                try:
-                    packed = parcel.packed()  # which may run code of the user's objects
-                except JobError:
-                    # Of an odd row, since preflight saw none: the actor prepares this shard itself.
-                    parcel = replace(parcel, batches={})
-                    packed = parcel.packed()
+                packed = parcel.packed()
                 self._opened.check()
                 witness.refuse(strict=self.spec.job.identity.strict)
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -93,14 +87,14 @@ class PreparingWorker(Worker):
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
-                    content = step.preprocess(piece.table)
+                    pickled = Pickled(step.preprocess(piece.table))
                 except Exception as error:
                     if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                         raise
                     # The actor tries these rows again, and finds those that raise.
                     continue
-                found.append(Batch(piece.rows, content))
-                weight += batch_bytes(content)
+                found.append(Batch(piece.rows, pickled))
+                weight += pickled.size
         self.at = At(running.started, pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
