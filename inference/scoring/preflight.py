@@ -43,7 +43,7 @@ from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
@@ -215,7 +215,7 @@ def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> None:
     except (ShardError, StorageError, BatchesBroken):
         return  # the passes find it
     sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
-    sample.add(piece, read, scored)
+    sample.add(JoinedPieces([piece], [read]), scored)
     rows = sample.table().select(columns_of(spec.job, spec.schema.names))
     if rows.num_rows:
         _check_figures(spec.job, try_all(spec, rows))

@@ -210,6 +210,5 @@ class AcceptingWorker(ShardWorker):
         ceilings: tuple[int, ...],
     ) -> Event:
         """Put a shard together and write it, in the writing thread."""
-        for piece, read, part in joined.parts(scored):
-            assembly.add(piece, read, part)
+        assembly.add(joined, scored)
         return self.write(running, assembly, ceilings)

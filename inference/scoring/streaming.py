@@ -211,9 +211,8 @@ class _Shard:
             cuts=assembly.cuts,
         )
         scored = drained(steps, lambda _: self.watchdog.calling())
-        for piece, read, part in joined.parts(scored):
-            self.watchdog.calling()
-            assembly.add(piece, read, part)
+        self.watchdog.calling()
+        assembly.add(joined, scored)
         if self._kept is not None:
             self.watchdog.calling()
             with suppress(StorageError):

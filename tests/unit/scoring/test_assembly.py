@@ -9,7 +9,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.metrics.profile import Profile, drawn
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.records import Piece, Shard
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.microbatches import ScoredRows
 from support import Lake
 
@@ -28,7 +28,8 @@ def assembled(lake: Lake, *pieces: Piece) -> tuple[Assembly, list[pa.Table]]:
     for at, each in enumerate(pieces):
         read = lake_rows(each.first_row)
         outputs = pa.table({"score": pa.array(KEPT / 10 + at, pa.float32())})
-        made.add(each, RowsRead(read.select(spec.schema.names)), ScoredRows(outputs, KEPT, ()))
+        joined = JoinedPieces([each], [RowsRead(read.select(spec.schema.names))])
+        made.add(joined, ScoredRows(outputs, KEPT, ()))
         written.append(read.take(pa.array(KEPT)).append_column("score", outputs["score"]))
     return made, written
 
@@ -51,7 +52,7 @@ def test_of_a_share_exactly_the_rows_that_are_drawn_are_described(lake: Lake) ->
         chosen += len(rows)
         expected.update(table.take(pa.array(rows)))
     assert 0 < chosen < 2 * len(KEPT)
-    assert made.metrics().beside() == {"profile": expected.to_bytes()}
+    assert made.metrics(made.table()).beside() == {"profile": expected.to_bytes()}
 
 
 def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
@@ -62,4 +63,4 @@ def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
     expected = Slices.for_job(job)
     for table in written:
         expected.update(table.select(["name", "score"]), table["id"])
-    assert made.metrics().beside()["slices"] == expected.to_bytes() != Slices.for_job(job).to_bytes()
+    assert made.metrics(made.table()).beside()["slices"] == expected.to_bytes() != Slices.for_job(job).to_bytes()
