@@ -82,8 +82,8 @@ class PreparingWorker(Worker):
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
-                ahead = piece.ahead()
-                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), job.model.name)
+                ahead = piece.ahead(job.model.name)
+                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), ahead.model)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
