@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
 from threading import Lock
 from typing import TypeVar
 
@@ -100,7 +99,6 @@ class PreparingWorker(Worker):
 
 
 T = TypeVar("T")
-Say = Callable[[Event], None]
 
 _LOOKS = 20
 """How often within `retry.stall_s` a call looks whether a step hangs; at least once a second."""
@@ -133,11 +131,10 @@ class AcceptingWorker(ShardWorker):
             try:
                 parcel = self._result(self.reader.submit(unpacked, packed))
                 running = replace(running, prepared=True, at=parcel.started_at, retries=parcel.retries)
-                said: SimpleQueue[Event] = SimpleQueue()
-                scoring = self._model.submit(self._score_parcel, running, parcel, said.put)
+                scoring = self._model.submit(self._score_parcel, running, parcel)
                 del parcel
                 at = None  # the model's thread says at which rows it is
-                yield from self._signs(scoring, said)
+                yield from self._signs(scoring, running)
                 if not scoring.done() or (write := scoring.result()) is None:
                     return
                 at = At(running.started)
@@ -166,33 +163,29 @@ class AcceptingWorker(ShardWorker):
                 raise self.watchdog.stalled()
         return step.result()
 
-    def _signs(self, scoring: Future[T], said: SimpleQueue[Event]) -> Iterator[Event]:
-        """Wait until a shard had its turn with the model, or this process is over; yields its signs of life."""
+    def _signs(self, scoring: Future[T], running: Running) -> Iterator[Event]:
+        """Wait until a shard had its turn with the model, or this process is over; yields signs of life."""
+        said_at, shard = time.monotonic(), running.assignment.shard
         while not scoring.done() and not self._over:
             wait([scoring], self._look_s)
-            while not said.empty():
-                yield said.get()
             if scoring.running():
                 self.watchdog.look()
+                if time.monotonic() - said_at > self.spec.job.retry.stall_s / 4:
+                    said_at = time.monotonic()
+                    yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
 
-    def _score_parcel(self, running: Running, parcel: Parcel, say: Say) -> Callable[[], Event] | None:
+    def _score_parcel(self, running: Running, parcel: Parcel) -> Callable[[], Event] | None:
         """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
         if self._over:
             return None
         shard = running.assignment.shard
         self.turn_to(running.started)
         self.at = At(running.started, shard.pieces[-1].uri)
-        self._said = time.monotonic()
         assembly, joined = Assembly(self.spec, shard), JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
-
-        def say_sign(sign: Crumb) -> None:
-            self._said = time.monotonic()
-            say(sign)
-
         try:
             with self.watchdog, answering(self.scorers, self.watchdog):
-                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline), say_sign)
+                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline))
         except SystemExit as left:
             self._over = True
             raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
