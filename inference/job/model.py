@@ -265,11 +265,6 @@ class Job(Section):
         return any(model.framework.streams for model in self.models)
 
     @property
-    def keeps_answers(self) -> bool:
-        """Whether answers are kept until the shard that they are for is written."""
-        return self.streams and not self.several and bool(self.models[0].options.get("journal"))
-
-    @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
         return "models" if self.several else self.models[0].loaded_by

@@ -21,7 +21,6 @@ from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import exports, outcomes
-from nightjar.inference.output.keptanswers import ANSWERS
 from nightjar.inference.output.parts import (
     DATA,
     INDEX,
@@ -232,9 +231,9 @@ def _copy(
     return replace(part, name=name), copies
 
 
-def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) -> int:
+def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     """Delete the parts of this epoch and older that no committed receipt of the plan names, and what lies beside them.
-    Returns the number of these files. answers: also the answers that were kept for shards that were not written.
+    Returns the number of these files.
 
     Only a published revision is swept, because before that another plan may need a part that this one does not. Parts
     of a newer epoch are left alone, because their receipts may be on the way. Unfinished parts of killed writers are
@@ -246,7 +245,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     parts = [name for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)]
     named, divided = set(map(stem_of, parts)), any(map(is_divided, parts))
     forms = storage.subfolders(join(uri, exports.FOLDER))
-    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms), *([ANSWERS] if answers else [])]
+    folders = [DATA, "quarantine", *(f"{exports.FOLDER}/{form}" for form in forms)]
     dead = _dead(storage, uri, folders, named, writer.epoch)
     # A killed worker may have written files in folders for a plan that divided its parts, as this one does not.
     if divided or any(name.startswith(f"{join(uri, DATA)}/") and "=" in name[len(uri) :] for name in dead):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -28,7 +28,6 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
-from nightjar.inference.output.keptanswers import discard
 from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import Event, Failed, Noticed, Receipt, as_line
 from nightjar.inference.run.account import SCORE, Crew
@@ -48,10 +47,10 @@ FLUSH_RECORDS = 500
 
 
 class Journal:
-    """One command's lines for the ledger. written: called with each line when the ledger has it."""
+    """One command's lines for the ledger."""
 
-    def __init__(self, writer: LedgerWriter, listeners: Listeners, written: Callable[[Line], None]) -> None:
-        self._writer, self._listeners, self._written = writer, listeners, written
+    def __init__(self, writer: LedgerWriter, listeners: Listeners) -> None:
+        self._writer, self._listeners = writer, listeners
         self._waiting: list[Line] = []
         self._flushed_at = time.monotonic()
 
@@ -81,8 +80,6 @@ class Journal:
             return
         lines, self._waiting = self._waiting, []
         self._writer.append(lines)
-        for line in lines:
-            self._written(line)
         self._listeners.progress(self._writer.state.progress)
 
 
@@ -111,7 +108,7 @@ class Campaign:
     _noticed: Collection = field(default_factory=Collection)
 
     def __post_init__(self) -> None:
-        self._journal = Journal(self.writer, self.listeners, self._written)
+        self._journal = Journal(self.writer, self.listeners)
         self._failures = Failures(self.plan, self.writer.state.failures, self.spec.job.retry.attempts)
 
     @property
@@ -203,11 +200,6 @@ class Campaign:
             events.close()
             self._journal.flush()
         return ""
-
-    def _written(self, line: lines.Line) -> None:
-        """The ledger has this line. With a receipt nobody asks for the answers of its shard again."""
-        if isinstance(line, Receipt) and self.spec.job.keeps_answers:
-            discard(self.spec.storage, self.spec.revision, line.shard)
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
