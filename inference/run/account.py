@@ -11,7 +11,7 @@ from nightjar.inference.errors import AlreadyExists, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.output.revisions import Revision
-from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
+from nightjar.inference.records import Spent, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.storage.protocol import Storage, join, read_control
 
@@ -58,29 +58,6 @@ class WorkersCost:
     per_million_rows: float | None
     currency: str
     worker_s: float
-
-
-class Crew:
-    """The workers of a run: how many there were at once."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, float]] = {}
-
-    def take(self, event: Event, at: float) -> None:
-        """Follow one event. at: when it came."""
-        if isinstance(event, Started | Receipt | Failed) and event.worker:
-            first, _ = self._seen.get(event.worker, (at, at))
-            self._seen[event.worker] = first, at
-
-    @property
-    def most(self) -> int:
-        """The most at once. One that follows another is not counted beside it."""
-        ends = sorted(edge for first, last in self._seen.values() for edge in ((first, 0), (last, 1)))
-        now = most = 0
-        for _, ended in ends:
-            now += -1 if ended else 1
-            most = max(most, now)
-        return most
 
 
 def account_of(

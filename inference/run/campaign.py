@@ -30,7 +30,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
 from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import Event, Failed, Noticed, Receipt, as_line
-from nightjar.inference.run.account import SCORE, Crew
+from nightjar.inference.run.account import SCORE
 from nightjar.inference.run.failures import ALIKE, LONG_ALIKE, Failures, Pending, Underway
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -92,7 +92,7 @@ _LONGEST_BACKOFF_S = 60.0
 
 @dataclass
 class Campaign:
-    """Scores every shard of `plan` without a receipt in the ledger."""
+    """Scores every shard of `plan` without a receipt in the ledger. workers: the most that scored in one pass."""
 
     plan: Plan
     spec: WorkerSpec
@@ -101,7 +101,7 @@ class Campaign:
     fingerprint: str
     listeners: Listeners
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
-    crew: Crew = field(default_factory=Crew)
+    workers: int = 0
     first_event_at: float = 0.0
     _silent_passes: int = 0
     _receipts: int = 0
@@ -166,6 +166,7 @@ class Campaign:
         """Run one pass; charge the shards that it started and that have no result."""
         underway = Underway()
         ended = self._follow(pending, underway)
+        self.workers = max(self.workers, len(underway.workers))
         deaths = underway.deaths(ended)
         self.listeners.events(deaths)
         for death in deaths:
@@ -203,7 +204,6 @@ class Campaign:
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
-        self.crew.take(event, time.monotonic())
         if not self.first_event_at:
             self.first_event_at = time.time()
             self._journal.save(lines.Doing("score"))

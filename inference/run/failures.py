@@ -114,12 +114,14 @@ class Failures:
 
 @dataclass
 class Underway:
-    """The shards that a pass has started and that have no result yet. started: the number of all starts.
+    """The shards that a pass has started and that have no result yet. started: the number of all starts. workers: that
+    have the models.
 
     With a CPU stage the events of a shard may arrive in any order, so each kind is kept until the end.
     """
 
     started: int = 0
+    workers: set[str] = field(default_factory=set)
     _preparing: dict[str, Preparing] = field(default_factory=dict)
     _prepared: set[str] = field(default_factory=set)
     _running: dict[str, Started] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Underway:
         match event:
             case Started():
                 self.started += 1
+                self.workers.add(event.worker)
                 self._running[event.shard] = event
             case Preparing():
                 self.started += 1

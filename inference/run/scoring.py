@@ -109,7 +109,16 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
         progress = writer.state.progress
-        spec = _spec_of(request, discovery, uri, made, writer)
+        assert writer.state.planned is not None
+        spec = worker_spec(
+            request,
+            discovery.schema,
+            revision=uri,
+            epoch=writer.epoch,
+            segment=writer.number,
+            rows=None if made.uncounted or request.job.input.where else made.rows,
+            described=writer.state.planned.described,
+        )
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
@@ -128,7 +137,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             startup_s=started,
             warnings=writer.state.about.notes(progress.counts.batches_cut, progress.ceilings),
             again=writer.state.about.again,
-            workers=campaign.crew.most,
+            workers=campaign.workers,
         )
     return replace(scored, took=watch.claim())
 
@@ -149,26 +158,6 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
     commit_tables(request)
     return newest, now
-
-
-def _spec_of(
-    request: RunRequest,
-    discovery: Discovery,
-    uri: str,
-    made: Plan,
-    writer: LedgerWriter,
-) -> WorkerSpec:
-    """What the workers are told. uri: of the revision."""
-    assert writer.state.planned is not None
-    return worker_spec(
-        request,
-        discovery.schema,
-        revision=uri,
-        epoch=writer.epoch,
-        segment=writer.number,
-        rows=None if made.uncounted or request.job.input.where else made.rows,
-        described=writer.state.planned.described,
-    )
 
 
 def was_published(request: RunRequest) -> bool:

@@ -149,10 +149,11 @@ def score_table(
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
     Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
-    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the
-    table the index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt.
-    preparer: scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it
-    need not prepare. model: the name of the scorer's model, if the job has several.
+    Where memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size. skip: row →
+    failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the table the
+    index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt. preparer:
+    scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it need not
+    prepare. model: the name of the scorer's model, if the job has several.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
@@ -171,29 +172,34 @@ def score_table(
 
     if preparer:
         preparer.start(shipped)
-    first = 0
-    while first < table.num_rows:
-        whole = _micro_batch(table, first, size, singly)
-        first += len(whole.rows)
-        piece = _without(whole, skipped)
-        ready = scorer_of(piece.table, piece.rows) if piece.rows else None
-        if preparer and ahead and first < table.num_rows:
-            following = _without(_micro_batch(table, first, size, singly), skipped)
+    pieces = micro_batches(table, size, skipped, singly)
+    following = next(pieces, None)
+    while (piece := following) is not None:
+        ready = scorer_of(piece.table, piece.rows)
+        following = next(pieces, None)
+        if preparer and ahead and following is not None:
             preparer.begin(following.table, following.rows)
-        if ready is not None:
-            yield from scoring.rows(piece, ready)
+        yield from scoring.rows(piece, ready)
     if preparer:
         preparer.start(())
     return scoring.scored(table.num_rows)
 
 
-def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int]) -> Iterator[Slice]:
-    """The micro-batches that `score_table` begins with, less the rows to skip. skipped: ascending."""
+def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int], singly: range = _NO_ROWS) -> Iterator[Slice]:
+    """The micro-batches of a table, less the rows to skip. Each has as many rows as the size allows when it is cut.
+
+    skipped: ascending. singly: as of `score_table`.
+    """
     first = 0
     while first < table.num_rows:
-        whole = _micro_batch(table, first, size, _NO_ROWS)
-        first += len(whole.rows)
-        if (piece := _without(whole, skipped)).rows:
+        stop = min(table.num_rows, (first // size.most + 1) * size.most)
+        if first in singly:
+            stop = first + 1
+        elif singly and first < singly.start:
+            stop = min(stop, singly.start)
+        piece = _without(Slice(table.slice(first, stop - first), range(first, stop)), skipped)
+        first = stop
+        if piece.rows:
             yield piece
 
 
@@ -319,15 +325,6 @@ class _Scoring:
         if outputs.num_rows + len(failed) != rows:
             raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
-
-
-def _micro_batch(table: pa.Table, first: int, size: BatchSize, singly: range) -> Slice:
-    """From this row on. How far it goes depends on the size, which may shrink from one to the next."""
-    if first in singly:
-        return Slice(table.slice(first, 1), range(first, first + 1))
-    stop = min(table.num_rows, (first // size.most + 1) * size.most)
-    stop = min(stop, singly.start) if singly and first < singly.start else stop
-    return Slice(table.slice(first, stop - first), range(first, stop))
 
 
 def _without(piece: Slice, skipped: list[int]) -> Slice:
