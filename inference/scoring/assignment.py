@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, raised, traced
 from nightjar.inference.identity.code import explained
-from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
+from nightjar.inference.identity.identity import NO_CODE, ScoringSet, changed_package, package_files
 from nightjar.inference.identity.packages import in_environment
 from nightjar.inference.identity.snapshots import Snapshot
 from nightjar.inference.identity.unpacking import Linked, place_code, place_model, watched
@@ -35,16 +35,32 @@ from nightjar.inference.storage.protocol import Storage
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """Everything that a worker needs for the run; it is sent once."""
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
+"""Where a node keeps the copies of code and model from which it scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun:
+    """What each process of a run is told. scoring: code and model as they were when the run began. cache: where each
+    node keeps its copies of them. environment: variables that a process sets before it imports the user's code. Ray
+    would write them into its records.
+    """
 
     job: Job
     job_path: str
+    storage: Storage
+    scoring: ScoringSet = NO_CODE
+    cache: str = str(CACHE)
+    environment: Mapping[str, SecretStr] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec(OfRun):
+    """Everything that a worker needs for the run; it is sent once."""
+
     run: tuple[str, ...]
     """The arguments with which `nightjar replay` names the run."""
     revision: str
-    storage: Storage
     schema: pa.Schema
     """The columns to read, in order, as most files have them."""
     epoch: int
@@ -52,13 +68,9 @@ class WorkerSpec:
     """The newest ledger segment that the writer knew."""
     budget: int | None
     """The most rows that the whole run may quarantine; None if their number is known only when they are read."""
-    scoring: ScoringSet
-    cache: str
     own_process: bool = True
     """Whether the worker has its process to itself, as everywhere except in tests. Then the code's folder becomes the
     working directory, and what the user's code uses is noted."""
-    environment: Mapping[str, SecretStr] = field(default_factory=dict)
-    """Variables that the process sets before it imports the user's code. Ray would write them into its records."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -243,22 +255,6 @@ def _packages(spec: WorkerSpec) -> tuple[Linked, ...]:
             "start the run again"
         )
     return linked
-
-
-class OfRun(Protocol):
-    """The fields that `RunRequest` and `WorkerSpec` have in common."""
-
-    @property
-    def job(self) -> Job: ...
-
-    @property
-    def scoring(self) -> ScoringSet: ...
-
-    @property
-    def cache(self) -> str: ...
-
-    @property
-    def environment(self) -> Mapping[str, SecretStr]: ...
 
 
 def _set_variables(run: OfRun) -> None:
