@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -130,8 +130,8 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> OpenedModels[Scor
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: The model cannot be fetched.
     """
-    paths, linked = _model_files(spec, lambda job: only in {None, job.model.name})
-    return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.name)), only)
+    chosen = [each.name for each in spec.job.models if only in {None, each.name}]
+    return _opened(spec, load_scorer, chosen, files=chosen)
 
 
 def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
@@ -141,37 +141,25 @@ def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: A model cannot be fetched.
     """
-    paths, linked = _model_files(spec, lambda job: job.model.staged)
 
-    def load(job: ModelJob) -> Preprocessor | Scorer:
-        return load_scorer(job, paths.get(job.model.name)) if job.model.staged else Preprocessor(job)
+    def load(job: ModelJob, path: str | None) -> Preprocessor | Scorer:
+        return load_scorer(job, path) if job.model.staged else Preprocessor(job)
 
-    return _opened(spec, linked, paths, load)
-
-
-def _model_files(spec: WorkerSpec, wanted: Callable[[ModelJob], bool]) -> tuple[dict[str, str], tuple[Linked, ...]]:
-    """Place the files of models on this host.
-
-    Returns their paths by the models' names, and as `OpenedModels.linked`.
-    """
-    paths: dict[str, str] = {}
-    linked: tuple[Linked, ...] = ()
-    for each, taken in zip(model_jobs(spec.job), spec.scoring.models, strict=False):
-        if each.model.path is not None and wanted(each):
-            with naming(each):
-                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
-            paths[each.model.name], linked = path, linked + more
-    return paths, linked
+    models = spec.job.models
+    return _opened(spec, load, [each.name for each in models], files=[each.name for each in models if each.staged])
 
 
 def _opened(
-    spec: WorkerSpec,
-    linked: tuple[Linked, ...],
-    paths: Mapping[str, str],
-    load: Callable[[ModelJob], T],
-    only: str | None = None,
+    spec: WorkerSpec, load: Callable[[ModelJob, str | None], T], chosen: Sequence[str], files: Sequence[str]
 ) -> OpenedModels[T]:
-    """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
+    """Enter a copy of the run's code and load these models from it. files: the models whose files are needed here."""
+    paths: dict[str, str] = {}
+    linked: tuple[Linked, ...] = ()
+    for each, taken in zip(model_jobs(spec.job), spec.scoring.models, strict=False):
+        if each.model.path is not None and each.model.name in files:
+            with naming(each):
+                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
+            paths[each.model.name], linked = path, linked + more
     _set_variables(spec)
     job = spec.job
     linked += _packages(spec)
@@ -184,17 +172,18 @@ def _opened(
             chooses = any(not each.startswith("!") for each in job.code)
             notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
-    chosen = [each for each in model_jobs(job) if only in {None, each.model.name}]
-    loaded = tuple(_loaded(spec, each, load) for each in chosen)
+    loaded = tuple(
+        _loaded(spec, each, load, paths.get(each.model.name)) for each in model_jobs(job) if each.model.name in chosen
+    )
     release()
     return OpenedModels(loaded, linked, job.folder)
 
 
-def _loaded(spec: WorkerSpec, job: ModelJob, load: Callable[[ModelJob], T]) -> T:
+def _loaded(spec: WorkerSpec, job: ModelJob, load: Callable[[ModelJob, str | None], T], path: str | None) -> T:
     """Load for a model, in this process's copy of the folder."""
     try:
         with naming(job):
-            return load(job)
+            return load(job, path)
     except Exception as error:
         if isinstance(error, NightjarError):
             found = explained(error, error.__cause__ or error, spec.job.folder, job.whole.folder)
