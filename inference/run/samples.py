@@ -31,7 +31,7 @@ from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import NO_USAGE, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows
-from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, preflight_steps, score_sample
+from nightjar.inference.scoring.preflight import Loaded, preflight_steps, sample_rows, score_sample
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates.rules import answers_gates_of, column_gates_of
@@ -176,7 +176,7 @@ class _Look:
     def _at(self, piece: Piece) -> None:
         worker, spec = self._worker, self._worker.spec
         try:
-            read, first = read_sample(spec.storage, spec.job, piece, spec.schema, SAMPLE_ROWS)
+            read, first = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
         except (ShardError, StorageError) as error:
             self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
             return

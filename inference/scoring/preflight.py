@@ -6,13 +6,11 @@ It is separate from the engine, so that preflight's process does not need Ray Da
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
-from queue import SimpleQueue
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +38,6 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.messages import clip, counted, listed, nearest
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
@@ -52,8 +49,8 @@ from nightjar.inference.scoring.prepared_batches import Pickled
 from nightjar.inference.scoring.worker import ShardWorker
 
 SAMPLE_ROWS = 32
-_DEAR_ROWS = 3
-"""The rows that are scored once more for accumulators, if each is a request that may cost money."""
+_ASKED_ROWS = 8
+"""The rows of a sample if each is a request, which may cost money. They are asked for at once, so they are one step."""
 
 _SLOW_S = 30.0
 """If the sample takes longer, in seconds, it is not scored again beside other rows; nor if that might stall."""
@@ -79,6 +76,11 @@ class Loaded:
     """What the code used that the identity does not cover."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """The loaded distributions with their versions."""
+
+
+def sample_rows(job: Job) -> int:
+    """The rows of each place on which to try the model."""
+    return _ASKED_ROWS if job.streams else SAMPLE_ROWS
 
 
 def loaded_by(job: Job) -> str:
@@ -163,7 +165,7 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = F
     """
     notes: list[str] = []
     # The sample of a place is read once, however many models are tried with it.
-    read = cache(lambda piece: worker.sample(piece, SAMPLE_ROWS, last=last))
+    read = cache(lambda piece: worker.sample(piece, sample_rows(worker.spec.job), last=last))
     for model in worker.models:
         step: Loaded | str = ""
         for step in _steps(worker, model, places, read):
@@ -206,11 +208,8 @@ def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> None:
         JobError: An accumulator is broken, or lacks a figure that a check names. Names the key.
     """
     spec = worker.spec
-    dear = any(isinstance(scorer, StreamingScorer) for scorer in worker.scorers)
     try:
-        read, first = read_sample(
-            spec.storage, spec.job, piece, spec.schema, _DEAR_ROWS if dear else SAMPLE_ROWS, last=last
-        )
+        read, first = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job), last=last)
         scored = score_sample(worker, read, first, worker.models)
     except (ShardError, StorageError, BatchesBroken):
         return  # the passes find it
@@ -257,7 +256,7 @@ def _steps(
             continue
         began = time.monotonic()
         try:
-            scored = yield from _signed(Loaded(device, place=place), worker, read, first, model)
+            scored = score_sample(worker, read, first, [model])
             failures = [failure for failure in scored.failures if failure.row not in read.failures]
             if len(failures) < read.readable:
                 untried = ""
@@ -293,24 +292,6 @@ def _steps(
     said = Refused(f"{named}none of the first {refused[0]}{more}")
     said.traceback = raised
     yield said
-
-
-def _signed(
-    sign: Loaded, worker: ShardWorker, read: RowsRead, first: int, model: LoadedModel
-) -> Generator[Loaded, None, ScoredRows]:
-    """As `score_sample`, and yields the sign whenever a language model has answered: its rows may take minutes."""
-    if not isinstance(scorer := model.scorer, StreamingScorer):
-        return score_sample(worker, read, first, [model])
-    signs: SimpleQueue[Loaded | None] = SimpleQueue()
-    scorer.alive = partial(signs.put, sign)
-    try:
-        with ThreadPoolExecutor(1) as thread:
-            scored = thread.submit(score_sample, worker, read, first, [model])
-            scored.add_done_callback(lambda _: signs.put(None))
-            yield from iter(signs.get, None)
-    finally:
-        scorer.alive = None
-    return scored.result()
 
 
 class _Untried(Exception):

@@ -587,7 +587,7 @@ def test_preflight_asks_for_its_sample_alone(lake: Lake, server: Server) -> None
     """What preparing costs is not measured: each row is paid for."""
     lake.write_model("def prep(batch):\n    return batch\n")
     ready(lake, server, preprocess="model:prep").run()
-    assert len(server.paid) == ROWS + SHARD
+    assert len(server.paid) == ROWS + 8
 
 
 def test_a_model_that_answers_nothing_any_more_is_given_up(lake: Lake, server: Server) -> None:

@@ -166,4 +166,4 @@ def test_of_an_endpoint_few_rows_are_asked_for_it(lake: Lake) -> None:
         watched(lake, model={**model, "url": server.url}, carry=["id"])
         steps = list(preflight_steps(StreamingWorker(lake.worker_spec()), samples(lake.planned())))
     assert isinstance(steps[-1], Loaded)
-    assert seen(lake) == [{"id": row, "answer": f"TEXT {row}"} for row in range(3)]
+    assert seen(lake) == [{"id": row, "answer": f"TEXT {row}"} for row in range(8)]
