@@ -139,14 +139,12 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
     return notes
 
 
-def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+def examine(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Loaded]:
     """Run `preflight_steps`; when the model works at one place, score every place."""
-    step: Loaded | str = Loaded(worker.device)
-    for step in preflight_steps(worker, places, last):
+    for step in preflight_steps(worker, places):
         yield step
-    if isinstance(step, str) or step.sample_error:
-        return
-    yield from _Look(worker).at_each(places)
+    if not step.sample_error:
+        yield from _Look(worker).at_each(places)
 
 
 class _Look:
