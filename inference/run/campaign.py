@@ -46,43 +46,6 @@ FLUSH_RECORDS = 500
 """The most lines that wait."""
 
 
-class Journal:
-    """One command's lines for the ledger."""
-
-    def __init__(self, writer: LedgerWriter, listeners: Listeners) -> None:
-        self._writer, self._listeners = writer, listeners
-        self._waiting: list[Line] = []
-        self._flushed_at = time.monotonic()
-
-    def save(self, line: Line) -> None:
-        """Append the line with the next batch."""
-        self._waiting.append(line)
-
-    def flush_if_due(self) -> None:
-        """Append the batch if it is large or old enough.
-
-        Raises:
-            Fenced: another writer took over.
-        """
-        due = time.monotonic() - self._flushed_at > FLUSH_S
-        if (self._waiting and due) or len(self._waiting) >= FLUSH_RECORDS:
-            self.flush()
-        self._writer.check()
-
-    def flush(self) -> None:
-        """Append the waiting lines.
-
-        Raises:
-            Fenced: another writer took over.
-        """
-        self._flushed_at = time.monotonic()
-        if not self._waiting:
-            return
-        lines, self._waiting = self._waiting, []
-        self._writer.append(lines)
-        self._listeners.progress(self._writer.state.progress)
-
-
 _OF_THE_RUN = {kind.__name__ for kind in (EndpointRefused, ModelChanged, OutsideIdentity)}
 """Causes for which every further shard would fail, too: the first one ends the run."""
 
@@ -104,11 +67,12 @@ class Campaign:
     workers: int = 0
     first_event_at: float = 0.0
     _silent_passes: int = 0
+    _waiting: list[Line] = field(default_factory=list)
+    _flushed_at: float = field(default_factory=time.monotonic)
     _receipts: int = 0
     _noticed: Collection = field(default_factory=Collection)
 
     def __post_init__(self) -> None:
-        self._journal = Journal(self.writer, self.listeners)
         self._failures = Failures(self.plan, self.writer.state.failures, self.spec.job.retry.attempts)
 
     @property
@@ -148,8 +112,8 @@ class Campaign:
         self.plan, split = self.plan.with_splits(packed, self.fingerprint)
         for shard, parts in split.items():
             why = self.writer.state.failures[shard][-1].message
-            self._journal.save(lines.Split(shard, why, len(parts)))
-        self._journal.flush()
+            self._waiting.append(lines.Split(shard, why, len(parts)))
+        self.flush()
 
     def _back_off(self, attempts: list[Attempt]) -> None:
         """Wait before failed shards are tried again, longer each time, with jitter."""
@@ -171,7 +135,7 @@ class Campaign:
         self.listeners.events(deaths)
         for death in deaths:
             self._charge(death)
-        self._journal.flush()
+        self.flush()
         self._check_budget()
         self._silent_passes = 0 if underway.started else self._silent_passes + 1
         if self._silent_passes >= self.spec.job.retry.attempts:
@@ -192,25 +156,40 @@ class Campaign:
                 for event in batch:
                     underway.take(event)
                     self._take(event)
-                self._journal.flush_if_due()
+                due = bool(self._waiting) and time.monotonic() - self._flushed_at > FLUSH_S
+                if due or len(self._waiting) >= FLUSH_RECORDS:
+                    self.flush()
+                self.writer.check()
                 self._check_budget()
                 check_room(self.spec.revision)
         except PassEnded as error:
             return str(error)
         finally:
             events.close()
-            self._journal.flush()
+            self.flush()
         return ""
+
+    def flush(self) -> None:
+        """Append the waiting lines to the ledger.
+
+        Raises:
+            Fenced: another writer took over.
+        """
+        self._flushed_at = time.monotonic()
+        if self._waiting:
+            appended, self._waiting = self._waiting, []
+            self.writer.append(appended)
+            self.listeners.progress(self.progress)
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
         if not self.first_event_at:
             self.first_event_at = time.time()
-            self._journal.save(lines.Doing("score"))
+            self._waiting.append(lines.Doing("score"))
         match event:
             case Receipt() if event.shard not in self.writer.state.committed:
                 self._receipts += 1
-                self._journal.save(event)
+                self._waiting.append(event)
             case Noticed():
                 self._notice(event)
             case Failed():
@@ -229,11 +208,11 @@ class Campaign:
         if self.spec.job.identity.strict and event.kind not in UNSURE:
             return
         if (news := self._noticed.add(Seen(event.kind, event.name, event.by, event.more))) is not None:
-            self._journal.save(replace(event, **as_line(news)))
+            self._waiting.append(replace(event, **as_line(news)))
 
     def _charge(self, failed: Failed) -> None:
         self._failures.add(failed)
-        self._journal.save(failed)
+        self._waiting.append(failed)
 
     def _check_alike(self, failures: Iterable[Failed]) -> None:
         if not self._receipts:

@@ -247,7 +247,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
         campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", Listeners())
         campaign._take(Noticed(*astuple(RARE)[:3], worker="w-1"))
         campaign._take(Noticed("folder", "/logs", "model.py:9", "w-1"))
-        campaign._journal.flush()
+        campaign.flush()
     assert [record["name"] for record in lake.records() if record["t"] in {"noticed", "seen"}] == ["/logs"]
     learn(lake)
 
