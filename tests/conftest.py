@@ -68,7 +68,7 @@ TOGETHER = {
             *("test_program_archives.py", "test_programs.py", "test_keras.py", "test_sklearn.py", "test_boosters.py"),
             *("test_onnx.py", "test_out_of_memory.py", "test_endpoint.py", "test_ray_processor.py"),
             *("test_classes.py", "test_drift.py", "test_metrics.py", "test_ranking.py", "test_regression.py"),
-            *("test_accepting_worker.py", "test_batches.py", "test_ceilings.py", "test_conversion.py"),
+            *("test_accepting_worker.py", "test_batches.py", "test_conversion.py"),
             *("test_output_types.py", "test_prepared_batches.py", "test_batch_copies.py", "test_ray_classes.py"),
             *("test_microbatches.py", "test_spoilt_worker.py"),
         ],

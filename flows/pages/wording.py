@@ -192,7 +192,6 @@ _SAID = {
     "load": "preflight",
     "actors": "starting actors",
     "score": "scoring",
-    "canary": "judging the canary",
     "wait": "waiting to try again",
     "close": "closing",
     "audit": "auditing",

@@ -52,8 +52,8 @@ class LocalEngine:
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         @contextmanager
-        def begin(places: Sequence[Piece], last: bool) -> Iterator[Take]:
-            with self._asked(spec, partial(_try, steps, list(places), last)) as process:
+        def begin(places: Sequence[Piece]) -> Iterator[Take]:
+            with self._asked(spec, partial(_try, steps, list(places))) as process:
                 yield process.take
 
         loaded = try_model(spec.job, places, begin)
@@ -205,10 +205,10 @@ def _serve(given: bytes, asked: Connection) -> Iterator[Any]:
         serving.logs.close()
 
 
-def _try(steps: PreflightSteps, places: list[Piece], last: bool, serving: _Serving) -> Iterator[Outcome | Ready]:
+def _try(steps: PreflightSteps, places: list[Piece], serving: _Serving) -> Iterator[Outcome | Ready]:
     predictors.warm(serving.spec.job)  # the limit is for the model, not for the import of its library
     yield Ready()
-    yield from observed(serving.spec.job, steps, serving.loaded, places, last)
+    yield from observed(serving.spec.job, steps, serving.loaded, places)
     if serving.worker is not None:
         serving.worker.begin_anew()
 

@@ -18,9 +18,8 @@ Take = Callable[[float], Outcome | Ready | None]
 
 Raises `WorkLost` if the process ended before it, and `TimeoutError` if none came."""
 
-Begin = Callable[[Sequence[Piece], bool], AbstractContextManager[Take]]
-"""Begins preflight of these places in a process, for as long as the context lasts. The flag: as `last` of
-`preflight.observed`."""
+Begin = Callable[[Sequence[Piece]], AbstractContextManager[Take]]
+"""Begins preflight of these places in a process, for as long as the context lasts."""
 
 
 def try_model(job: Job, places: Sequence[Piece], begin: Begin) -> Loaded:
@@ -32,22 +31,21 @@ def try_model(job: Job, places: Sequence[Piece], begin: Begin) -> Loaded:
         JobError: The model cannot be loaded, its process died meanwhile, or no row at any place could be scored.
         ClusterLost: No process was there in time.
     """
-    loaded = _answered(job, places, begin, last=False)
-    if loaded.hung:
-        # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
-        others = places[loaded.place + 1 :]
-        if _answered(job, others or places[loaded.place :], begin, last=not others).hung:
-            raise JobError(f"{loaded_by(job)}: {loaded.sample_error}; see whether it hangs, or allow more")
+    loaded = _answered(job, places, begin)
+    # One row may be the cause, which the passes find; if another place hangs, too, it is the model.
+    others = places[loaded.place + 1 :]
+    if loaded.hung and others and _answered(job, others, begin).hung:
+        raise JobError(f"{loaded_by(job)}: {loaded.sample_error}; see whether it hangs, or allow more")
     return loaded
 
 
-def _answered(job: Job, places: Sequence[Piece], begin: Begin, *, last: bool) -> Loaded:
+def _answered(job: Job, places: Sequence[Piece], begin: Begin) -> Loaded:
     """What a process found. If it ends or hangs with the model loaded, a row may be the cause: that is noted."""
     key, stall_s = loaded_by(job), job.retry.stall_s
     loaded: Loaded | None = None
     ready = False
     try:
-        with begin(places, last) as take:
+        with begin(places) as take:
             # A busy cluster needs time to start a process, and a process to import the library.
             take(NO_EVENT * stall_s)
             ready = True

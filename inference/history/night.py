@@ -173,15 +173,14 @@ class Report:
     words: the arguments for commands about it. line: how it stands, and its figures. uri: of the revision. newest: the
     number of the newest publication of the output. instead: as `standing.shown_instead`. late_tables: those of the job
     that do not show that one. remarks: (word, what a person should know of how it was scored, or can do about its
-    files). gates: all that were judged; of a run that was refused before anything was scored,
-    only those that did not pass. decision: what a person answered who was asked. metrics: of the audit, with the
-    evaluation of labels that came late, if any; of a night that its canary stopped, of the canary. labels_later:
-    whether the job expects such. late: the newest such evaluation, of the revision that readers see, or else of this
-    one. trend: the nights before; tonight: the same figures of this one, if they are known. compared: the columns
-    beside those of other nights. account: where the time of the last command that scored went, if it came to its end.
-    cost: of its workers. times: when the shards were scored. shards, incidents: the first of them. identity: what
-    scored the shards; None if the ledger does not say. libraries: their versions, where it was validated. incomplete:
-    what could not be read, a sentence each.
+    files). gates: all that were judged; of a run that was refused before anything was scored, only those that did not
+    pass. decision: what a person answered who was asked. metrics: of the audit, with the evaluation of labels that came
+    late, if any. labels_later: whether the job expects such. late: the newest such evaluation, of the revision that
+    readers see, or else of this one. trend: the nights before; tonight: the same figures of this one, if they are
+    known. compared: the columns beside those of other nights. account: where the time of the last command that scored
+    went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first
+    of them. identity: what scored the shards; None if the ledger does not say. libraries: their versions, where it was
+    validated. incomplete: what could not be read, a sentence each.
     """
 
     job: str
@@ -338,7 +337,7 @@ def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[str, Manifest
 
 
 def _judged(newest: revs.Revision) -> int:
-    """The last epoch in which gates were judged: of the night, or of its canary. 0 if there is none."""
+    """The epoch of the last command that scored or validated, whose gates count. 0 if there is none."""
     return max((epoch for epoch, writer in newest.state.openers if writer.task in ("score", "validate")), default=0)
 
 

@@ -75,10 +75,9 @@ class Job(Section):
     patterns of columns, as the file has them; `carried` says which columns these are. label: the column of the input
     with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
     that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described; checks on drift add theirs. canary: the share of the rows that is
-    scored and judged before the others. cost: prices of machines.
-    judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
-    and output of every date. templates: input and output as patterns with open dates.
+    profile: the columns whose values are described; checks on drift add theirs. cost: prices of machines. judged:
+    whether the checks are judged; else only what every run needs. places: the local folders that contain input and
+    output of every date. templates: input and output as patterns with open dates.
     """
 
     name: str = Field(max_length=100)
@@ -97,7 +96,6 @@ class Job(Section):
     checks: tuple[Check, ...] = ()
     approval: Approval = Approval()
     profile: Profiling = Profiling()
-    canary: float = Field(default=0, ge=0, lt=1)
     rescore: Rescoring = Rescoring()
     identity: IdentityRules = IdentityRules()
     schedule: Schedule | None = None
@@ -265,11 +263,6 @@ class Job(Section):
     def streams(self) -> bool:
         """Whether any of its models is asked for one row at a time."""
         return any(model.framework.streams for model in self.models)
-
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether answers are kept until the shard that they are for is written."""
-        return self.streams and not self.several and bool(self.models[0].options.get("journal"))
 
     @property
     def loaded_by(self) -> str:

@@ -89,7 +89,7 @@ FRAMEWORKS = {
         streams=True,
         own_keys=True,
         documents=("json_schema",),
-        aside=("requests_in_flight", "journal"),
+        aside=("requests_in_flight",),
     ),
     "ray.data.llm": Framework(
         f"{_LANGUAGE}.raydatallm",
@@ -113,7 +113,6 @@ FRAMEWORKS = {
             "tokens_per_minute",
             "timeout_s",
             "key_env",
-            "journal",
             "cost",
         ),
     ),

@@ -114,14 +114,9 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Preflight's notes, a sentence each.
-
-    remembered: the rows of a micro-batch with which the run begins, because memory did not suffice for more on an
-    earlier night; 0 if it does not.
-    """
+    """Preflight's notes, a sentence each."""
 
     notes: tuple[str, ...]
-    remembered: int = field(default=0, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Remarks:
     again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
     used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
     which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: of the table that
-    is the input, that of the first plan and that of the last. remembered: as in `Preflight`, of the first of them.
+    is the input, that of the first plan and that of the last.
     """
 
     again: tuple[str, ...] = ()
@@ -31,7 +31,6 @@ class Remarks:
     tried: Mapping[str, str] = field(default_factory=dict)
     unproven: bool = False
     snapshots: tuple[str, ...] = ()
-    remembered: int = 0
 
     def fold(self, line: Line) -> None:
         """Add one line of the ledger."""
@@ -45,8 +44,7 @@ class Remarks:
             case Seen():
                 self.outside.add(line)
             case Preflight():
-                # A command that continues the run begins with what the run itself has found out.
-                self.preflight, self.remembered = line.notes, line.remembered or self.remembered
+                self.preflight = line.notes
             case Packages() if line.adopted_from:
                 self.loaded = added(self.loaded, line.loaded)
             case Packages():
@@ -64,8 +62,8 @@ class Remarks:
             layer = {package: states[depth] for package, states in source.loaded.items() if len(states) > depth}
             if added(self.loaded, layer) != self.loaded:
                 lines.append(Packages(layer, name))
-        if (source.preflight or source.remembered) and not self.preflight:
-            lines.append(Preflight(source.preflight, source.remembered))
+        if source.preflight and not self.preflight:
+            lines.append(Preflight(source.preflight))
         return lines
 
     def noticed(self, seen: Iterable[Seen]) -> list[Seen]:
@@ -80,7 +78,7 @@ class Remarks:
             *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
-            *small_batches(ceilings, self.remembered),
+            *small_batches(ceilings),
             *_others(changes(loaded)),
             *sentences(self.outside.all()),
         )
@@ -113,19 +111,11 @@ def cut_batches(batches: int) -> list[str]:
     ]
 
 
-def small_batches(ceilings: Sequence[int], remembered: int = 0) -> list[str]:
-    """The sentence about a run in which memory did not suffice for larger micro-batches.
-
-    ceilings: as in `Progress`. remembered: as in `Preflight`.
-    """
+def small_batches(ceilings: Sequence[int]) -> list[str]:
+    """The sentence about a run in which memory did not suffice for larger micro-batches. ceilings: as in `Progress`."""
     rows = least(ceilings)
     if not rows:
         return []
-    if rows == remembered:
-        return [
-            f"on an earlier night memory did not suffice for micro-batches of more than {rows:,} rows, so that this "
-            "one began with as many; `--fresh` finds out again"
-        ]
     return [
         f"memory did not suffice for micro-batches of more than {rows:,} rows, so that smaller ones were scored; more "
         "memory for each actor allows larger ones"

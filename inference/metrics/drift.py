@@ -43,7 +43,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index.
+    """Two nights of a column. before, now: their rows. psi: the population stability index.
     nulls: the change of the share of rows without a value. chance: for each of these, what differs by chance alone
     between nights of these sizes. new, vanished: the values that only one of the two nights has, the most frequent
     first. why: why the values cannot be compared, but only how many rows have one; then psi is None.
@@ -51,7 +51,6 @@ class Drift:
 
     before: int
     now: int
-    draws: int
     psi: float | None
     nulls: float
     chance: dict[str, float]
@@ -75,40 +74,35 @@ class Incomparable:
     changed: bool = False
 
 
-def drifts(before: Profile, now: Profile, draws: int | None = None) -> dict[str, Drift | Incomparable]:
-    """Compare the columns that both nights have, by name. draws: as in `drift`."""
+def drifts(before: Profile, now: Profile) -> dict[str, Drift | Incomparable]:
+    """Compare the columns that both nights have, by name."""
     common = [name for name in now.columns if name in before.columns]
-    return {name: drift(before.columns[name], now.columns[name], len(common), draws) for name in common}
+    return {name: drift(before.columns[name], now.columns[name], len(common)) for name in common}
 
 
-def drift(
-    before: ColumnProfile, now: ColumnProfile, columns: int = 1, draws: int | None = None
-) -> Drift | Incomparable:
+def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift | Incomparable:
     """Compare two nights. columns: how many are compared at once; what is allowed for chance grows with them, so that
-    all together do not cry wolf more often than one. draws: how many independent draws tonight's rows are, by default
-    as many as rows. Rows of one file are often alike, so a sample of shards has as many as shards.
+    all together do not cry wolf more often than one.
     """
     if not before.rows or not now.rows:
         return Incomparable(f"{'the other night' if not before.rows else 'tonight'} has no rows")
     kinds = {before.kind, now.kind} - {""}
     if len(kinds) > 1 or "mixed" in kinds:
         return Incomparable(f"it holds {_called(now.kind)} and held {_called(before.kind)}", len(kinds) > 1)
-    draws = draws or now.rows
     alarm = (1 - SURE) / columns
     nulls = now.missing / now.rows - before.missing / before.rows
     # Either way, as shares may rise and fall.
-    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * _sizes(before.rows, draws))
+    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * _sizes(before.rows, now.rows))
     if kinds == {"other"}:
         why = "it holds neither numbers nor text nor bools"
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
-        return Drift(before.rows, now.rows, draws, None, nulls, {"nulls": nulls_chance}, (), (), groups, why)
+        return Drift(before.rows, now.rows, None, nulls, {"nulls": nulls_chance}, (), (), groups, why)
     divisions = _divisions(before, now)
-    each = [_apart(groups, before.rows, now.rows, draws, alarm / len(divisions)) for groups in divisions]
+    each = [_apart(groups, before.rows, now.rows, alarm / len(divisions)) for groups in divisions]
     furthest = max(each, key=lambda found: found.psi - found.chance)
     return Drift(
         before=before.rows,
         now=now.rows,
-        draws=draws,
         psi=furthest.psi,
         nulls=nulls,
         chance={"psi": furthest.chance, "nulls": nulls_chance},
@@ -174,14 +168,13 @@ class _Apart:
     chance: float
 
 
-def _apart(groups: tuple[Group, ...], before: int, now: int, draws: int, alarm: float) -> _Apart:
-    """before, now: the rows. draws: as in `drift`. alarm: how often chance alone may exceed what is allowed for it."""
+def _apart(groups: tuple[Group, ...], before: int, now: int, alarm: float) -> _Apart:
+    """before, now: the rows. alarm: how often chance alone may exceed what is allowed for it."""
     old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
-    new *= draws / now
     p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
     # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
     # 2020).
-    chance = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * _sizes(before, draws)
+    chance = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * _sizes(before, now)
     return _Apart(groups, float(((q - p) * np.log(q / p)).sum()), chance)
 
 

@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -159,10 +160,11 @@ def output_schema(job: Job, schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def lineage(uri: str, rows: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The lineage columns for rows of one file."""
-    zeros = pa.repeat(pa.scalar(0, pa.int32()), len(rows))
-    return pa.DictionaryArray.from_arrays(zeros, pa.array([uri], pa.string())), rows
+def lineage(uris: Sequence[str], counts: np.ndarray, rows: np.ndarray) -> tuple[pa.Array, pa.Array]:
+    """The lineage columns. uris, counts: the files, and how many rows follow of each. rows: their indices there."""
+    files = {uri: code for code, uri in enumerate(dict.fromkeys(uris))}
+    codes = np.repeat(np.array([files[uri] for uri in uris], np.int32), counts)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(list(files), pa.string())), pa.array(rows, pa.int64())
 
 
 def write_data(

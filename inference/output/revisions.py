@@ -21,7 +21,6 @@ from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import exports, outcomes
-from nightjar.inference.output.keptanswers import ANSWERS
 from nightjar.inference.output.parts import (
     DATA,
     INDEX,
@@ -220,9 +219,9 @@ def _copy(
     return replace(part, name=name), copies
 
 
-def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) -> int:
+def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     """Delete the parts of this epoch and older that no committed receipt of the plan names, and what lies beside them.
-    Returns the number of these files. answers: also the answers that were kept for shards that were not written.
+    Returns the number of these files.
 
     Only a published revision is swept, because before that another plan may need a part that this one does not. Parts
     of a newer epoch are left alone, because their receipts may be on the way. Unfinished parts of killed writers are
@@ -234,8 +233,10 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan, *, answers: bool = False) 
     named = {stem_of(name) for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)}
     begun = storage.leftovers(uri)
     # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    folders = [DATA, INDEX, "quarantine", exports.FOLDER, *([ANSWERS] if answers else [])]
+    folders = DATA, INDEX, "quarantine", exports.FOLDER
     files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
+        entry.uri for folder in (DATA, INDEX, "quarantine", exports.FOLDER) for entry in storage.list(join(uri, folder))
+    )
     dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
     dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}
     if dead:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +19,37 @@ from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.arrays import joined
 from nightjar.inference.predictors.batches import Copier, own_batch
 from nightjar.inference.predictors.outputs import aligned
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all of the user's code, in a thread of its own, as in Ray Data's actors: what that started in it, as an
+    engine that schedules requests, goes on between two batches.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
+    return loop
+
+
+def awaited(raw: Any) -> Any:
+    """What the user's code returned; of a coroutine its result, of an async generator its pieces."""
+    if inspect.isasyncgen(raw):
+        return _pieces(raw)
+    return _result(raw) if inspect.iscoroutine(raw) else raw
+
+
+def _result(running: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run_coroutine_threadsafe(running, _loop()).result()
+
+
+def _pieces(pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
+    end = object()
+
+    async def following() -> Any:
+        return await anext(pieces, end)
+
+    while (piece := _result(following())) is not end:
+        yield piece
 
 
 class Preprocessor:
@@ -44,7 +79,7 @@ class Preprocessor:
         batch = batches.to_batch(given.table, self._form, given.memory)
         if self._preprocess is None:
             return batch
-        batch = self._preprocess(batch)
+        batch = awaited(self._preprocess(batch))
         if isinstance(batch, pa.RecordBatch):
             batch = pa.Table.from_batches([batch])
         batches.check_rows(batch, table.num_rows)
@@ -142,7 +177,7 @@ class Scorer:
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
-        return outputs.normalise(self._predict(prepared.content), self.types, prepared.rows)
+        return outputs.normalise(awaited(self._predict(prepared.content)), self.types, prepared.rows)
 
     def _predict(self, content: Any) -> Any:
         return self._predictor.predict(content)

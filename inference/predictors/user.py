@@ -6,13 +6,10 @@ per actor. A function gets the options as keywords. Either may be async. Errors 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nightjar.inference.errors import JobError, raised, traced
@@ -20,42 +17,6 @@ from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs, objects_of
 from nightjar.inference.predictors.adapter import Adapter, Predictor, adapter_of, naming
-
-
-class Synchronous:
-    """A callable that waits for what it calls: for a coroutine, and for each piece of an async generator.
-
-    All run in one event loop, which has a thread of its own, as in Ray Data's actors: what the user's code started in
-    it, as an engine that schedules requests, goes on between two batches.
-    """
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-
-    def __call__(self, batch: Any) -> Any:
-        raw = self._function(batch)
-        if inspect.isasyncgen(raw):
-            return self._pieces(raw)
-        return self._result(raw) if inspect.iscoroutine(raw) else raw
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
-        return loop
-
-    def _result(self, running: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(running, self._loop).result()
-
-    def _pieces(self, pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
-        end = object()
-
-        async def following() -> Any:
-            return await anext(pieces, end)
-
-        while (piece := self._result(following())) is not end:
-            yield piece
-
 
 BatchFunction = Callable[[Any], Any]
 
@@ -84,7 +45,7 @@ class _Called:
     """A callable as a `Predictor`. It prepares its batches itself."""
 
     def __init__(self, function: BatchFunction) -> None:
-        self.predict = Synchronous(function)
+        self.predict = function
         self.device = device_of(function)
 
     def prepare(self, batch: Any) -> Any:
@@ -104,7 +65,7 @@ def load_preprocess(job: ModelJob) -> BatchFunction | None:
         return None
     spec, options = job.preprocess.uses, dict(job.preprocess.options)
     target = find("preprocess", spec, folder_of(job.whole))
-    return Synchronous(_ready("preprocess", spec, target, options, None))
+    return _ready("preprocess", spec, target, options, None)
 
 
 def imported(job: Job) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from nightjar.inference.errors import AlreadyExists, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.output.revisions import Revision
-from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
+from nightjar.inference.records import Spent, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.storage.protocol import Storage, join, read_control
 
@@ -30,12 +30,11 @@ class Account:
     """Where the wall time of a night went, in seconds.
 
     wall_s: how long the night took, on every page: from the start of the last command that scored it until its last
-    step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and
-    Ray start. `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the
-    model. `actors`: in each pass, until the first shard is begun. `score`. `canary`: its gates. `wait`: before failed
-    shards are tried again. `close`: the score step ends. `again`: score steps before the last one, which failed, or
-    whose parts an audit found damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes
-    around the steps.
+    step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and Ray start.
+    `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the model.
+    `actors`: in each pass, until the first shard is begun. `score`. `wait`: before failed shards are tried again.
+    `close`: the score step ends. `again`: score steps before the last one, which failed, or whose parts an audit found
+    damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes around the steps.
 
     workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
     together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
@@ -61,29 +60,6 @@ class WorkersCost:
     worker_s: float
 
 
-class Crew:
-    """The workers of a run: how many there were at once."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, float]] = {}
-
-    def take(self, event: Event, at: float) -> None:
-        """Follow one event. at: when it came."""
-        if isinstance(event, Started | Receipt | Failed) and event.worker:
-            first, _ = self._seen.get(event.worker, (at, at))
-            self._seen[event.worker] = first, at
-
-    @property
-    def most(self) -> int:
-        """The most at once. One that follows another is not counted beside it."""
-        ends = sorted(edge for first, last in self._seen.values() for edge in ((first, 0), (last, 1)))
-        now = most = 0
-        for _, ended in ends:
-            now += -1 if ended else 1
-            most = max(most, now)
-        return most
-
-
 def account_of(
     flow: Mapping[str, float], scored: Scored, verdict: Verdict | None = None, publication: Publication | None = None
 ) -> Account:
@@ -104,7 +80,7 @@ def account_of(
         for what, within_s in (*took.items(), (beyond, seconds - sum(took.values()))):
             parts[what] = parts.get(what, 0.0) + within_s
     rounded = {name: round(seconds, 3) for name, seconds in parts.items() if round(seconds, 3)}
-    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "canary", "wait", AGAIN))
+    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "wait", AGAIN))
     progress = scored.progress
     return Account(
         wall_s=round(sum(flow.values()), 3),

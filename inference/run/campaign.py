@@ -1,13 +1,10 @@
-"""Runs passes until no shard is missing: the first over all shards, each further one over those still missing.
-
-Where there is a canary, passes over its shards come before.
-"""
+"""Runs passes until no shard is missing: the first over all shards, each further one over those still missing."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -31,10 +28,9 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted_of
-from nightjar.inference.output.keptanswers import discard
 from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import Event, Failed, Receipt, Seen
-from nightjar.inference.run.account import SCORE, Crew
+from nightjar.inference.run.account import SCORE
 from nightjar.inference.run.failures import ALIKE, LONG_ALIKE, Failures, Pending, Underway
 from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -50,45 +46,6 @@ FLUSH_RECORDS = 500
 """The most lines that wait."""
 
 
-class Journal:
-    """One command's lines for the ledger. written: called with each line when the ledger has it."""
-
-    def __init__(self, writer: LedgerWriter, listeners: Listeners, written: Callable[[Line], None]) -> None:
-        self._writer, self._listeners, self._written = writer, listeners, written
-        self._waiting: list[Line] = []
-        self._flushed_at = time.monotonic()
-
-    def save(self, line: Line) -> None:
-        """Append the line with the next batch."""
-        self._waiting.append(line)
-
-    def flush_if_due(self) -> None:
-        """Append the batch if it is large or old enough.
-
-        Raises:
-            Fenced: another writer took over.
-        """
-        due = time.monotonic() - self._flushed_at > FLUSH_S
-        if (self._waiting and due) or len(self._waiting) >= FLUSH_RECORDS:
-            self.flush()
-        self._writer.check()
-
-    def flush(self) -> None:
-        """Append the waiting lines.
-
-        Raises:
-            Fenced: another writer took over.
-        """
-        self._flushed_at = time.monotonic()
-        if not self._waiting:
-            return
-        lines, self._waiting = self._waiting, []
-        self._writer.append(lines)
-        for line in lines:
-            self._written(line)
-        self._listeners.progress(self._writer.state.progress)
-
-
 _OF_THE_RUN = {kind.__name__ for kind in (EndpointRefused, ModelChanged, OutsideIdentity)}
 """Causes for which every further shard would fail, too: the first one ends the run."""
 
@@ -98,7 +55,7 @@ _LONGEST_BACKOFF_S = 60.0
 
 @dataclass
 class Campaign:
-    """Scores every shard of `plan` without a receipt in the ledger."""
+    """Scores every shard of `plan` without a receipt in the ledger. workers: the most that scored in one pass."""
 
     plan: Plan
     spec: WorkerSpec
@@ -107,15 +64,15 @@ class Campaign:
     fingerprint: str
     listeners: Listeners
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
-    crew: Crew = field(default_factory=Crew)
+    workers: int = 0
     first_event_at: float = 0.0
     _silent_passes: int = 0
+    _waiting: list[Line] = field(default_factory=list)
+    _flushed_at: float = field(default_factory=time.monotonic)
     _receipts: int = 0
     _noticed: Collection = field(default_factory=Collection)
-    _only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self._journal = Journal(self.writer, self.listeners, self._written)
         self._failures = Failures(self.plan, self.writer.state.failures, self.spec.job.retry.attempts)
 
     @property
@@ -131,31 +88,20 @@ class Campaign:
             QuarantineFull: more rows are quarantined than the job allows.
             Fenced: another writer took over.
         """
-        self.try_each()
-        if given_up := self._failures.given_up:
-            raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
-
-    def try_each(self, only: frozenset[str] = frozenset()) -> frozenset[str]:
-        """Score what is missing, of `only` if it names shards, and leave it to `run` to say which shards got no result.
-        Returns the shards that `only` named, where some were split.
-
-        Raises:
-            As `run`, but for shards that fail each for a cause of its own.
-        """
         self._check_budget()
         self._noticed = Collection(self.writer.state.about.outside.all())
-        self._only = only
         while pending := self._pending():
             self._back_off(pending.attempts)
             self._pass(pending)
-        return self._only
+        if given_up := self._failures.given_up:
+            raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
 
     def _pending(self) -> Pending | None:
         """The shards of the next pass, after splitting packed shards that failed, and giving up shards without tries
         left.
         """
         while True:
-            pending = self._failures.pending(self.plan, self.writer.state.committed, self._only)
+            pending = self._failures.pending(self.plan, self.writer.state.committed)
             self._check_alike(self._failures.finals())
             if not pending.packed:
                 return pending.riding(succeeded=self._receipts > 0) if pending.shards else None
@@ -165,10 +111,9 @@ class Campaign:
         """Split these failed shards, so that each of their files is a shard of its own."""
         self.plan, split = self.plan.with_splits(packed, self.fingerprint)
         for shard, parts in split.items():
-            self._only = self._only and self._only | {part.id for part in parts}
             why = self.writer.state.failures[shard][-1].message
-            self._journal.save(lines.Split(shard, why, len(parts)))
-        self._journal.flush()
+            self._waiting.append(lines.Split(shard, why, len(parts)))
+        self.flush()
 
     def _back_off(self, attempts: list[Attempt]) -> None:
         """Wait before failed shards are tried again, longer each time, with jitter."""
@@ -185,11 +130,12 @@ class Campaign:
         """Run one pass; charge the shards that it started and that have no result."""
         underway = Underway()
         ended = self._follow(pending, underway)
+        self.workers = max(self.workers, len(underway.workers))
         deaths = underway.deaths(ended)
         self.listeners.events(deaths)
         for death in deaths:
             self._charge(death)
-        self._journal.flush()
+        self.flush()
         self._check_budget()
         self._silent_passes = 0 if underway.started else self._silent_passes + 1
         if self._silent_passes >= self.spec.job.retry.attempts:
@@ -210,31 +156,40 @@ class Campaign:
                 for event in batch:
                     underway.take(event)
                     self._take(event)
-                self._journal.flush_if_due()
+                due = bool(self._waiting) and time.monotonic() - self._flushed_at > FLUSH_S
+                if due or len(self._waiting) >= FLUSH_RECORDS:
+                    self.flush()
+                self.writer.check()
                 self._check_budget()
                 check_room(self.spec.revision)
         except PassEnded as error:
             return str(error)
         finally:
             events.close()
-            self._journal.flush()
+            self.flush()
         return ""
 
-    def _written(self, line: lines.Line) -> None:
-        """The ledger has this line. With a receipt nobody asks for the answers of its shard again."""
-        if isinstance(line, Receipt) and self.spec.job.keeps_answers:
-            discard(self.spec.storage, self.spec.revision, line.shard)
+    def flush(self) -> None:
+        """Append the waiting lines to the ledger.
+
+        Raises:
+            Fenced: another writer took over.
+        """
+        self._flushed_at = time.monotonic()
+        if self._waiting:
+            appended, self._waiting = self._waiting, []
+            self.writer.append(appended)
+            self.listeners.progress(self.progress)
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""
-        self.crew.take(event, time.monotonic())
         if not self.first_event_at:
             self.first_event_at = time.time()
-            self._journal.save(lines.Doing("score"))
+            self._waiting.append(lines.Doing("score"))
         match event:
             case Receipt() if event.shard not in self.writer.state.committed:
                 self._receipts += 1
-                self._journal.save(event)
+                self._waiting.append(event)
             case Seen():
                 self._notice(event)
             case Failed():
@@ -253,11 +208,11 @@ class Campaign:
         if self.spec.job.identity.strict and event.kind not in UNSURE:
             return
         if (news := self._noticed.add(event)) is not None:
-            self._journal.save(news)
+            self._waiting.append(news)
 
     def _charge(self, failed: Failed) -> None:
         self._failures.add(failed)
-        self._journal.save(failed)
+        self._waiting.append(failed)
 
     def _check_alike(self, failures: Iterable[Failed]) -> None:
         if not self._receipts:

@@ -69,14 +69,12 @@ class Failures:
         """Add a failure."""
         self._found.setdefault(failed.shard, []).append(failed)
 
-    def pending(self, plan: Plan, done: set[str], only: frozenset[str]) -> Pending:
-        """The shards of the plan that are left. Gives up shards without attempts left. only: consider only these
-        shards.
-        """
+    def pending(self, plan: Plan, done: set[str]) -> Pending:
+        """The shards of the plan that are left. Gives up shards without attempts left."""
         pending, fresh = Pending(), Attempt()
         sizes = pc.list_value_length(plan.table["pieces"]).to_pylist()
         for shard, pieces in zip(plan.ids(), sizes, strict=True):
-            if shard in done or shard in self.given_up or (only and shard not in only):
+            if shard in done or shard in self.given_up:
                 continue
             found, earlier = self._found.get(shard, []), self._earlier.get(shard, [])
             decided = next_attempt(found, self._tries, earlier) if found or earlier else fresh
@@ -116,12 +114,14 @@ class Failures:
 
 @dataclass
 class Underway:
-    """The shards that a pass has started and that have no result yet. started: the number of all starts.
+    """The shards that a pass has started and that have no result yet. started: the number of all starts. workers: that
+    have the models.
 
     With a CPU stage the events of a shard may arrive in any order, so each kind is kept until the end.
     """
 
     started: int = 0
+    workers: set[str] = field(default_factory=set)
     _preparing: dict[str, Preparing] = field(default_factory=dict)
     _prepared: set[str] = field(default_factory=set)
     _running: dict[str, Started] = field(default_factory=dict)
@@ -133,6 +133,7 @@ class Underway:
         match event:
             case Started():
                 self.started += 1
+                self.workers.add(event.worker)
                 self._running[event.shard] = event
             case Preparing():
                 self.started += 1

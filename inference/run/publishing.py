@@ -62,7 +62,7 @@ def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published, fi
     try:
         number = before.number if before else publish.publish(writer, request.output, request.run_id, entry)
         # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
-        swept = revs.sweep(writer, uri, made, answers=request.job.keeps_answers)
+        swept = revs.sweep(writer, uri, made)
         revs.mark_success(writer, uri, number, entry.manifest)
     except StorageError as error:
         # What readers see decides. The next command does what is left to do: `finish_publication`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import combinations, product
 from os.path import realpath
 from pathlib import Path
 
@@ -151,49 +152,41 @@ def check_model(request: RunRequest) -> None:
 
 
 def _check_places(request: RunRequest) -> None:
+    """Check that input, output, tables and models have places of their own: a run would score its own predictions, a
+    vacuum deletes what a table does not list, and each new file in a model's folder makes it another model.
+    """
     target = request.output
-    job = with_list_if_there(request.storage, request.job)
-    folders = (f"runs/{request.run_id}/r1", "latest", f"dates/{request.date}")
-    for source in job.input.uris:
-        if any(takes_in(source, join(target, folder, "data", "part.parquet")) for folder in folders):
-            raise JobError(
-                f"output.uri: {target} lies inside {job.input.key} {source}: the next run would score its own "
-                "predictions"
-            )
-        if (input_folder(source) + "/").startswith(target + "/"):
-            raise JobError(f"{job.input.key}: {source} lies inside output.uri {target}; keep them apart")
-    for index, table in enumerate(job.output.tables):
-        _check_table(job, table.uri, f"output.tables[{index}].{table.kind}", index)
-    _check_models_places(job, target)
     with suppress(Missing):
         request.storage.stat(target)
         raise JobError(f"output.uri: {target} is a file; write a folder")
-
-
-def _check_models_places(job: Job, target: str) -> None:
-    """Check that no model's folder holds input, output or a table, which would count as files of the model."""
-    tables = {table.uri: f"output.tables[{index}].{table.kind}" for index, table in enumerate(job.output.tables)}
-    places = {target: "output.uri"} | tables | {input_folder(source): job.input.key for source in job.input.uris}
-    for key, model in job.models_by_key().items():
+    job = with_list_if_there(request.storage, request.job)
+    tables = {f"output.tables[{index}].{table.kind}": table.uri for index, table in enumerate(job.output.tables)}
+    written = {"output.uri": target, **tables}
+    for (other, above), (key, place) in combinations(written.items(), 2):
+        if _within(place, above) or _within(above, place):
+            raise JobError(f"{key}: {place} and {other} {above} lie in each other; give the table a place of its own")
+    parts = [
+        join(target, folder, "data") for folder in (f"runs/{request.run_id}/r1", "latest", f"dates/{request.date}")
+    ]
+    for source, (key, place) in product(job.input.uris, written.items()):
+        files = (join(folder, "part.parquet") for folder in (parts if place == target else [place]))
+        if _within(input_folder(source), place) or any(takes_in(source, file) for file in files):
+            raise JobError(
+                f"{key}: {place} and {job.input.key} {source} lie in each other, so that a run would score "
+                "predictions; keep them apart"
+            )
+    named = [*written.items(), *((job.input.key, input_folder(source)) for source in job.input.uris)]
+    for (key, model), (name, place) in product(job.models_by_key().items(), named):
         folder = (model.path or "").rstrip("/")
-        for place, name in places.items() if folder else ():
-            # An object store has no links.
-            pairs = [(place, folder), *([(realpath(place), realpath(folder))] if is_local(place) else [])]
-            if any(f"{path}/".startswith(f"{above}/") for path, above in pairs):
-                raise JobError(
-                    f"{key}.path: {folder} holds {name} {place}: each new file there would make the model another one, "
-                    "and everything would be scored again; move the model's files to a folder of their own, and name "
-                    f"that in {key}.path"
-                )
+        # An object store has no links.
+        linked = is_local(place) and _within(realpath(place), realpath(folder))
+        if folder and (_within(place, folder) or linked):
+            raise JobError(
+                f"{key}.path: {folder} holds {name} {place}: each new file there would make the model another one, "
+                "and everything would be scored again; move the model's files to a folder of their own, and name "
+                f"that in {key}.path"
+            )
 
 
-def _check_table(job: Job, uri: str, key: str, index: int) -> None:
-    """Check that a table has a folder of its own, because a vacuum deletes files in it that the table does not list."""
-    others = {"output.uri": job.output.uri}
-    others |= {f"output.tables[{other}]": table.uri for other, table in enumerate(job.output.tables[:index])}
-    for name, other in others.items():
-        if f"{uri}/".startswith(f"{other}/") or f"{other}/".startswith(f"{uri}/"):
-            raise JobError(f"{key}: {uri} and {name} {other} lie in each other; give the table a place of its own")
-    for source in job.input.uris:
-        if takes_in(source, join(uri, "part.parquet")) or f"{input_folder(source)}/".startswith(f"{uri}/"):
-            raise JobError(f"{key}: {uri} and {job.input.key} {source} lie in each other; keep them apart")
+def _within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")

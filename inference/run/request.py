@@ -7,17 +7,15 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from pydantic import SecretStr
 
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
-from nightjar.inference.identity.identity import NO_CODE, Identity, ScoringSet, fix, identify
+from nightjar.inference.identity.identity import Identity, fix, identify
 from nightjar.inference.input.lists import own_places, with_list_if_there
 from nightjar.inference.job.checks import BASELINE, RUN_ID
 from nightjar.inference.job.file import for_training, load_job
@@ -28,7 +26,7 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import run_folder
-from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
+from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage, pinned
 from nightjar.inference.storage.locations import location
 from nightjar.inference.storage.protocol import Storage, join, read_control
@@ -37,37 +35,26 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """The end of a limited run's name, after its date."""
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
-"""Where a node keeps the copies of code and model from which it scores."""
 
-
-@dataclass(frozen=True)
-class RunRequest:
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(OfRun):
     """One run of one job for one logical date. It is sent as a whole to the processes that carry out its steps.
 
-    job: with its dates filled in. scoring: code and model as they were when the run began. cache: where each node keeps
-    its copies of them. flow_run: Prefect's id, or any id unique to this command; the steps of one flow run may follow
-    each other at once. lease_s: the seconds without a
-    segment after which another writer may be replaced. dated: output.uri has {date}, so each night has publications of
-    its own. engine: where shards are scored and audited: a name in `engine.ENGINES`. environment: variables of the
-    processes that score, with their values. inputs: of `nightjar baseline`, in place of the job's own.
+    job: with its dates filled in. flow_run: Prefect's id, or any id unique to this command; the steps of one flow run
+    may follow each other at once. lease_s: the seconds without a segment after which another writer may be replaced.
+    dated: output.uri has {date}, so each night has publications of its own. engine: where shards are scored and
+    audited: a name in `engine.ENGINES`. inputs: of `nightjar baseline`, in place of the job's own.
     """
 
-    job: Job
-    job_path: str
     run_id: str
     date: str
-    storage: Storage
     flow_run: str
-    scoring: ScoringSet = NO_CODE
     limit: int | None = None
     fresh: bool = False
     publish: bool = True
-    cache: str = str(CACHE)
     lease_s: float = LEASE_S
     dated: bool = False
     engine: str = RAY
-    environment: Mapping[str, SecretStr] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
 
     @property
@@ -326,26 +313,19 @@ def worker_spec(
     segment: int = 0,
     rows: int | None = 0,
     described: float = 1.0,
-    ceilings: tuple[int, ...] = (),
 ) -> WorkerSpec:
     """The spec for the workers of a request. Without a revision they can score, but not write.
 
     schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
-    if they are not known before they are read. described: the share of the rows whose columns are described. ceilings:
-    as in `WorkerSpec`.
+    if they are not known before they are read. described: the share of the rows whose columns are described.
     """
+    of_run = {name: getattr(request, name) for name in OfRun.__dataclass_fields__}
     return WorkerSpec(
-        job=request.job.describing(described),
-        job_path=request.job_path,
+        **{**of_run, "job": request.job.describing(described)},
         run=request.words,
         revision=revision,
-        storage=request.storage,
         schema=read_schema(request.job, schema),
         epoch=epoch,
         segment=segment,
         budget=None if rows is None else budget_rows(request.job.retry.max_quarantined, rows),
-        scoring=request.scoring,
-        cache=request.cache,
-        ceilings=ceilings,
-        environment=request.environment,
     )

@@ -13,8 +13,10 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import shown
 from nightjar.inference.errors import (
     BatchesBroken,
+    IndexInvalid,
     JobError,
     LabelInvalid,
+    LengthInvalid,
     OutputInvalid,
     ProcessSpoilt,
     ShardError,
@@ -29,14 +31,16 @@ from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import NO_USAGE, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows
-from nightjar.inference.scoring.models import LoadedModel
-from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, preflight_steps, score_sample
+from nightjar.inference.scoring.preflight import Loaded, preflight_steps, sample_rows, score_sample
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates.rules import answers_gates_of, column_gates_of
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""
+
+_MISFITS = {kind.__name__ for kind in (OutputInvalid, LengthInvalid, IndexInvalid)}
+"""Errors of rows whose outputs are not what the job declares."""
 
 SHOWN_ROWS = 5
 _SHOWN_CHARS = 60
@@ -135,14 +139,12 @@ def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
     return notes
 
 
-def examine(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+def examine(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Loaded]:
     """Run `preflight_steps`; when the model works at one place, score every place."""
-    step: Loaded | str = Loaded(worker.device)
-    for step in preflight_steps(worker, places, last):
+    for step in preflight_steps(worker, places):
         yield step
-    if isinstance(step, str) or step.sample_error:
-        return
-    yield from _Look(worker).at_each(places)
+    if not step.sample_error:
+        yield from _Look(worker).at_each(places)
 
 
 class _Look:
@@ -172,27 +174,24 @@ class _Look:
     def _at(self, piece: Piece) -> None:
         worker, spec = self._worker, self._worker.spec
         try:
-            read, first = read_sample(spec.storage, spec.job, piece, spec.schema, SAMPLE_ROWS)
+            read, first = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
         except (ShardError, StorageError) as error:
             self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
             return
         found, where = self._found, f"({counted(read.readable, 'row')} of {piece.uri})"
-        witnessed, cut = [_Witness(model) for model in worker.models], found.cut
-        scored = None
+        self._found = replace(found, rows=found.rows + read.table.num_rows, places=found.places + 1)
         try:
-            scored = score_sample(worker, read, first, [each.model for each in witnessed])
+            scored = score_sample(worker, read, first, worker.models)
         except BatchesBroken as error:
-            if not any(each.broken for each in witnessed):
-                cut = (*cut, f"{clip(str(error))} {where}")
+            self._found = replace(self._found, cut=(*found.cut, f"{clip(str(error))} {where}"))
+            return
+        firsts = {failure.model: failure for failure in reversed(scored.failures) if failure.error in _MISFITS}
         broken = (
-            f"{each.model.name}: {each.broken} {where}" if each.model.name else f"{each.broken} {where}"
-            for each in witnessed
-            if each.broken
+            f"{model}: {first.message} {where}" if model else f"{first.message} {where}"
+            for model, first in firsts.items()
         )
-        rows, places = found.rows + read.table.num_rows, found.places + 1
-        self._found = replace(found, rows=rows, places=places, broken=(*found.broken, *broken), cut=cut)
-        if scored is not None:
-            self._keep(piece, read, scored)
+        self._found = replace(self._found, broken=(*found.broken, *broken))
+        self._keep(piece, read, scored)
 
     def _so_far(self, error: str = "") -> Examined:
         """What is known now."""
@@ -230,25 +229,6 @@ class _Look:
             nonfinite=tuple((name, state.nonfinite) for name, state in outputs if state.nonfinite),
             shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
         )
-
-
-class _Witness:
-    """A scorer that remembers the first outputs that were not as declared, because cutting the batch may hide them.
-
-    model: the model with this scorer in place of its own.
-    """
-
-    def __init__(self, model: LoadedModel) -> None:
-        self._scorer = model.scorer
-        self.model = replace(model, scorer=self)
-        self.broken = ""
-
-    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        try:
-            return self._scorer(table)
-        except OutputInvalid as error:
-            self.broken = self.broken or clip(str(error))
-            raise
 
 
 def _shown(uri: str, written: pa.Table) -> Shown:

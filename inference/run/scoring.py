@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
-from nightjar.inference.errors import Held, JobError, Missing
+from nightjar.inference.errors import Held, JobError
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.discovery import discover as discover_input
@@ -27,7 +27,6 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import NO_COUNTS, Seen
 from nightjar.inference.run.campaign import Campaign
-from nightjar.inference.run.canary import canary_notes, canary_of, judge
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
@@ -84,27 +83,6 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     return RunPlan(made, state, why_again(request, identity, made, newest))
 
 
-def ceilings(request: RunRequest, fingerprint: str, progress: Progress) -> tuple[int, ...]:
-    """For each model the most rows of a micro-batch for `batch_size: auto`, as this run or the latest published night
-    has found out.
-
-    0, or nothing for all, if none had too little memory, or if that night was scored under another fingerprint: another
-    model or code needs other memory. `--fresh` finds out again.
-    """
-    if all(not each.finds_size for each in request.job.models) or request.fresh:
-        return ()
-    if progress.ceilings:
-        return progress.ceilings
-    now = publish.newest(request.storage, request.output)
-    if (latest := now.latest()) is None:
-        return ()
-    try:
-        manifest = read_manifest(request.storage, request.output, now.runs[latest])
-    except (Missing, JobError):  # its files were removed or damaged; without it the size is found out again
-        return ()
-    return manifest.totals.ceilings if manifest.fingerprint == fingerprint else ()
-
-
 def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:
     """Score every shard without a receipt in the ledger.
 
@@ -131,21 +109,22 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             raise Held("another writer published this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
         progress = writer.state.progress
-        limits = ceilings(request, identity.fingerprint, progress)
-        remembered = 0 if progress.ceilings else min(filter(None, limits), default=0)
-        spec = _spec_of(request, discovery, uri, made, writer, limits)
+        assert writer.state.planned is not None
+        spec = worker_spec(
+            request,
+            discovery.schema,
+            revision=uri,
+            epoch=writer.epoch,
+            segment=writer.number,
+            rows=None if made.uncounted or request.job.input.where else made.rows,
+            described=writer.state.planned.described,
+        )
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
         told_of.progress(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         with watch.during("load"):
             loaded = _preflight(engine, spec, made, writer, told_of)
-        notes = told(request, loaded)
-        canary = canary_of(request, made, writer.state.committed)
-        keep_external_reads(request.job, loaded, [*notes, *canary_notes(canary, len(made))], writer, remembered)
-        if canary:
-            tried = campaign.try_each(canary)
-            with watch.during("canary"):
-                judge(request, engine, uri, writer, campaign.plan, tried)
+        keep_external_reads(request.job, loaded, told(request, loaded), writer)
         campaign.run()
         watch.turn_to("close")
         started = (campaign.first_event_at or time.time()) - began
@@ -158,7 +137,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             startup_s=started,
             warnings=writer.state.about.notes(progress.counts.batches_cut, progress.ceilings),
             again=writer.state.about.again,
-            workers=campaign.crew.most,
+            workers=campaign.workers,
         )
     return replace(scored, took=watch.claim())
 
@@ -179,28 +158,6 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
     commit_tables(request)
     return newest, now
-
-
-def _spec_of(
-    request: RunRequest,
-    discovery: Discovery,
-    uri: str,
-    made: Plan,
-    writer: LedgerWriter,
-    limits: tuple[int, ...],
-) -> WorkerSpec:
-    """What the workers are told. uri: of the revision. limits: the micro-batch ceilings to begin with."""
-    assert writer.state.planned is not None
-    return worker_spec(
-        request,
-        discovery.schema,
-        revision=uri,
-        epoch=writer.epoch,
-        segment=writer.state.number,
-        rows=None if made.uncounted or request.job.input.where else made.rows,
-        described=writer.state.planned.described,
-        ceilings=limits,
-    )
 
 
 def was_published(request: RunRequest) -> bool:
@@ -292,12 +249,10 @@ _BEFORE = (
 )
 
 
-def keep_external_reads(
-    job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter, remembered: int = 0
-) -> None:
+def keep_external_reads(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) -> None:
     """Keep in the ledger what preflight noticed beyond the run's identity, or refuse it if the job is strict.
 
-    notes: preflight's other notes. remembered: as in `Preflight`.
+    notes: preflight's other notes.
 
     Raises:
         JobError: The job is strict, and something was noticed now, or while the run's results were scored.
@@ -309,8 +264,8 @@ def keep_external_reads(
     # If nothing is left to score, nothing was loaded.
     if loaded.packages and loaded.packages != about.tried:
         lines.append(Packages(loaded.packages))
-    if loaded.packages and (tuple(notes) != about.preflight or remembered not in {0, about.remembered}):
-        lines.append(Preflight(tuple(notes), remembered))
+    if loaded.packages and tuple(notes) != about.preflight:
+        lines.append(Preflight(tuple(notes)))
     if lines:
         writer.append(lines)
 

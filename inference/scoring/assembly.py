@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
@@ -28,76 +25,61 @@ class JoinedPieces:
     """Consecutive pieces of a shard as one table, so that small files share micro-batches.
 
     pieces: with the rows that they have. reads: each as it was read. table: the rows of all of them, without those that
-    were left out. failures: index in the table → why the row could not be read.
+    were left out. starts: the index of the first row of each, and at last the number of rows. rows: of each row of the
+    table the index in its file. left_out: how many rows were left out. failures: index in the table → why the row could
+    not be read.
     """
 
     def __init__(self, pieces: Sequence[Piece], reads: Sequence[RowsRead]) -> None:
         # A piece's rows may not have been known before.
         self.pieces = [replace(piece, rows=read.rows) for piece, read in zip(pieces, reads, strict=True)]
         self.reads = tuple(reads)
-        self._starts: list[int] = [0, *accumulate(read.table.num_rows for read in reads)]
+        self.starts = np.cumsum([0, *(read.table.num_rows for read in reads)])
+        self.rows = np.concatenate(
+            [np.asarray(read.indices()) + piece.first_row for piece, read in zip(pieces, reads, strict=True)]
+        )
+        self.left_out = sum(read.left_out for read in reads)
         if len(reads) == 1:
             self.table, self.failures = reads[0].table, dict(reads[0].failures)
             return
         self.table = pa.concat_tables([read.table for read in reads]).unify_dictionaries()
         self.failures = {
             start + row: replace(failure, row=start + row)
-            for start, read in zip(self._starts, reads, strict=False)
+            for start, read in zip(self.starts.tolist(), reads, strict=False)
             for row, failure in read.failures.items()
         }
 
     def row(self, uri: str, row: int) -> int | None:
         """The index in the table of a row of a file; None if the row is not here."""
-        for piece, read, start in zip(self.pieces, self.reads, self._starts, strict=False):
-            if piece.uri == uri and read.holds(at := row - piece.first_row):
-                return start + read.position(at)
+        for piece, start, end in zip(self.pieces, self.starts, self.starts[1:], strict=False):
+            at = start + int(np.searchsorted(self.rows[start:end], row))
+            if piece.uri == uri and at < end and self.rows[at] == row:
+                return int(at)
         return None
 
     def at(self, row: int) -> int:
         """Of a row of the table: its index in its file; of several files, the row."""
-        return self.pieces[0].first_row + self.reads[0].index(row) if len(self.reads) == 1 else row
+        return int(self.rows[row]) if len(self.pieces) == 1 else row
 
     def of_first(self, rows: range) -> range:
         """The rows of the table with these indices among all rows of the first piece that were read."""
-        return range(self.reads[0].position(rows.start), self.reads[0].position(rows.stop))
+        first = self.rows[: self.starts[1]] - self.pieces[0].first_row
+        return range(*(int(np.searchsorted(first, end)) for end in (rows.start, rows.stop)))
 
-    def place(self, first: int, rows: int) -> tuple[str, int, int]:
+    def place(self, first: int, rows: int = 1) -> tuple[str, int, int]:
         """The file and the rows there of the table's rows [first, first + rows): uri, first row, number of rows.
 
         If they are of several files, the number is 0, because no row of the first file alone is meant.
         """
-        at = bisect_right(self._starts, first) - 1
-        piece, read, start = self.pieces[at], self.reads[at], self._starts[at]
-        low = read.index(first - start)
-        if first + rows > start + read.table.num_rows:
-            return piece.uri, piece.first_row + low, 0
+        at = int(np.searchsorted(self.starts, first, side="right")) - 1
+        low = int(self.rows[first])
         # Rows between may have been left out.
-        return piece.uri, piece.first_row + low, read.index(first + rows - 1 - start) - low + 1
-
-    def parts(self, scored: ScoredRows) -> Iterator[tuple[Piece, RowsRead, ScoredRows]]:
-        """Each piece, with its rows and what became of them."""
-        if len(self.pieces) == 1:
-            yield self.pieces[0], self.reads[0], scored
-            return
-        all_kept = np.arange(self._starts[-1]) if scored.kept is None else scored.kept
-        failed = np.array([failure.row for failure in scored.failures])  # a row once for each model
-        for piece, read, start in zip(self.pieces, self.reads, self._starts, strict=False):
-            rows = read.table.num_rows
-            end = start + rows
-            low, high = np.searchsorted(failed, [start, end])
-            failures = tuple(_moved(failure, -start) for failure in scored.failures[low:high])
-            first, last = np.searchsorted(all_kept, [start, end])
-            outputs = scored.outputs.slice(first, last - first)
-            kept = None if last - first == rows else all_kept[first:last] - start
-            yield piece, replace(read, table=self.table.slice(start, rows)), ScoredRows(outputs, kept, failures)
-
-
-def _moved(failure: RowFailure, by: int) -> RowFailure:
-    return replace(failure, row=failure.row + by)
+        within = first + rows <= self.starts[at + 1]
+        return self.pieces[at].uri, low, int(self.rows[first + rows - 1]) - low + 1 if within else 0
 
 
 class Assembly:
-    """What one attempt at a shard has scored so far, added piece by piece."""
+    """What one attempt at a shard has scored so far."""
 
     def __init__(self, spec: WorkerSpec, shard: Shard) -> None:
         self.spec = spec
@@ -108,16 +90,17 @@ class Assembly:
         self.partial = 0
         """Rows in the quarantine that are written, too, because only some of several models could not score them."""
         self.cuts = {each.name: Cuts() for each in spec.job.models}
-        self._tables: list[pa.Table] = []
-        self._labels: list[pa.ChunkedArray | None] = []
-        self._inputs: list[pa.Table] = []
-        self._drawn: list[np.ndarray | None] = []
+        self._written: list[pa.Table] = []
+        self._beside: list[pa.Table] = []
+        self._drawn: list[np.ndarray] = []
         self._bad: list[tuple[str, int, RowFailure, str]] = []
         self._bad_inputs: list[pa.Table] = []
         self._carried = spec.job.carried(spec.schema.names)
         self._schema = sink.output_schema(spec.job, spec.schema)
         self._profiled = profiled(spec.job, spec.schema)
+        # Columns that are not written, but counted.
         self._only_read = [name for name in self._profiled if name not in self._schema.names]
+        self._labels = [spec.job.label] if spec.job.label and spec.job.label not in self._only_read else []
 
     @property
     def failed(self) -> int:
@@ -127,28 +110,33 @@ class Assembly:
     def name(self, kind: str) -> str:
         return sink.part_name(kind, self.shard.id, self.spec.epoch)
 
-    def add(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> ScoredRows:
-        """Add a piece. Returns what was added: without the rows whose values cannot name a folder.
+    def add(self, joined: JoinedPieces, scored: ScoredRows) -> ScoredRows:
+        """Add pieces. Returns what was added: without the rows whose values cannot name a folder.
 
         Raises:
             OverBudget: With the rows whose values cannot name a folder, more rows failed than the whole run may lose.
         """
-        job, table = self.spec.job, read.table
+        job, table = self.spec.job, joined.table
         scored = self._with_folders(table, scored)
         self.rows_in += table.num_rows
-        self.left_out += read.left_out
-        kept = table if scored.kept is None else selected(table, scored.kept)
+        self.left_out += joined.left_out
+        if scored.kept is None:
+            kept, rows, edges = table, joined.rows, joined.starts
+        else:
+            kept, rows = selected(table, scored.kept), joined.rows[scored.kept]
+            edges = np.searchsorted(scored.kept, joined.starts)
         columns: list[Any] = [kept[name] for name in self._carried] + list(scored.outputs.columns)
-        rows = pc.add(read.indices(), piece.first_row)
-        rows = rows if scored.kept is None else rows.take(pa.array(scored.kept))
+        uris = [piece.uri for piece in joined.pieces]
         if job.output.lineage:
-            columns += sink.lineage(piece.uri, rows)
-        self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
-        self._labels.append(kept[job.label] if job.label else None)
-        self._inputs.append(kept.select(self._only_read))
-        self._drawn.append(drawn(piece.uri, rows.to_numpy(), job.profile.share))
+            columns += sink.lineage(uris, np.diff(edges), rows)
+        before = sum(each.num_rows for each in self._written)
+        self._written.append(pa.Table.from_arrays(columns, schema=self._schema))
+        self._beside.append(kept.select(self._only_read + self._labels))
+        for uri, low, high in zip(uris, edges, edges[1:], strict=False):
+            if (found := drawn(uri, rows[low:high], job.profile.share)) is not None:
+                self._drawn.append(before + low + found)
         if scored.failures:
-            self._add_failures(piece, read, scored.failures, read.table.num_rows - kept.num_rows)
+            self._add_failures(joined, scored.failures, table.num_rows - kept.num_rows)
         return scored
 
     def _with_folders(self, table: pa.Table, scored: ScoredRows) -> ScoredRows:
@@ -168,38 +156,42 @@ class Assembly:
         failures = tuple(sorted([*others, *lost], key=lambda failure: failure.row))
         return ScoredRows(selected(scored.outputs, good), kept[good], failures)
 
-    def _add_failures(self, piece: Piece, read: RowsRead, failures: tuple[RowFailure, ...], lost: int) -> None:
+    def _add_failures(self, joined: JoinedPieces, failures: tuple[RowFailure, ...], lost: int) -> None:
         rows, lines = np.unique([failure.row for failure in failures], return_inverse=True)
         self.lost += lost
         self.partial += rows.size - lost
-        bad = selected(read.table, rows)
+        bad = selected(joined.table, rows)
         self._bad_inputs.append(bad if rows.size == len(failures) else taken(bad, lines))
         for failure in failures:
-            row = piece.first_row + read.index(failure.row)
-            again = replay_command(self.spec.job_path, self.spec.run, self.shard, piece.uri, row, failure.model)
-            self._bad.append((piece.uri, row, failure, again))
+            uri, row, _ = joined.place(failure.row)
+            again = replay_command(self.spec.job_path, self.spec.run, self.shard, uri, row, failure.model)
+            self._bad.append((uri, row, failure, again))
         if self.spec.budget is not None and self.failed > self.spec.budget:
             each = {(uri, row): failure for uri, row, failure, _ in reversed(self._bad)}
             raise over_budget(dict(enumerate(reversed(each.values()))), self.spec.budget, self._bad[0][1])
 
     def table(self) -> pa.Table:
-        """The shard's output, in input order, one chunk per column and file."""
-        return pa.concat_tables(self._tables).unify_dictionaries()
+        """The shard's output, in input order."""
+        return self._whole(self._written)
 
-    def metrics(self) -> Metrics:
-        """The states of the rows that are written."""
+    def _whole(self, tables: Sequence[pa.Table]) -> pa.Table:
+        whole = pa.concat_tables(tables).unify_dictionaries()
+        # Of several files one chunk, so that nothing depends on whether they were scored together.
+        return whole.combine_chunks() if len(self.shard.pieces) > 1 else whole
+
+    def metrics(self, table: pa.Table) -> Metrics:
+        """The states of the rows that are written. table: the shard's output."""
         # Over the whole shard at once, so that the metrics do not depend on micro-batches.
-        metrics = Metrics.for_job(self.spec.job, self._profiled)
-        for table, inputs, labels, rows in zip(self._tables, self._inputs, self._labels, self._drawn, strict=True):
-            metrics.update(table, labels)
-            if metrics.profile is not None:
-                metrics.profile.update(*(self._described(each, rows) for each in (table, inputs)))
+        metrics, beside = Metrics.for_job(self.spec.job, self._profiled), self._whole(self._beside)
+        label = self.spec.job.label
+        metrics.update(table, beside[label] if label else None)
+        if metrics.profile is not None:
+            metrics.profile.update(*(self._described(each) for each in (table, beside)))
         return metrics
 
-    def _described(self, table: pa.Table, rows: np.ndarray | None) -> pa.Table:
-        if rows is None:
-            return table
-        return selected(table.select([name for name in table.column_names if name in self._profiled]), rows)
+    def _described(self, table: pa.Table) -> pa.Table:
+        table = table.select([name for name in table.column_names if name in self._profiled])
+        return selected(table, np.concatenate(self._drawn)) if self._drawn else table
 
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, raised, traced
 from nightjar.inference.identity.code import explained
-from nightjar.inference.identity.identity import ScoringSet, changed_package, package_files
+from nightjar.inference.identity.identity import NO_CODE, ScoringSet, changed_package, package_files
 from nightjar.inference.identity.packages import in_environment
 from nightjar.inference.identity.snapshots import Snapshot
 from nightjar.inference.identity.unpacking import Linked, place_code, place_model, watched
@@ -35,16 +35,32 @@ from nightjar.inference.storage.protocol import Storage
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """Everything that a worker needs for the run; it is sent once."""
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nightjar"
+"""Where a node keeps the copies of code and model from which it scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfRun:
+    """What each process of a run is told. scoring: code and model as they were when the run began. cache: where each
+    node keeps its copies of them. environment: variables that a process sets before it imports the user's code. Ray
+    would write them into its records.
+    """
 
     job: Job
     job_path: str
+    storage: Storage
+    scoring: ScoringSet = NO_CODE
+    cache: str = str(CACHE)
+    environment: Mapping[str, SecretStr] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec(OfRun):
+    """Everything that a worker needs for the run; it is sent once."""
+
     run: tuple[str, ...]
     """The arguments with which `nightjar replay` names the run."""
     revision: str
-    storage: Storage
     schema: pa.Schema
     """The columns to read, in order, as most files have them."""
     epoch: int
@@ -52,15 +68,9 @@ class WorkerSpec:
     """The newest ledger segment that the writer knew."""
     budget: int | None
     """The most rows that the whole run may quarantine; None if their number is known only when they are read."""
-    scoring: ScoringSet
-    cache: str
     own_process: bool = True
     """Whether the worker has its process to itself, as everywhere except in tests. Then the code's folder becomes the
     working directory, and what the user's code uses is noted."""
-    ceilings: tuple[int, ...] = ()
-    """For each model the most rows of a micro-batch for which memory sufficed before; 0 if nothing is known."""
-    environment: Mapping[str, SecretStr] = field(default_factory=dict)
-    """Variables that the process sets before it imports the user's code. Ray would write them into its records."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -120,8 +130,8 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> OpenedModels[Scor
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: The model cannot be fetched.
     """
-    paths, linked = _model_files(spec, lambda job: only in {None, job.model.name})
-    return _opened(spec, linked, paths, lambda job: load_scorer(job, paths.get(job.model.name)), only)
+    chosen = [each.name for each in spec.job.models if only in {None, each.name}]
+    return _opened(spec, load_scorer, chosen, files=chosen)
 
 
 def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
@@ -131,37 +141,25 @@ def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
         JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
         StorageError: A model cannot be fetched.
     """
-    paths, linked = _model_files(spec, lambda job: job.model.staged)
 
-    def load(job: ModelJob) -> Preprocessor | Scorer:
-        return load_scorer(job, paths.get(job.model.name)) if job.model.staged else Preprocessor(job)
+    def load(job: ModelJob, path: str | None) -> Preprocessor | Scorer:
+        return load_scorer(job, path) if job.model.staged else Preprocessor(job)
 
-    return _opened(spec, linked, paths, load)
-
-
-def _model_files(spec: WorkerSpec, wanted: Callable[[ModelJob], bool]) -> tuple[dict[str, str], tuple[Linked, ...]]:
-    """Place the files of models on this host.
-
-    Returns their paths by the models' names, and as `OpenedModels.linked`.
-    """
-    paths: dict[str, str] = {}
-    linked: tuple[Linked, ...] = ()
-    for each, taken in zip(model_jobs(spec.job), spec.scoring.models, strict=False):
-        if each.model.path is not None and wanted(each):
-            with naming(each):
-                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
-            paths[each.model.name], linked = path, linked + more
-    return paths, linked
+    models = spec.job.models
+    return _opened(spec, load, [each.name for each in models], files=[each.name for each in models if each.staged])
 
 
 def _opened(
-    spec: WorkerSpec,
-    linked: tuple[Linked, ...],
-    paths: Mapping[str, str],
-    load: Callable[[ModelJob], T],
-    only: str | None = None,
+    spec: WorkerSpec, load: Callable[[ModelJob, str | None], T], chosen: Sequence[str], files: Sequence[str]
 ) -> OpenedModels[T]:
-    """Enter a copy of the run's code and load from it. linked: files of the models. paths: of the models here."""
+    """Enter a copy of the run's code and load these models from it. files: the models whose files are needed here."""
+    paths: dict[str, str] = {}
+    linked: tuple[Linked, ...] = ()
+    for each, taken in zip(model_jobs(spec.job), spec.scoring.models, strict=False):
+        if each.model.path is not None and each.model.name in files:
+            with naming(each):
+                path, more = place_model(spec.storage, taken, Path(spec.cache), each.model.path)
+            paths[each.model.name], linked = path, linked + more
     _set_variables(spec)
     job = spec.job
     linked += _packages(spec)
@@ -174,17 +172,18 @@ def _opened(
             chooses = any(not each.startswith("!") for each in job.code)
             notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
             notes.places.variables.update(spec.job.resources.runtime_env.counted)
-    chosen = [each for each in model_jobs(job) if only in {None, each.model.name}]
-    loaded = tuple(_loaded(spec, each, load) for each in chosen)
+    loaded = tuple(
+        _loaded(spec, each, load, paths.get(each.model.name)) for each in model_jobs(job) if each.model.name in chosen
+    )
     release()
     return OpenedModels(loaded, linked, job.folder)
 
 
-def _loaded(spec: WorkerSpec, job: ModelJob, load: Callable[[ModelJob], T]) -> T:
+def _loaded(spec: WorkerSpec, job: ModelJob, load: Callable[[ModelJob, str | None], T], path: str | None) -> T:
     """Load for a model, in this process's copy of the folder."""
     try:
         with naming(job):
-            return load(job)
+            return load(job, path)
     except Exception as error:
         if isinstance(error, NightjarError):
             found = explained(error, error.__cause__ or error, spec.job.folder, job.whole.folder)
@@ -247,22 +246,6 @@ def _packages(spec: WorkerSpec) -> tuple[Linked, ...]:
     return linked
 
 
-class OfRun(Protocol):
-    """The fields that `RunRequest` and `WorkerSpec` have in common."""
-
-    @property
-    def job(self) -> Job: ...
-
-    @property
-    def scoring(self) -> ScoringSet: ...
-
-    @property
-    def cache(self) -> str: ...
-
-    @property
-    def environment(self) -> Mapping[str, SecretStr]: ...
-
-
 def _set_variables(run: OfRun) -> None:
     """Set the run's variables in this process. The values of the secret ones are hidden in its messages."""
     variables = run.job.resources.runtime_env
@@ -287,7 +270,7 @@ def aside_folder(run: OfRun, job: Job) -> Path:
 
 
 def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
-    """The size of micro-batches to begin with. It depends only on the job, the schema, and what is known of memory.
+    """The size of micro-batches to begin with. It depends only on the job and the schema.
 
     index: of the model in the job.
     """
@@ -298,10 +281,5 @@ def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
     features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])
     framework, gpu = job.model.framework, job.resources.gpus > 0
     if framework.rows:
-        found = BatchSize(framework.rows[gpu])
-    else:
-        found = BatchSize(auto_batch_rows(features, gpu, framework.packs))
-    ceiling = spec.ceilings[index] if spec.ceilings else 0
-    if 0 < ceiling < found.most:
-        found.force(ceiling)
-    return found
+        return BatchSize(framework.rows[gpu])
+    return BatchSize(auto_batch_rows(features, gpu, framework.packs))

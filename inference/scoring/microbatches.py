@@ -87,9 +87,7 @@ class Cuts:
         )
 
 
-S = TypeVar("S")
 T = TypeVar("T")
-U = TypeVar("U")
 ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
 """A function from n rows to exactly n values of each declared output; it may raise. `RowsRaised` costs single rows."""
 
@@ -132,17 +130,6 @@ def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = l
         on_step(step)
 
 
-def relayed(steps: Generator[S, None, T], made: Callable[[S], U]) -> Generator[U, None, T]:
-    """Run a generator, yield what is made of each of its steps, and return its result."""
-    while True:
-        try:
-            step = next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        yield made(step)
-
-
 def score_table(
     table: pa.Table,
     scorer: ScoreRows,
@@ -157,14 +144,16 @@ def score_table(
     preparer: Preparer | None = None,
     ahead: bool = True,
     shipped: Sequence[Batch] = (),
+    model: str = "",
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
 
     Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
-    skip: row → failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the
-    table the index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt.
-    preparer: scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it
-    need not prepare.
+    Where memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size. skip: row →
+    failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the table the
+    index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt. preparer:
+    scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it need not
+    prepare. model: the name of the scorer's model, if the job has several.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
@@ -174,7 +163,7 @@ def score_table(
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
     scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
-    scoring = _Scoring(scorer_of, size, types, budget, at, cuts or Cuts())
+    scoring = _Scoring(scorer_of, size, types, budget, at, cuts or Cuts(), model)
     skipped = sorted(skip)
     for row in skipped:
         if not 0 <= row < table.num_rows:
@@ -183,29 +172,34 @@ def score_table(
 
     if preparer:
         preparer.start(shipped)
-    first = 0
-    while first < table.num_rows:
-        whole = _micro_batch(table, first, size, singly)
-        first += len(whole.rows)
-        piece = _without(whole, skipped)
-        ready = scorer_of(piece.table, piece.rows) if piece.rows else None
-        if preparer and ahead and first < table.num_rows:
-            following = _without(_micro_batch(table, first, size, singly), skipped)
+    pieces = micro_batches(table, size, skipped, singly)
+    following = next(pieces, None)
+    while (piece := following) is not None:
+        ready = scorer_of(piece.table, piece.rows)
+        following = next(pieces, None)
+        if preparer and ahead and following is not None:
             preparer.begin(following.table, following.rows)
-        if ready is not None:
-            yield from scoring.rows(piece, ready)
+        yield from scoring.rows(piece, ready)
     if preparer:
         preparer.start(())
     return scoring.scored(table.num_rows)
 
 
-def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int]) -> Iterator[Slice]:
-    """The micro-batches that `score_table` begins with, less the rows to skip. skipped: ascending."""
+def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int], singly: range = _NO_ROWS) -> Iterator[Slice]:
+    """The micro-batches of a table, less the rows to skip. Each has as many rows as the size allows when it is cut.
+
+    skipped: ascending. singly: as of `score_table`.
+    """
     first = 0
     while first < table.num_rows:
-        whole = _micro_batch(table, first, size, _NO_ROWS)
-        first += len(whole.rows)
-        if (piece := _without(whole, skipped)).rows:
+        stop = min(table.num_rows, (first // size.most + 1) * size.most)
+        if first in singly:
+            stop = first + 1
+        elif singly and first < singly.start:
+            stop = min(stop, singly.start)
+        piece = _without(Slice(table.slice(first, stop - first), range(first, stop)), skipped)
+        first = stop
+        if piece.rows:
             yield piece
 
 
@@ -219,8 +213,8 @@ class Slice:
     def part(self, low: int, high: int) -> Slice:
         return Slice(self.table.slice(low, high - low), self.rows[low:high])
 
-    def ahead(self) -> Ahead:
-        return Ahead(self.rows[0], self.rows[-1] - self.rows[0] + 1)
+    def ahead(self, model: str) -> Ahead:
+        return Ahead(self.rows[0], self.rows[-1] - self.rows[0] + 1, model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +231,9 @@ class _Raised:
     unaligned: str = ""
     where: str = ""
 
-    def failure(self, row: int) -> RowFailure:
+    def failure(self, row: int, model: str = "") -> RowFailure:
         """As that of one row."""
-        return RowFailure(row, self.error, self.message, self.traceback, where=self.where)
+        return RowFailure(row, self.error, self.message, self.traceback, model=model, where=self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +256,7 @@ class _Scoring:
     budget: int | None
     at: Callable[[int], int]
     cuts: Cuts
+    model: str
     chunks: list[list[pa.Array]] = field(default_factory=list)
     failures: dict[int, RowFailure] = field(default_factory=dict)
 
@@ -276,7 +271,7 @@ class _Scoring:
         while done < everything:
             fitting = min(everything - done, size.most)
             now = piece if fitting == everything else piece.part(done, done + fitting)
-            yield now.ahead()
+            yield now.ahead(self.model)
             score = ready if ready and now is piece else self.scorer_of(now.table, now.rows)
             outcome = _attempt(score, now.table, self.types)
             several = len(now.rows) > 1
@@ -287,7 +282,7 @@ class _Scoring:
             if isinstance(outcome, _Scored):
                 self.chunks.append(outcome.columns)
                 for row, raised in outcome.raised.items():
-                    self.fail(now.rows[row], raised.failure(now.rows[row]))
+                    self.fail(now.rows[row], raised.failure(now.rows[row], self.model))
                 self.cuts.whole += several
             elif several:
                 self.cuts.batches += ready is not None
@@ -296,7 +291,7 @@ class _Scoring:
                 if outcome.memory:
                     # One row too large for memory says nothing of the others: they keep their batches.
                     size.most, size.forced = before
-                failure = outcome.failure(now.rows[0])
+                failure = outcome.failure(now.rows[0], self.model)
                 if around and outcome.unaligned:
                     failure = replace(failure, message=clip(f"{around}; for this row alone, {outcome.message}"))
                 self.fail(failure.row, failure)
@@ -330,15 +325,6 @@ class _Scoring:
         if outputs.num_rows + len(failed) != rows:
             raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
-
-
-def _micro_batch(table: pa.Table, first: int, size: BatchSize, singly: range) -> Slice:
-    """From this row on. How far it goes depends on the size, which may shrink from one to the next."""
-    if first in singly:
-        return Slice(table.slice(first, 1), range(first, first + 1))
-    stop = min(table.num_rows, (first // size.most + 1) * size.most)
-    stop = min(stop, singly.start) if singly and first < singly.start else stop
-    return Slice(table.slice(first, stop - first), range(first, stop))
 
 
 def _without(piece: Slice, skipped: list[int]) -> Slice:

@@ -7,8 +7,8 @@ with one model is the case in which every failed row is lost whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
 from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, ScoreRows, relayed, score_table
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, ScoreRows, score_table
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer, PreparingThread
 from nightjar.inference.stopwatch import Stopwatch
 
@@ -99,35 +99,32 @@ def score_models(
     found = []
     failed: dict[int, RowFailure] = {}
     for model in models:
-        steps = score_table(
-            table.select(list(model.columns)),
-            model.scorer,
-            model.size,
-            dict(model.types),
-            skip={**skip, **died.get(model.name, {})},
-            singly=singly.get(model.name, _NO_ROWS),
-            budget=budget,
-            at=at,
-            cuts=cuts.get(model.name),
-            preparer=model.preparer,
-            ahead=ahead,
-            shipped=shipped.get(model.name, ()),
-        )
-        scored = yield from _with_name(steps, model.name)
+        try:
+            scored = yield from score_table(
+                table.select(list(model.columns)),
+                model.scorer,
+                model.size,
+                dict(model.types),
+                skip={**skip, **died.get(model.name, {})},
+                singly=singly.get(model.name, _NO_ROWS),
+                budget=budget,
+                at=at,
+                cuts=cuts.get(model.name),
+                preparer=model.preparer,
+                ahead=ahead,
+                shipped=shipped.get(model.name, ()),
+                model=model.name,
+            )
+        except (BatchesBroken, JobError) as error:
+            if not model.name:
+                raise
+            raise type(error)(f"models.{model.name}: {error}") from error
         found.append(scored)
         failed = {failure.row: failure for failure in scored.failures} | failed
         if budget is not None and len(failed) > budget:
             first = min(failed)
             raise over_budget(failed, budget, at(first) - first)
     return _side_by_side(table.num_rows, models, found, skip, complete)
-
-
-def _with_name(steps: Generator[Ahead, None, ScoredRows], name: str) -> Generator[Ahead, None, ScoredRows]:
-    """The same steps, and what ends them, with the model's name."""
-    try:
-        return (yield from relayed(steps, lambda step: replace(step, model=name) if name else step))
-    except (BatchesBroken, JobError) as error:
-        raise type(error)(f"models.{name}: {error}" if name else str(error)) from error
 
 
 def _side_by_side(
@@ -151,7 +148,9 @@ def _side_by_side(
             else _at(each.outputs, by_model, kept)
         )
         columns |= {f"{model.prefix}{name}": outputs[name] for name in outputs.column_names}
-    failures = sorted(_failures(models, found, skip), key=lambda failure: failure.row)
+    # A row that was skipped for all models has one failure.
+    every = (failure for each in found for failure in each.failures if each is found[0] or failure.row not in skip)
+    failures = sorted(every, key=lambda failure: failure.row)
     return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures))
 
 
@@ -159,15 +158,3 @@ def _at(outputs: pa.Table, scored: np.ndarray, kept: np.ndarray) -> pa.Table:
     """A model's outputs for the kept rows: null where the model has none. scored: whether it has, by row."""
     at = np.cumsum(scored) - 1
     return outputs.take(pa.array(at[kept], mask=~scored[kept]))
-
-
-def _failures(
-    models: Sequence[LoadedModel], found: Sequence[ScoredRows], skip: Mapping[int, RowFailure]
-) -> Iterable[RowFailure]:
-    """A failure for each model and row, in the order of the models; one alone for a row that was skipped for all."""
-    for model, each in zip(models, found, strict=True):
-        for failure in each.failures:
-            if failure.row not in skip:
-                yield replace(failure, model=model.name)
-            elif model is models[0]:
-                yield failure

@@ -122,41 +122,51 @@ class Sample:
     places: Sequence[tuple[str, int]]
 
 
+class Unfit(Exception):
+    """What is wrong with a model, as a sentence. traceback: of the user's code, if it raised."""
+
+    def __init__(self, said: str = "", traceback: str = "") -> None:
+        super().__init__(said)
+        self.traceback = traceback
+
+
 def dependences(
     sample: Sample, outputs: pa.Table, score: Callable[[pa.Table], pa.Table], tolerance: float, noise: float
-) -> Iterator[str]:
-    """Yield '' before each call of the model, and a sentence if the output of a row depends on more than the row.
+) -> Iterator[None]:
+    """Yield before each call of the model.
 
     outputs: of the sample as one batch. score: scores a table as one batch. tolerance, noise: as in `differences`.
+
+    Raises:
+        Unfit: The output of a row depends on more than the row.
     """
     rows = sample.table.num_rows
     # The longest rows stay, because a batch of texts or sounds is padded to the longest.
     longest = np.argsort(-_lengths(sample.table), kind="stable")[: (rows + 1) // 2]
     mixed = np.random.default_rng(rows).permutation(np.resize(longest, rows))
-    yield ""
+    yield
     others = "among other rows"
     found = _difference(sample, outputs, mixed, score(taken(sample.table, mixed)), tolerance, noise)
     if found:
-        yield ""
+        yield
         same = np.arange(rows)
         if twice := _difference(sample, outputs, same, score(sample.table), tolerance, noise):
             where, name, before, after = twice
-            yield (
-                f"{where} gets another {name!r} when the same rows are scored again: {before}, then {after}. The "
-                "model draws random numbers, or keeps something of earlier batches. Put it into evaluation mode, or "
-                f"set its seed for each batch; if this is meant, {_KEY}"
+            raise Unfit(
+                f"{where} gets another {name!r} when the same rows are scored again: {before}, then {after}. The model "
+                "draws random numbers, or keeps something of earlier batches. Put it into evaluation mode, or set its "
+                f"seed for each batch; if this is meant, {_KEY}"
             )
-            return
     elif rows > 1:
         alone = []
         others, extreme = "alone", _extreme(outputs.column(0))
         for row in extreme:
-            yield ""
+            yield
             alone.append(score(sample.table.slice(row, 1)))
         found = _difference(sample, outputs, extreme, pa.concat_tables(alone), tolerance, NOISE)
     if found:
         where, name, before, after = found
-        yield (
+        raise Unfit(
             f"the output of a row depends on the rows that are scored with it: {where} gets {name!r} {before} in the "
             f"first batch, and {after} {others}. Statistics of a batch (a mean, a rank, codes of categories, BatchNorm "
             f"in training mode) belong to the training; if rows depend on each other on purpose, {_KEY}; if this is "

@@ -6,13 +6,11 @@ It is separate from the engine, so that preflight's process does not need Ray Da
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
-from queue import SimpleQueue
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +21,7 @@ from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
     NightjarError,
+    OutputInvalid,
     ProcessSpoilt,
     ShardError,
     StorageError,
@@ -39,20 +38,19 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.messages import clip, counted, listed, nearest
 from nightjar.inference.metrics.columns import FiniteState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
-from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
-from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel
+from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
+from nightjar.inference.scoring.prepared_batches import Pickled
 from nightjar.inference.scoring.worker import ShardWorker
 
 SAMPLE_ROWS = 32
-_DEAR_ROWS = 3
-"""The rows that are scored once more for accumulators, if each is a request that may cost money."""
+_ASKED_ROWS = 8
+"""The rows of a sample if each is a request, which may cost money. They are asked for at once, so they are one step."""
 
 _SLOW_S = 30.0
 """If the sample takes longer, in seconds, it is not scored again beside other rows; nor if that might stall."""
@@ -80,6 +78,11 @@ class Loaded:
     """The loaded distributions with their versions."""
 
 
+def sample_rows(job: Job) -> int:
+    """The rows of each place on which to try the model."""
+    return _ASKED_ROWS if job.streams else SAMPLE_ROWS
+
+
 def loaded_by(job: Job) -> str:
     """The key of the model, with its file, for messages."""
     return f"{job.loaded_by} ({', '.join(job.paths)})" if job.paths else job.loaded_by
@@ -98,17 +101,10 @@ def samples(plan: Plan) -> list[Piece]:
     return list(chain.from_iterable(found))
 
 
-class Refused(str):
-    """A sentence on what is wrong with the model."""
-
-    traceback = ""
-    """Of the user's code, if it raised."""
-
-
-PreflightSteps = Callable[[ShardWorker, Sequence[Piece], bool], Iterator["Loaded | str"]]
+PreflightSteps = Callable[[ShardWorker, Sequence[Piece]], Iterator[Loaded]]
 """What preflight does with the loaded model: `preflight_steps`, or a function that does more.
 
-Yields what is known after each step, or what is wrong with the model."""
+Yields what is known after each step. Raises `Unfit` if something is wrong with the model."""
 
 
 Outcome = Loaded | JobError
@@ -120,7 +116,7 @@ class Ready:
 
 
 def observed(
-    job: Job, steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece], last: bool = False
+    job: Job, steps: PreflightSteps, load: Callable[[], ShardWorker], places: Sequence[Piece]
 ) -> Iterator[Outcome]:
     """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
 
@@ -137,43 +133,44 @@ def observed(
         return
     witness.note_names([each.options for each in job.models])
     found: Loaded | None = None
-    for outcome in steps(worker, places, last):
-        if lacking := witness.lacking():
-            yield JobError(f"{job.loaded_by}: {'; '.join(lacking)}")
-            return
-        if isinstance(outcome, str):
-            refused = JobError(f"{key}: {outcome}")
-            refused.traceback = outcome.traceback if isinstance(outcome, Refused) else ""
-            yield refused
-            return
-        found = replace(outcome, outside=witness.seen())
-        yield found
+    try:
+        for step in steps(worker, places):
+            if witness.lacking():
+                raise Unfit
+            found = replace(step, outside=witness.seen())
+            yield found
+    except Unfit as unfit:
+        refused = JobError(f"{key}: {'; '.join(witness.lacking()) or unfit}")
+        refused.traceback = unfit.traceback
+        yield refused
+        return
     if found is not None:
         yield replace(found, packages=loaded_packages())
 
 
-def preflight_steps(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
-    """Yield `Loaded` before and after a place of the input is scored, or a sentence on what is wrong with the model.
+def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Loaded]:
+    """Yield `Loaded` before and after a place of the input is scored.
 
     Each model is tried by itself, because each must be able to score; the first that fails is reported. The next place
     is tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
     cannot be read are left out. A place is tried once more if rows fail only together, which may have been an accident.
-    last: try the last rows of each place, not the first.
+
+    Raises:
+        Unfit: Something is wrong with the model.
     """
     notes: list[str] = []
     # The sample of a place is read once, however many models are tried with it.
-    read = cache(lambda piece: worker.sample(piece, SAMPLE_ROWS, last=last))
+    read = cache(lambda piece: worker.sample(piece, sample_rows(worker.spec.job)))
     for model in worker.models:
-        step: Loaded | str = ""
         for step in _steps(worker, model, places, read):
-            yield replace(step, notes=tuple(dict.fromkeys([*notes, *step.notes]))) if isinstance(step, Loaded) else step
-        if isinstance(step, str) or step.sample_error:
+            yield replace(step, notes=tuple(dict.fromkeys([*notes, *step.notes])))
+        if step.sample_error:
             return
         notes += step.notes
-    if worker.spec.job.stage is not None and isinstance(step, Loaded):
+    if worker.spec.job.stage is not None:
         _check_handed_over(worker, read(places[step.place])[0])
-    if worker.spec.job.accumulators and isinstance(step, Loaded):
-        try_accumulators(worker, places[step.place], last)
+    if worker.spec.job.accumulators:
+        try_accumulators(worker, places[step.place])
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
 
 
@@ -192,26 +189,26 @@ def _check_handed_over(worker: ShardWorker, read: RowsRead) -> None:
             content = scorer.preprocess(read.table.select(list(model.columns)))
         except Exception:  # noqa: BLE001 (a row raises: the passes find it)
             continue
-        Parcel((), {model.name: [Batch(range(read.table.num_rows), content)]}, 0.0, 0).packed()
+        try:
+            Pickled(content)
+        except OutputInvalid as error:
+            raise JobError(str(error)) from error
 
 
-def try_accumulators(worker: ShardWorker, piece: Piece, last: bool) -> None:
+def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
     """Try the job's own accumulators on a sample of the piece, as all models score it.
 
     Raises:
         JobError: An accumulator is broken, or lacks a figure that a check names. Names the key.
     """
     spec = worker.spec
-    dear = any(isinstance(scorer, StreamingScorer) for scorer in worker.scorers)
     try:
-        read, first = read_sample(
-            spec.storage, spec.job, piece, spec.schema, _DEAR_ROWS if dear else SAMPLE_ROWS, last=last
-        )
+        read, first = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
         scored = score_sample(worker, read, first, worker.models)
     except (ShardError, StorageError, BatchesBroken):
         return  # the passes find it
     sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
-    sample.add(piece, read, scored)
+    sample.add(JoinedPieces([piece], [read]), scored)
     rows = sample.table().select(columns_of(spec.job, spec.schema.names))
     if rows.num_rows:
         _check_figures(spec.job, try_all(spec, rows))
@@ -233,9 +230,7 @@ def _check_figures(job: Job, figures: Mapping[str, tuple[str, ...]]) -> None:
 _ReadSample = Callable[[Piece], tuple[RowsRead, int]]
 
 
-def _steps(
-    worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _ReadSample
-) -> Iterator[Loaded | str]:
+def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _ReadSample) -> Iterator[Loaded]:
     device = worker.device
     named = f"{model.name}: " if model.name else ""
     unread, broken, refused, raised = "", "", [], ""
@@ -253,18 +248,17 @@ def _steps(
             continue
         began = time.monotonic()
         try:
-            scored = yield from _signed(Loaded(device, place=place), worker, read, first, model)
+            scored = score_sample(worker, read, first, [model])
             failures = [failure for failure in scored.failures if failure.row not in read.failures]
             if len(failures) < read.readable:
                 untried = ""
                 try:
-                    for wrong in _dependences(worker, model, places[place:], read_of, scored, time.monotonic() - began):
-                        if wrong:
-                            yield f"{named}{wrong}"
-                            return
+                    for _ in _dependences(worker, model, places[place:], read_of, scored, time.monotonic() - began):
                         yield Loaded(device, place=place)
                 except _Untried as error:
                     untried = f"{named}{error}"
+                except Unfit as unfit:
+                    raise Unfit(f"{named}{unfit}") from None
                 notes = broken, *_nonfinite(scored.outputs), untried
                 yield Loaded(device, place=place, notes=tuple(filter(None, notes)))
                 return
@@ -280,33 +274,11 @@ def _steps(
         raised = raised or failures[0].traceback
         refused.append(f"{read.readable} rows of {piece.uri} can be scored: {failures[0].said}")
     if broken:
-        yield broken
-        return
-    if not refused:
-        yield Loaded(device, unread)
-        return
-    more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
-    said = Refused(f"{named}none of the first {refused[0]}{more}")
-    said.traceback = raised
-    yield said
-
-
-def _signed(
-    sign: Loaded, worker: ShardWorker, read: RowsRead, first: int, model: LoadedModel
-) -> Generator[Loaded, None, ScoredRows]:
-    """As `score_sample`, and yields the sign whenever a language model has answered: its rows may take minutes."""
-    if not isinstance(scorer := model.scorer, StreamingScorer):
-        return score_sample(worker, read, first, [model])
-    signs: SimpleQueue[Loaded | None] = SimpleQueue()
-    scorer.alive = partial(signs.put, sign)
-    try:
-        with ThreadPoolExecutor(1) as thread:
-            scored = thread.submit(score_sample, worker, read, first, [model])
-            scored.add_done_callback(lambda _: signs.put(None))
-            yield from iter(signs.get, None)
-    finally:
-        scorer.alive = None
-    return scored.result()
+        raise Unfit(broken)
+    if refused:
+        more = f"; nor any at {counted(len(refused) - 1, 'other place')} of the input" if refused[1:] else ""
+        raise Unfit(f"{named}none of the first {refused[0]}{more}", raised)
+    yield Loaded(device, unread)
 
 
 class _Untried(Exception):
@@ -320,7 +292,7 @@ def _dependences(
     read_of: _ReadSample,
     scored: ScoredRows,
     took: float,
-) -> Iterator[str]:
+) -> Iterator[None]:
     """As `dependences`, on one micro-batch of rows of the first place, and of the next ones if it has too few.
 
     scored: the rows of the first place, in so many seconds.

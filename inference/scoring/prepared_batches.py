@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import pickle
 import sys
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
-from threading import Thread
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.predictors import Scorer
-from nightjar.inference.predictors.arrays import columns
 from nightjar.inference.predictors.batches import Copier
 from nightjar.inference.stopwatch import Stopwatch
 
@@ -39,6 +36,34 @@ class Batch:
     rows: Sequence[int]
     """The indices of its rows in the shard's table, ascending."""
     content: Any
+
+
+class Pickled:
+    """The content of a batch, pickled. It is unpickled with its parcel, as what it was. size: in bytes."""
+
+    def __init__(self, content: Any) -> None:
+        """Raises OutputInvalid: It cannot be pickled."""
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            lean = _lean(content) if isinstance(content, pa.Table) else content
+            head = pickle.dumps(lean, protocol=5, buffer_callback=buffers.append)
+        except MemoryError:
+            raise
+        except Exception as error:  # pickle raises whatever the object's own code raises
+            raise OutputInvalid(
+                f"preprocess: what it returns cannot be pickled ({type(error).__name__}: {error}), so that no worker "
+                "of the CPU stage can hand it over to the model's actors. Return arrays, tensors, DataFrames or Tables "
+                "of plain values, or write placement: fused"
+            ) from error
+        self._parts = pickle.PickleBuffer(head), *buffers
+        self.size = sum(part.raw().nbytes for part in self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _content, self._parts
+
+
+def _content(head: Any, *buffers: Any) -> Any:
+    return pickle.loads(head, buffers=buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +81,10 @@ class Parcel:
     """The storage requests that were repeated."""
 
     def packed(self) -> pa.Array:
-        """The parcel as one row, of type list<large_binary>: the pickle, then its buffers.
-
-        Raises:
-            JobError: What the preprocess returned cannot be pickled.
-        """
+        """The parcel as one row, of type list<large_binary>: the pickle, then its buffers."""
         buffers: list[pickle.PickleBuffer] = []
-        lean = replace(self, reads=tuple(map(_lean_rows, self.reads)), batches=_lean_batches(self.batches))
-        try:
-            head = pickle.dumps(lean, protocol=5, buffer_callback=buffers.append)
-        except MemoryError:
-            raise
-        except Exception as error:  # pickle raises whatever the object's own code raises
-            raise JobError(
-                f"preprocess: what it returns cannot be pickled ({type(error).__name__}: {error}), so that no worker "
-                "of the CPU stage can hand it over to the model's actors. Return arrays, tensors, DataFrames or Tables "
-                "of plain values, or write placement: fused"
-            ) from error
+        lean = replace(self, reads=tuple(map(_lean_rows, self.reads)))
+        head = pickle.dumps(lean, protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
         offsets = np.cumsum([0, *(part.nbytes for part in parts)])
         data = pa.allocate_buffer(int(offsets[-1]))
@@ -86,13 +98,6 @@ class Parcel:
 def _lean_rows(read: RowsRead) -> RowsRead:
     kept = None if read.kept is None else _lean(pa.table({"": read.kept}))[""].combine_chunks()
     return replace(read, table=_lean(read.table), kept=kept)
-
-
-def _lean_batches(given: Mapping[str, Sequence[Batch]]) -> dict[str, list[Batch]]:
-    def lean(batch: Batch) -> Batch:
-        return replace(batch, content=_lean(batch.content)) if isinstance(batch.content, pa.Table) else batch
-
-    return {model: [lean(batch) for batch in given[model]] for model in given}
 
 
 def _lean(table: pa.Table) -> pa.Table:
@@ -147,47 +152,17 @@ def part(batch: Any, low: int, high: int) -> Any:
     return batch[low:high]
 
 
-def batch_bytes(batch: Any) -> int:
-    """The bytes of a batch that `check_rows` accepts, about."""
-    if isinstance(batch, pa.Table):
-        return int(batch.nbytes)
-    held = columns(batch)
-    assert held is not None, "check_rows accepted it"
-    return sum(map(_bytes, held.values()))
-
-
-def _bytes(value: Any) -> int:
-    """The bytes of a column, or of a value in one, without what Python adds to each object."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, dict):
-        return _bytes([*value.values()])
-    if isinstance(value, list | tuple):
-        # A list of numbers, of which there may be millions, is not looked through.
-        held = next((each for each in value if each is not None), None)
-        return 8 * len(value) + (0 if held is None or isinstance(held, int | float) else sum(map(_bytes, value)))
-    if str(getattr(value, "dtype", "")) == "object":
-        return 8 * len(value) + sum(map(_bytes, value))
-    if hasattr(value, "memory_usage"):  # a column of a DataFrame, perhaps of texts or categories
-        return int(value.memory_usage(index=False, deep=True))
-    return int(getattr(value, "nbytes", 0))
-
-
 class PreparingThread:
-    """One thread that does one step after the other. A process ends without waiting for it, because a step may hang."""
+    """One thread that does one step after the other."""
 
     def __init__(self) -> None:
-        self._steps: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._thread = Thread(target=_work, args=(self._steps,), name="nightjar-prepare", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, "nightjar-prepare")
+        self._thread = self._pool.submit(get_ident).result()
         self._awaited = False
-        weakref.finalize(self, self._steps.put, None)
 
     def submit(self, step: Callable[[], Any]) -> Future[Any]:
         """Do this when all that was submitted before is done."""
-        done: Future[Any] = Future()
-        self._steps.put((done, step))
-        return done
+        return self._pool.submit(step)
 
     def result(self, step: Future[Any]) -> Any:
         """Wait for a step. Raises what it raised."""
@@ -199,27 +174,7 @@ class PreparingThread:
 
     def frame(self) -> FrameType | None:
         """What the thread is doing, if somebody waits for it."""
-        return sys._current_frames().get(self._thread.ident or 0) if self._awaited else None
-
-
-def _work(steps: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
-    """Do the steps. Nothing of one is held when it is done: its rows are large."""
-    while _done(steps.get()):
-        pass
-
-
-def _done(given: tuple[Future[Any], Callable[[], Any]] | None) -> bool:
-    if given is None:
-        return False
-    done, step = given
-    if done.set_running_or_notify_cancel():
-        try:
-            done.set_result(step())
-        except BaseException as error:  # noqa: BLE001 (whoever waits for it raises it)
-            done.set_exception(error)
-        finally:
-            del given, done, step  # the error's traceback would hold them, and they the error
-    return True
+        return sys._current_frames().get(self._thread) if self._awaited else None
 
 
 class Preparer:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
 from threading import Lock
 from typing import TypeVar
 
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
+from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
@@ -27,7 +26,7 @@ from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.prepared_batches import Batch, Parcel, batch_bytes, unpacked
+from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
 
@@ -56,13 +55,7 @@ class PreparingWorker(Worker):
             self.turn_to(started)
             try:
                 parcel = yield from self._prepared(running)
-                self.watchdog.calling()
-                try:
-                    packed = parcel.packed()  # which may run code of the user's objects
-                except JobError:
-                    # Of an odd row, since preflight saw none: the actor prepares this shard itself.
-                    parcel = replace(parcel, batches={})
-                    packed = parcel.packed()
+                packed = parcel.packed()
                 self._opened.check()
                 witness.refuse(strict=self.spec.job.identity.strict)
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -88,25 +81,24 @@ class PreparingWorker(Worker):
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
-                ahead = piece.ahead()
-                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), job.model.name)
+                ahead = piece.ahead(job.model.name)
+                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), ahead.model)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
-                    content = step.preprocess(piece.table)
+                    pickled = Pickled(step.preprocess(piece.table))
                 except Exception as error:
                     if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                         raise
                     # The actor tries these rows again, and finds those that raise.
                     continue
-                found.append(Batch(piece.rows, content))
-                weight += batch_bytes(content)
+                found.append(Batch(piece.rows, pickled))
+                weight += pickled.size
         self.at = At(running.started, pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
 
 T = TypeVar("T")
-Say = Callable[[Event], None]
 
 _LOOKS = 20
 """How often within `retry.stall_s` a call looks whether a step hangs; at least once a second."""
@@ -139,11 +131,10 @@ class AcceptingWorker(ShardWorker):
             try:
                 parcel = self._result(self.reader.submit(unpacked, packed))
                 running = replace(running, prepared=True, at=parcel.started_at, retries=parcel.retries)
-                said: SimpleQueue[Event] = SimpleQueue()
-                scoring = self._model.submit(self._score_parcel, running, parcel, said.put)
+                scoring = self._model.submit(self._score_parcel, running, parcel)
                 del parcel
                 at = None  # the model's thread says at which rows it is
-                yield from self._signs(scoring, said)
+                yield from self._signs(scoring, running)
                 if not scoring.done() or (write := scoring.result()) is None:
                     return
                 at = At(running.started)
@@ -172,33 +163,29 @@ class AcceptingWorker(ShardWorker):
                 raise self.watchdog.stalled()
         return step.result()
 
-    def _signs(self, scoring: Future[T], said: SimpleQueue[Event]) -> Iterator[Event]:
-        """Wait until a shard had its turn with the model, or this process is over; yields its signs of life."""
+    def _signs(self, scoring: Future[T], running: Running) -> Iterator[Event]:
+        """Wait until a shard had its turn with the model, or this process is over; yields signs while it moves."""
+        said, said_at, shard = self.at, time.monotonic(), running.assignment.shard
         while not scoring.done() and not self._over:
             wait([scoring], self._look_s)
-            while not said.empty():
-                yield said.get()
             if scoring.running():
                 self.watchdog.look()
+                if self.at is not said and time.monotonic() - said_at > self.spec.job.retry.stall_s / 4:
+                    said, said_at = self.at, time.monotonic()
+                    yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
 
-    def _score_parcel(self, running: Running, parcel: Parcel, say: Say) -> Callable[[], Event] | None:
+    def _score_parcel(self, running: Running, parcel: Parcel) -> Callable[[], Event] | None:
         """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
         if self._over:
             return None
         shard = running.assignment.shard
         self.turn_to(running.started)
         self.at = At(running.started, shard.pieces[-1].uri)
-        self._said = time.monotonic()
         assembly, joined = Assembly(self.spec, shard), JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
-
-        def say_sign(sign: Crumb) -> None:
-            self._said = time.monotonic()
-            say(sign)
-
         try:
             with self.watchdog, answering(self.scorers, self.watchdog):
-                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline), say_sign)
+                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline))
         except SystemExit as left:
             self._over = True
             raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
@@ -216,6 +203,5 @@ class AcceptingWorker(ShardWorker):
         ceilings: tuple[int, ...],
     ) -> Event:
         """Put a shard together and write it, in the writing thread."""
-        for piece, read, part in joined.parts(scored):
-            assembly.add(piece, read, part)
+        assembly.add(joined, scored)
         return self.write(running, assembly, ceilings)

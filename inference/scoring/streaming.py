@@ -14,21 +14,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock, Thread
 from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import EndpointFailed, NightjarError, ProcessSpoilt, ShardTooSlow, StorageError
+from nightjar.inference.errors import EndpointFailed, ProcessSpoilt, ShardTooSlow
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, utf8
-from nightjar.inference.output.keptanswers import KeptAnswers
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
-from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started
+from nightjar.inference.records import NO_USAGE, Crumb, Event, Receipt, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.attempts import At, Running
@@ -37,7 +36,6 @@ from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.models import score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.retrying import RetryingStorage
 
 MOST_OPEN = 32
 """The most shards that are underway at once, however few rows they have: each is in memory, and lost with the
@@ -79,44 +77,10 @@ class StreamingWorker(ShardWorker):
         many: list[Assignment] = []
         for each in assignments:
             if each.attempt.crumbs:
-                yield from self._alone(each)
+                yield from super().process([each])  # batch by batch
             else:
                 many.append(each)
         yield from _Stream(self).events(many)
-
-    def _alone(self, assignment: Assignment) -> Iterator[Event]:
-        """Score one shard batch by batch, as `ShardWorker` does."""
-        try:
-            kept = self.scorer.journal = self.kept(assignment)
-        except NightjarError as error:
-            running = self.begin(assignment)
-            yield from (running.started, self.failed(running, error))
-            return
-        try:
-            for event in super().process([assignment]):
-                if kept is not None:
-                    yield from self._flushed(kept, now=isinstance(event, Receipt | Failed))
-                yield event
-        finally:
-            self.scorer.journal = None
-
-    def _flushed(self, kept: KeptAnswers, *, now: bool) -> Iterator[Event]:
-        """Write answers of a shard that is scored batch by batch."""
-        try:
-            with self.watchdog, suppress(StorageError):  # what is not written now is written with the next answers
-                self.watchdog.calling()
-                kept.flush(now=now)
-        except ProcessSpoilt as spoilt:
-            yield from self.last_words(spoilt, self.at and At(self.at.started))
-            raise
-
-    def kept(self, assignment: Assignment) -> KeptAnswers | None:
-        """The answers of a shard that were paid for, if the job keeps them."""
-        spec, retry = self.spec, self.spec.job.retry
-        if not spec.job.keeps_answers:
-            return None
-        storage = RetryingStorage(spec.storage, retry.attempts, retry.backoff_s)
-        return KeptAnswers(storage, spec.revision, assignment.shard.id, spec.epoch)
 
 
 class _GivenUp(BaseException):
@@ -136,7 +100,6 @@ class _Shard:
         self.watchdog = Watchdog(worker.spec.job.retry.stall_s)
         self._worker, self._running = worker, running
         self._deadline = time.monotonic() + worker.spec.job.retry.shard_s
-        self._kept: KeptAnswers | None = None
         self._begun: Future[Answered] | None = None
         self._over: Exception | None = None
         self._answers: dict[int, dict[str, Any]] = {}
@@ -183,10 +146,6 @@ class _Shard:
         assert isinstance(error, Exception)
         if is_device_lost(error):
             raise ProcessSpoilt(type(error).__name__, clip(utf8(str(error)))) from error
-        if self._kept is not None:
-            self.watchdog.calling()
-            with suppress(StorageError):  # it may be what failed
-                self._kept.flush(now=True)  # for the next attempt
         return worker.failed(self._running, error)
 
     def _assembled(self) -> Assembly:
@@ -199,7 +158,6 @@ class _Shard:
             reads.append(reading.result())
         joined, assembly = JoinedPieces(shard.pieces, reads), Assembly(spec, shard)
         self.watchdog.calling()
-        self._kept = worker.kept(running.assignment)
         rows = joined.table.num_rows
         asking = replace(model, columns=(*model.columns, _PLACE), scorer=self._outputs, preparer=None)
         steps = score_models(
@@ -211,13 +169,8 @@ class _Shard:
             cuts=assembly.cuts,
         )
         scored = drained(steps, lambda _: self.watchdog.calling())
-        for piece, read, part in joined.parts(scored):
-            self.watchdog.calling()
-            assembly.add(piece, read, part)
-        if self._kept is not None:
-            self.watchdog.calling()
-            with suppress(StorageError):
-                self._kept.flush(now=True)  # the receipt may be lost on its way
+        self.watchdog.calling()
+        assembly.add(joined, scored)
         return assembly
 
     def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
@@ -229,7 +182,7 @@ class _Shard:
             with self._turn(self._worker.preparing):
                 prepared = scorer.prepare(table.drop_columns([_PLACE]))
             try:
-                answered = self._answered(scorer.submit(prepared, self._kept))
+                answered = self._answered(scorer.submit(prepared))
             except Exception as error:
                 raise _GivenUp from error
             self._usage = self._usage.plus(answered.usage)
@@ -250,8 +203,6 @@ class _Shard:
             while not wait([begun], _LOOK_S).done:
                 self._check_over()
                 self.watchdog.calling()
-                if self._kept is not None:
-                    self._kept.flush()
                 if time.monotonic() > self._deadline:
                     raise ShardTooSlow(
                         f"this attempt takes longer than retry.shard_s = {self._worker.spec.job.retry.shard_s:g} s; "

@@ -39,7 +39,7 @@ class Rows:
     def as_failure(self) -> RowFailure:
         """The failure for the quarantine."""
         how = self.why or "scoring this row ended its process without an exception (exit, signal or out of memory)"
-        return RowFailure(self.row, "ProcessDied", how, "")
+        return RowFailure(self.row, "ProcessDied", how, "", model=self.model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,8 +175,7 @@ class ShardWorker(Worker):
                 self.at = At(running.started, pieces[-1].uri)
                 if running.alone:
                     yield Crumb(shard.id, pieces[0].uri, pieces[0].first_row, 0)
-                for piece, read, part in joined.parts(scored):
-                    assembly.add(piece, read, part)
+                assembly.add(joined, scored)
                 if following:
                     reading = self.read(running.storage, following)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -233,8 +232,8 @@ class ShardWorker(Worker):
         """
         storage = running.storage
         try:
-            table, metrics = output.table(), output.metrics()
-            division = self._divided(table)
+            table = output.table()
+            metrics, division = output.metrics(table), self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
             witness.refuse(strict=self.spec.job.identity.strict)

@@ -164,12 +164,8 @@ class Audited:
         self.metrics.merge(other.metrics)
 
 
-def audit_block(
-    storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]], *, keys: bool = True
-) -> Audited:
-    """Audit committed shards (lines of `outcomes.OUTCOMES`), in order. keys: whether to write their hashes for checks
-    on keys.
-    """
+def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
+    """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited(metrics=Metrics.for_job(job))
     finder, files = Finder(job), list[list[dict[str, Any]]]()
     noted = KeyNotes(job)
@@ -183,7 +179,7 @@ def audit_block(
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
     audited.offenders = finder.found
-    if keys and not audited.problems:
+    if not audited.problems:
         audited.spills = noted.written(storage, revision)
     if job.output.partition_by:
         audited.files.append(pa.array(files, FILES))

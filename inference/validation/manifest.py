@@ -81,7 +81,7 @@ class Manifest:
     """`manifest-<epoch>.json`.
 
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
-    loaded, preflight, again, snapshots, remembered: what a person should know of that, as in `Remarks`. libraries:
+    loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries:
     versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each part has
     these. profile: of the columns that the job profiles, for comparing nights. partitioned_by: with
     `output.partition_by` the columns that name the folders, outermost first, each with its type.
@@ -102,7 +102,6 @@ class Manifest:
     preflight: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
     snapshots: tuple[str, ...] = field(default=(), metadata=SELDOM)
-    remembered: int = field(default=0, metadata=SELDOM)
     libraries: Mapping[str, str]
     totals: Totals
     shards: RevisionFile
@@ -120,7 +119,7 @@ class Manifest:
         loaded = dict(self.loaded)
         now = installed_packages({name: states[-1] for name, states in loaded.items()})
         outside = Collection(self.outside)
-        return Remarks(self.again, self.preflight, outside, loaded, now, True, self.snapshots, self.remembered)
+        return Remarks(self.again, self.preflight, outside, loaded, now, True, self.snapshots)
 
 
 def manifest_of(raw: bytes, file: str) -> Manifest:
@@ -237,7 +236,6 @@ def write_manifest(
         preflight=about.preflight,
         again=about.again,
         snapshots=about.snapshots,
-        remembered=about.remembered,
         libraries=_versions(),
         totals=_totals(table, audited, files_left_out),
         shards=RevisionFile(shards_name, checksum(shards), len(shards)),

@@ -124,7 +124,6 @@ def _score(
 
     Returns also which of the rows that are not in the quarantine were scored, as bools in their order.
     """
-    scored: list[np.ndarray] = []
     again = Assembly(replace(spec, budget=None), shard)  # what is lost is compared, and has no limit here
     with Watchdog(spec.job.retry.stall_s) as watchdog, answering((each.scorer for each in models), watchdog):
         reads = []
@@ -154,13 +153,10 @@ def _score(
                 found = drained(scored_in(orders, joined.table, score), lambda _: watchdog.calling())
         if found is None:
             found = drained(score(joined.table, lambda skip: skip), lambda _: watchdog.calling())
-        for piece, read, part in joined.parts(found):
-            added = again.add(piece, read, part)
-            kept = np.arange(read.table.num_rows) if added.kept is None else added.kept
-            failed = {failure.row for failure in added.failures}
-            newly = [row for row in failed if (piece.uri, piece.first_row + read.index(row), "") not in lost]
-            scored.append(~np.isin(np.union1d(kept, newly), newly))
-    return again, np.concatenate(scored)
+        added = again.add(joined, found)
+        kept = np.arange(joined.table.num_rows) if added.kept is None else added.kept
+        newly = [each.row for each in added.failures if (*joined.place(each.row)[:2], "") not in lost]
+    return again, ~np.isin(np.union1d(kept, newly), newly)
 
 
 def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np.ndarray, part: pa.Table) -> Rescored:

@@ -38,13 +38,13 @@ class Model:
 '''
 
 
-def with_pid(worker: ShardWorker, places: Sequence[Piece], last: bool = False) -> Iterator[Loaded | str]:
+def with_pid(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Loaded]:
     """The usual steps; the device says which process took them, and the notes what was imported meanwhile."""
     before: set[str] = set()
-    for step in preflight_steps(worker, places, last):
+    for step in preflight_steps(worker, places):
         before = before or set(sys.modules)  # from the first step on it is the rows whose time is limited
         late = tuple(sorted(set(sys.modules) - before))
-        yield replace(step, device=str(os.getpid()), notes=late) if isinstance(step, Loaded) else step
+        yield replace(step, device=str(os.getpid()), notes=late)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -114,15 +114,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "input inside output": (
         {"output__uri": "."},
-        r"input\.uri: {folder}/data/ lies inside output\.uri {folder}; keep them apart",
+        r"output\.uri: {folder} and input\.uri {folder}/data/ lie in each other, so that .*; keep them apart",
     ),
     "output inside input": (
         {"output__uri": "data/out"},
-        r"output\.uri: {folder}/data/out lies inside input\.uri {folder}/data/: the next run would score its own .*",
+        r"output\.uri: {folder}/data/out and input\.uri {folder}/data/ lie in each other, so that .*",
     ),
     "output that the input's pattern takes in": (
         {"input__uri": "**/*.parquet"},
-        r"output\.uri: {folder}/out lies inside input\.uri {folder}/\*\*/\*\.parquet: the next run would score .*",
+        r"output\.uri: {folder}/out and input\.uri {folder}/\*\*/\*\.parquet lie in each other, so that .*",
     ),
     "output that is a file": (
         {"output__uri": "model.py"},

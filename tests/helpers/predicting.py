@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -17,11 +17,13 @@ from modeljobs import model_job
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
-from nightjar.inference.scoring.neighbours import NOISE, Sample, dependences
+from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
 
 torch = lazily("torch")
 
 F32 = pa.float32()
+
+T = TypeVar("T")
 
 
 MakeJob = Callable[..., Job]
@@ -125,4 +127,14 @@ def dependence(job: Job, table: pa.Table) -> str:
 
     sample = Sample(table, [("data.parquet", row) for row in range(table.num_rows)])
     noise = NOISE if job.models[0].framework.inexact else 0.0
-    return "".join(dependences(sample, score(table), score, job.rescore.tolerance, noise))
+    return "".join(told(dependences(sample, score(table), score, job.rescore.tolerance, noise))[-1:])
+
+
+def told(steps: Iterable[T | None]) -> list[T | str]:
+    """What preflight's steps yield, and at last what is wrong with the model, if something is."""
+    found: list[T | str] = []
+    try:
+        found.extend(step for step in steps if step is not None)
+    except Unfit as unfit:
+        found.append(str(unfit))
+    return found

@@ -57,7 +57,7 @@ def main(folder: str, count: int) -> None:
     )
     storage = LakeStorage()
     request = RunRequest(
-        job,
+        job=job,
         job_path=f"{folder}/job.yaml",
         run_id="night",
         date="2026-11-19",

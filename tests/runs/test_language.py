@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,38 +22,20 @@ from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from nightjar.flows.pages import estimate
 from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
-from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import Damaged, GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
+from nightjar.inference.errors import GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.history.replay import measure_shard
 from nightjar.inference.ledger.ledger import State
-from nightjar.inference.output.keptanswers import KeptAnswers, discard
 from nightjar.inference.predictors.language import answers as reading
-from nightjar.inference.predictors.language.answers import Answer
-from nightjar.inference.records import NO_USAGE, Event, Failed, Receipt, Usage
-from nightjar.inference.run.campaign import Campaign
+from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.scoring import attempts, child
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
-from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, is_true, wait_until
 
 ROWS, SHARD = 60, 10
 
 CLIENT = ("nightjar.inference.predictors.language.endpoint", "openai.resources.chat", "jsonschema.validators")
 """What a process imports that asks an endpoint."""
-
-DIES_ONCE = """
-import os
-from pathlib import Path
-
-def prep(batch):
-    died = Path(__LIVE__) / "died"
-    if "text 45" in batch["text"].tolist() and not died.exists():
-        died.touch()
-        os.kill(os.getpid(), 9)
-    return batch
-"""
 
 HANGS = """
 import time
@@ -606,7 +587,7 @@ def test_preflight_asks_for_its_sample_alone(lake: Lake, server: Server) -> None
     """What preparing costs is not measured: each row is paid for."""
     lake.write_model("def prep(batch):\n    return batch\n")
     ready(lake, server, preprocess="model:prep").run()
-    assert len(server.paid) == ROWS + SHARD
+    assert len(server.paid) == ROWS + 8
 
 
 def test_a_model_that_answers_nothing_any_more_is_given_up(lake: Lake, server: Server) -> None:
@@ -662,147 +643,3 @@ def content(path: Path) -> bytes:
 def committed(lake: Lake) -> set[str]:
     """The shards with a receipt."""
     return {record["shard"] for record in lake.records() if record["t"] == "receipt"}
-
-
-class TestJournal:
-    """`journal: true`: what was paid for is not paid for again."""
-
-    KEYS: ClassVar = {"model__journal": True, "model__requests_in_flight": 2, "retry__stall_s": 2}
-
-    def test_a_run_that_ended_in_mid_shard_pays_for_no_answer_twice(self, lake: Lake, server: Server) -> None:
-        """An endpoint that answers nothing any more."""
-
-        def hangs(request: Asked) -> Reply:
-            if request.text in {"Say text 25", "Say text 38"}:
-                raise Hang
-            return upper(request)
-
-        server.behave = hangs
-        ready(lake, server, **self.KEYS, retry__attempts=1)
-        with pytest.raises(ShardsFailed, match="no row was answered"):
-            lake.run()
-        assert len(answers(lake)) >= 5, "rows 20 to 24 at least"
-        server.behave = upper
-        ran = lake.run()
-        assert once(server) == {f"Say text {row}" for row in range(SHARD, ROWS)}
-        assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
-        assert ran.scored.progress.usage.output_tokens == 3 * ROWS, "what was paid before counts, too"
-        assert answers(lake) == []
-
-    def test_the_next_attempt_of_a_shard_that_failed_has_its_answers(self, lake: Lake, server: Server) -> None:
-        """Also in the same run."""
-        attempts = itertools.count()
-
-        def hangs(request: Asked) -> Reply:
-            if request.text in {"Say text 25", "Say text 38"} and next(attempts) < 2:
-                raise Hang
-            return upper(request)
-
-        server.behave = hangs
-        ran = ready(lake, server, **self.KEYS).run()
-        assert ran.scored.progress.failed_attempts > 0
-        assert once(server) == {f"Say text {row}" for row in range(SHARD, ROWS)}
-        assert len(lake.published()) == ROWS
-
-    def test_a_process_that_dies_loses_the_answers_of_two_seconds(
-        self, lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Its shards are scored alone then, batch by batch, and have what was kept, too."""
-
-        def slow(request: Asked) -> Reply:
-            time.sleep(0.25 if "Say text 30" <= request.text < "Say text 45" else 0)
-            return upper(request)
-
-        server.behave = slow
-        lake.write_model(DIES_ONCE)
-        ready(
-            lake,
-            server,
-            **{**self.KEYS, "model__requests_in_flight": 1},
-            preprocess={"uses": "model:prep", "placement": "fused"},
-        )
-        ran = lake.run(engine=LOCAL)
-        assert (lake.folder / "died").exists()
-        assert ran.scored.progress.deaths > 0
-        twice = {text for text, count in Counter(server.paid).items() if count > 1} - sampled()
-        assert len(twice) <= 2 / 0.25 + 2
-        assert len(once(server)) >= ROWS - SHARD - len(twice)
-        assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
-        assert answers(lake) == []
-
-    def test_a_command_that_is_killed_before_it_has_the_receipt_of_a_written_shard_pays_for_it_once(
-        self, lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The receipt is on its way from the worker, and is lost with the command."""
-        take, receipts = Campaign._take, itertools.count(1)
-
-        def killed(campaign: Campaign, event: Event) -> None:
-            if isinstance(event, Receipt) and next(receipts) == 2:
-                raise KeyboardInterrupt
-            take(campaign, event)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Campaign, "_take", killed)
-            with pytest.raises(KeyboardInterrupt):
-                ready(lake, server, **self.KEYS).run()
-        kept, paid = len(answers(lake)), len(server.paid)
-        assert kept >= SHARD, "those of the written shard, and of what was underway"
-        lake.run()
-        assert len(server.paid) - paid <= SHARD + (ROWS - SHARD) - kept + self.KEYS["model__requests_in_flight"]
-        assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS)]
-        assert answers(lake) == []
-
-    def test_an_answer_is_never_taken_for_that_to_another_question(self, lake: Lake) -> None:
-        """As where a preprocess makes another prompt of the same row. Two rows that ask the same are two answers."""
-        storage, revision = LakeStorage(), str(lake.revision())
-        one = KeptAnswers(storage, revision, "ab", 1)
-        assert one.known([{"prompt": "a"}, {"prompt": "b"}]) == {}
-        one.keep({"prompt": "a"}, Answer("A"), NO_USAGE)
-        one.keep({"prompt": "b"}, Answer(vector=[1.0]), Usage(requests=2))
-        one.flush(now=True)
-        other = KeptAnswers(storage, revision, "ab", 2)
-        asked = [{"prompt": "other"}, {"prompt": "b"}, {"prompt": "b"}]
-        assert other.known(asked) == {1: (Answer(vector=[1.0]), Usage(requests=2))}
-        assert KeptAnswers(storage, revision, "a", 2).known(asked) == {}
-        discard(storage, revision, "a")
-        assert len(answers(lake)) == 2
-        discard(storage, revision, "ab")
-        assert answers(lake) == []
-
-    def test_a_damaged_file_is_named_with_what_to_do(self, lake: Lake) -> None:
-        path = lake.revision() / "answers" / "ab-000001-12345678.jsonl"
-        LakeStorage().write(str(path), b"{}")
-        with pytest.raises(Damaged, match=rf"{path}: is not as it was written .*; delete it"):
-            KeptAnswers(LakeStorage(), str(lake.revision()), "ab", 1)
-
-    @pytest.mark.parametrize("crumbs", [False, True])
-    def test_a_shard_whose_answers_are_damaged_fails_and_no_other_one(
-        self, lake: Lake, server: Server, crumbs: bool
-    ) -> None:
-        """Whether it is scored with others, or alone after a death."""
-        ready(lake, server, **self.KEYS)
-        first, second, *_ = lake.planned().shards()
-        LakeStorage().write(str(lake.revision() / "answers" / f"{first.id}-000001-12345678.jsonl"), b"{}")
-        work = [Assignment(first, Attempt(crumbs=crumbs)), Assignment(second)]
-        events = list(StreamingWorker(lake.worker_spec()).process(work))
-        (failed,) = (event for event in events if isinstance(event, Failed))
-        (receipt,) = (event for event in events if isinstance(event, Receipt))
-        assert (failed.shard, failed.cause, failed.terminal) == (first.id, "Damaged", True)
-        assert "delete it, and its answers are asked for again" in failed.message
-        assert receipt.shard == second.id
-
-
-def answers(lake: Lake) -> list[str]:
-    """The answers that are kept, a line for each."""
-    return [line for path in (lake.revision() / "answers").glob("*") for line in path.read_text().splitlines()]
-
-
-def sampled() -> set[str]:
-    """What preflight asks for as well."""
-    return {f"Say text {row}" for row in range(SHARD)}
-
-
-def once(server: Server) -> set[str]:
-    """What was answered exactly once, of the rows that preflight does not ask for."""
-    counts = Counter(server.paid)
-    return {text for text, count in counts.items() if count == 1 and int(text.rsplit(" ", 1)[1]) >= SHARD}

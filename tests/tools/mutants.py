@@ -129,7 +129,6 @@ ROOMS = {
                 "drift_gates",
                 "unique_gates",
                 "call_gates",
-                "part_gates",
                 "evidence",
                 "violating_rows",
                 "slices",

@@ -43,8 +43,8 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps =
     """
 
     @contextmanager
-    def begin(places: Sequence[Piece], last: bool) -> Iterator[Take]:
-        answers, end = _begun(spec, steps, list(places), last)
+    def begin(places: Sequence[Piece]) -> Iterator[Take]:
+        answers, end = _begun(spec, steps, list(places))
         if spec.revision:
             # A pass follows. Ray Data takes a second to import, and this process only waits here.
             from nightjar.inference.engine.ray import passes  # noqa: F401
@@ -61,23 +61,23 @@ def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps =
         raise
 
 
-def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece], last: bool) -> tuple[Any, Callable[[], None]]:
+def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece]) -> tuple[Any, Callable[[], None]]:
     """Begin preflight in the process that waits for it, or in a new one. Returns its answers, and what ends it."""
     demand = Demand(spec.job.resources)
     warm = taken(spec.job.retry.stall_s) if demand.plain else None
     if warm is not None:
-        answers = warm.run.options(**_STREAMED).remote(_captured, steps, spec, places, last)
+        answers = warm.run.options(**_STREAMED).remote(_captured, steps, spec, places)
         return answers, partial(ray.kill, warm)
     task: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1, **_STREAMED)(_captured)
-    answers = task.options(name="nightjar preflight").remote(steps, spec, places, last)
+    answers = task.options(name="nightjar preflight").remote(steps, spec, places)
     return answers, partial(ray.cancel, answers, force=True)
 
 
-def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece], last: bool) -> Iterator[Outcome | Ready]:
+def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Outcome | Ready]:
     logs = capture(spec)
     predictors.warm(spec.job)  # the limit is for the model, not for the import of its library
     yield Ready()
-    yield from observed(spec.job, steps, partial(ShardWorker, spec), places, last)
+    yield from observed(spec.job, steps, partial(ShardWorker, spec), places)
     logs.close()
 
 

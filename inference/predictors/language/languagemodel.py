@@ -9,7 +9,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import AnswersCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.job.options import Option, choice, flag, keywords, number, section, text, texts
+from nightjar.inference.job.options import Option, choice, keywords, number, section, text, texts
 from nightjar.inference.predictors.adapter import Adapter
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, EMBEDDINGS, Reader, check_schema
@@ -47,7 +47,6 @@ ASKED = (
     SAMPLING,
     JSON_SCHEMA,
     CHOICE,
-    flag("journal", "answers of shards that are not written yet are kept, so that none is asked for twice"),
     BATCH_FORMAT,
 )
 """The options of every adapter of language models."""

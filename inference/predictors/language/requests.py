@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,14 +25,6 @@ from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.records import NO_USAGE, Usage
-
-Known = Mapping[int, tuple[Answer, Usage]]
-"""Row → its answer, and what it took."""
-
-Keep = Callable[[Any, Answer, Usage], None]
-"""Gets what was asked for a row, the answer, and what it took."""
-
-NOTHING: Known = {}
 
 _LOOK_S = 0.5
 """Seconds between two looks whether rows of a batch were done."""
@@ -123,19 +115,13 @@ class Requests(ABC):
         """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
         return range(len(prepared))
 
-    def predict(
-        self,
-        prepared: list[Any],
-        known: Known = NOTHING,
-        keep: Keep | None = None,
-        alive: Callable[[], None] | None = None,
-    ) -> dict[str, Any]:
+    def predict(self, prepared: list[Any], alive: Callable[[], None] | None = None) -> dict[str, Any]:
         """Ask for a batch, and wait for it. Its usage is added to what `claimed` returns.
 
-        known, keep: as for `submit`. alive: called when further rows of the batch are done.
+        alive: called when further rows of the batch are done.
         """
         left = _Left(len(prepared))
-        begun = self._begun(prepared, left, known, keep)
+        begun = self._begun(prepared, left)
         rows = left.rows
         while not wait([begun], _LOOK_S).done:
             if alive is not None and left.rows != rows:
@@ -150,19 +136,15 @@ class Requests(ABC):
         usage, self._unclaimed = self._unclaimed, NO_USAGE
         return usage
 
-    def submit(self, prepared: list[Any], known: Known = NOTHING, keep: Keep | None = None) -> Future[Answered]:
-        """Begin a batch, and do not wait for it. Cancelling it cancels its requests.
+    def submit(self, prepared: list[Any]) -> Future[Answered]:
+        """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
+        return self._begun(prepared, _Left(len(prepared)))
 
-        known: answers that were paid for before, by row: these rows are not asked for. keep: called with each further
-        answer as it comes, in another thread.
-        """
-        return self._begun(prepared, _Left(len(prepared)), known, keep)
-
-    def _begun(self, prepared: list[Any], left: _Left, known: Known, keep: Keep | None) -> Future[Answered]:
+    def _begun(self, prepared: list[Any], left: _Left) -> Future[Answered]:
         """Begin a batch. left: its rows that are not done."""
         with self._counting:
             self.waiting += left.rows
-        begun: Future[Answered] = self.call(self._batch(prepared, left, known, keep))
+        begun: Future[Answered] = self.call(self._batch(prepared, left))
         begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
         return begun
 
@@ -187,11 +169,9 @@ class Requests(ABC):
             left.rows -= rows
             self.waiting -= rows
 
-    async def _batch(self, prepared: Sequence[Any], left: _Left, known: Known, keep: Keep | None) -> Answered:
+    async def _batch(self, prepared: Sequence[Any], left: _Left) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
-        tasks = {
-            row: asyncio.create_task(self._row(prepared[row], known.get(row), keep)) for row in self.order(prepared)
-        }
+        tasks = {row: asyncio.create_task(self._row(prepared[row])) for row in self.order(prepared)}
         try:
             for task in asyncio.as_completed(tasks.values()):
                 await task
@@ -205,14 +185,13 @@ class Requests(ABC):
         usage = NO_USAGE.plus(*(used for _, used in found))
         return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
 
-    async def _row(
-        self, request: Any, known: tuple[Answer, Usage] | None, keep: Keep | None
-    ) -> tuple[dict[str, Any] | Exception, Usage]:
+    async def _row(self, request: Any) -> tuple[dict[str, Any] | Exception, Usage]:
         """The outputs of a row, or why it has none; and what it took."""
         if isinstance(request, Exception):
             return request, replace(NO_USAGE, failed=1)
         try:
-            answer, usage = known or await self._asked(request, keep)
+            async with self._slots:
+                answer, usage = await self.answer(request)
         except OutputInvalid as error:
             return error, replace(NO_USAGE, requests=1, failed=1)
         try:
@@ -220,35 +199,15 @@ class Requests(ABC):
         except OutputInvalid as error:
             return error, replace(usage, failed=1)
 
-    async def _asked(self, request: Any, keep: Keep | None) -> tuple[Answer, Usage]:
-        """The answer, when there was a place for the request."""
-        async with self._slots:
-            answer, usage = await self.answer(request)
-        if keep is not None:
-            keep(request, answer, usage)
-        return answer, usage
-
 
 AHEAD = 2
 """A further batch is begun while fewer rows are underway than so many times those that are asked at once."""
-
-
-class Journal(Protocol):
-    """Keeps answers that were paid for."""
-
-    def known(self, requests: Sequence[Any]) -> Known:
-        """The answers to these requests that were paid for before, by row."""
-
-    def keep(self, request: Any, answer: Answer, usage: Usage) -> None:
-        """Keep an answer."""
 
 
 class StreamingScorer(Scorer):
     """The scorer of a predictor that takes several batches at once."""
 
     _predictor: Requests
-    journal: Journal | None = None
-    """Of the shard that is scored batch by batch, if its answers are kept."""
     alive: Callable[[], None] | None = None
     """Called when rows of its batch are done."""
 
@@ -272,15 +231,12 @@ class StreamingScorer(Scorer):
         """As in `Requests`."""
         return self._predictor.elsewhere
 
-    def submit(self, prepared: Any, journal: Journal | None) -> Future[Answered]:
-        """Begin what `prepare` returned, and do not wait for it. What the journal knows is not asked for."""
-        if journal is None:
-            return self._predictor.submit(prepared.content)
-        return self._predictor.submit(prepared.content, journal.known(prepared.content), journal.keep)
+    def submit(self, prepared: Any) -> Future[Answered]:
+        """Begin what `prepare` returned, and do not wait for it."""
+        return self._predictor.submit(prepared.content)
 
     def _predict(self, content: Any) -> Any:
-        known, keep = (NOTHING, None) if self.journal is None else (self.journal.known(content), self.journal.keep)
-        return self._predictor.predict(content, known, keep, self.alive)
+        return self._predictor.predict(content, self.alive)
 
     def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         """The declared outputs of rows that were answered. Raises as `__call__`."""

@@ -105,15 +105,13 @@ class Repeated:
 class Evidence(Counts):
     """What gates judge. Before anything is scored, only `found` is known.
 
-    sampled: of a sample of the night's shards, how many these are; None of the whole night. metrics: of all rows.
-    offenders: key of a gate that names rows → the first rows that it refuses. usage: of language models, for all
-    shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's own, by the
-    accumulator's name. called: key of a check → what the function answered that it calls, or why it gave no verdict.
-    repeated: key of a check on keys → the rows that share one.
+    metrics: of all rows. offenders: key of a gate that names rows → the first rows that it refuses. usage: of language
+    models, for all shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's
+    own, by the accumulator's name. called: key of a check → what the function answered that it calls, or why it gave no
+    verdict. repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
-    sampled: int | None = None
     shards: int = 0
     missing: int = 0
     metrics: Metrics = field(default_factory=Metrics)
@@ -153,19 +151,11 @@ class GateResult:
 
 
 class Gate(ABC):
-    """Decides one thing about a run. A gate that can also be judged on a part of the night says so."""
+    """Decides one thing about a run."""
 
     @abstractmethod
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
-
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """Whether the gate cannot pass because of a row here, whatever the other rows are."""
-        return False
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        """Whether these rows give the figure that is judged. If they do not, other rows of the night may."""
-        return False
 
 
 @dataclass(frozen=True)

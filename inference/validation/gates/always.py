@@ -58,12 +58,6 @@ class Quarantine(Gate):
         )
         return GateResult("quarantine", False, observed, limit, sentence)
 
-    def refuses_any(self, evidence: Evidence) -> bool:
-        return not self.share and not self.judge(evidence).passed
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        return evidence.rows_in > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Rescore(Gate):

@@ -53,12 +53,6 @@ class Cut(NamesRows):
         where = evidence.offenders.get(self.key, ()) if evidence else ()
         return GateResult("answers.cut", False, observed, limit, sentence, where)
 
-    def refuses_any(self, evidence: Evidence) -> bool:
-        return not self.share and not self.judge(evidence).passed
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        return evidence.usage.prompts > 0
-
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
         return not usage.cut or not self.column
 

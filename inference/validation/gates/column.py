@@ -62,13 +62,6 @@ class ColumnGate(NamesRows):
     def spared_by(self, state: ColumnState) -> bool:
         """Whether the gate refuses none of the rows behind these figures."""
 
-    def refuses_any(self, evidence: Evidence) -> bool:
-        return not self.spared_by(evidence.metrics.columns[self.column])
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        state = evidence.metrics.columns[self.column]
-        return state.rows > state.nulls
-
     def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
         return self.spared_by(metrics.columns[self.column])
 
@@ -186,13 +179,6 @@ class Nulls(ColumnGate):
             f"Mend the input or the model, or raise {self.key}."
         )
         return GateResult(self.name, False, observed, limit, sentence)
-
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """As `Gate.refuses_any`: one null breaks the limit only if none is allowed."""
-        return not self.share and super().refuses_any(evidence)
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        return evidence.metrics.columns[self.column].rows > 0
 
     def _absent(self, state: ColumnState) -> int:
         # In a list NaN is one of the items, which the gate `finite` judges.

@@ -74,8 +74,8 @@ class _Drifting(Gate):
         """The gate's name."""
 
     @abstractmethod
-    def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
-        """Compare tonight with the other night. night: that one, for a sentence. draws: as in `drift`."""
+    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+        """Compare tonight with the other night. night: that one, for a sentence."""
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
@@ -84,18 +84,9 @@ class _Drifting(Gate):
             return self._result(False, "not measured", sentence)
         other = evidence.baselines[self.against]
         if other.profile is not None:
-            return self.compare(evidence.metrics.profile, other.profile, other.called, evidence.sampled)
+            return self.compare(evidence.metrics.profile, other.profile, other.called)
         sentence = nothing_there(self.key, self.against, other.why)
         return self._result(may_lack(self.against), _NOTHING, sentence)
-
-    def refuses_any(self, evidence: Evidence) -> bool:
-        """As `Gate.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
-        return evidence.sampled is not None and self.can_judge(evidence)
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        """As `Gate.can_judge`. A part without rows says nothing: `input.where` may leave all of them out."""
-        described = evidence.metrics.profile is not None and evidence.metrics.profile.rows > 0
-        return described and evidence.baselines[self.against].profile is not None
 
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
@@ -118,12 +109,9 @@ class _Drifting(Gate):
         for name, limit in self.limits:
             value = getattr(found, name)
             if value is not None and abs(value) > (allowed := limit + found.chance[name]):
-                tonight = f"and {found.now:,} rows"
-                if found.draws != found.now:
-                    tonight = f"rows and the {found.now:,} of {counted(found.draws, 'shard')}"
                 said.append(
                     f"its {_CALLED[name]} is {value:.3g}, where {self.key}.{name} = {limit:g} allows {allowed:.3g} "
-                    f"between {found.before:,} {tonight}"
+                    f"between {found.before:,} and {found.now:,} rows"
                 )
         return said
 
@@ -144,7 +132,7 @@ class ColumnDrift(_Drifting):
         """The gate's name."""
         return f"{self.column}.drift"
 
-    def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
+    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
         """Compare the column."""
         if self.column not in before.columns:
             why = f"{night} has no profile of {self.column!r}"
@@ -153,7 +141,7 @@ class ColumnDrift(_Drifting):
                 return self._result(True, _NOTHING, f"{why}, so {self.key}.drift passes.")
             sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
             return self._result(False, _NOTHING, sentence)
-        found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
+        found = drift(before.columns[self.column], now.columns[self.column], self.columns)
         if isinstance(found, Incomparable) or any(getattr(found, name) is None for name, _ in self.limits):
             sentence = (
                 f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}.{self._if_empty(before)}"
@@ -180,10 +168,10 @@ class AnyDrift(_Drifting):
         """The gate's name."""
         return "drift"
 
-    def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
+    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
         """Compare all columns."""
         compared, apart, said = 0, 0, list[str]()
-        for name, each in drifts(before, now, draws).items():
+        for name, each in drifts(before, now).items():
             if isinstance(each, Drift):
                 # Of lists and the like only nulls are counted.
                 compared += any(getattr(each, name) is not None for name, _ in self.limits)

@@ -116,10 +116,6 @@ class MetricGate(Gate):
         )
         return GateResult(name, False, shown, limit, sentence)
 
-    def can_judge(self, evidence: Evidence) -> bool:
-        state = evidence.metrics.evaluation
-        return state is not None and not isinstance(self.limited.figure(state), str)
-
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
@@ -169,9 +165,6 @@ class SliceGate(Gate):
             f"there, or {of.remedy}."
         )
         return GateResult(name, False, f"{worst} {of.shown(figure)}", limit, sentence)
-
-    def can_judge(self, evidence: Evidence) -> bool:
-        return bool(self._judged(self._sliced(evidence)).figures)
 
     def _sliced(self, evidence: Evidence) -> SlicedColumn:
         return evidence.metrics.slices.columns[self.column] if evidence.metrics.slices else SlicedColumn()

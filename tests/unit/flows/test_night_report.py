@@ -157,19 +157,6 @@ def test_each_gate_that_refuses_has_a_paragraph_of_its_own(night: Lake) -> None:
     assert "<p>The smallest &#39;score&#39; is 0, below" in page
 
 
-def test_a_night_that_its_canary_stopped_shows_what_the_canary_is_like(night: Lake) -> None:
-    night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
-    night.write_job(profile="all", canary=0.3, checks=[{"column": "score", "max": 5}])
-    with pytest.raises(GateFailed, match="the canary"):
-        night.run(date="2026-11-20")
-    report = collect(night.request(date="2026-11-20"))
-    (gate,) = report.gates
-    assert (gate.name, gate.observed, gate.limit) == ("score.max", "9", "5")
-    assert report.tonight is None
-    assert report.compared[0].columns[0].figures.column == "score"
-    assert "Of the canary alone" in page_of(night, "2026-11-20")
-
-
 def test_a_night_that_asks_says_so_and_how_to_answer(night: Lake) -> None:
     night.write_model("def score(batch):\n    return {'score': batch['x'] * 0 + 9}\n")
     night.write_job(profile="all", checks=[{"drift": "score", "on_fail": "ask"}])

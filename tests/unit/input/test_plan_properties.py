@@ -116,7 +116,14 @@ class Run:
     def come_again(self, shard_rows: int | None, actors: int) -> None:
         """Plan as a score step does, under an epoch of its own."""
         discovery, asked = lake(list(self.files.values())), job(shard_rows, actors)
-        request = RunRequest(asked, "/lake/job.yaml", "2026-11-19", "2026-11-19", LakeStorage(), "")
+        request = RunRequest(
+            job=asked,
+            job_path="/lake/job.yaml",
+            run_id="2026-11-19",
+            date="2026-11-19",
+            storage=LakeStorage(),
+            flow_run="",
+        )
         writer = open_epoch(LakeStorage(), self.revision, this_holder("score"), lease_s=3600)
         self.plan = plan_in(request, writer, self.revision, discovery, IDENTITY, None)
         writer.stop(release=True)

@@ -287,7 +287,7 @@ def test_a_list_names_each_row_once_and_each_place_has_files(tmp_path: Path) -> 
     with pytest.raises(JobError, match="unknown key 'others'"):
         lake.request()
     lake.write_job(input__uri=["data/", "out/"])
-    with pytest.raises(JobError, match=r"output\.uri: .* lies inside input\.uri .*/out/"):
+    with pytest.raises(JobError, match=r"output\.uri: .* and input\.uri .*/out/ lie in each other"):
         run.discover(lake.request())
 
 

@@ -508,7 +508,6 @@ CANNOT: dict[str, Any] = {
     "rescore.tolerance": 0.5,
     "rescore.differing": 0.5,
     "approval.deadline_h": 12,
-    "canary": 0.01,
     "cost": {"cpu_hour": 0.05},
     "late_labels": {"key": "id", "label": "late", "input": {"uri": "truth/"}},
     "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},

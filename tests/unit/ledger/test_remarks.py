@@ -248,7 +248,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
         campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", Listeners())
         campaign._take(RARE)
         campaign._take(Seen("folder", "/logs", "model.py:9"))
-        campaign._journal.flush()
+        campaign.flush()
     assert [record["name"] for record in lake.records() if record["t"] == "seen"] == ["/logs"]
     learn(lake)
 
@@ -421,30 +421,6 @@ def test_each_kind_of_batch_that_lack_of_memory_made_smaller_has_a_sentence() ->
     )
     assert small_batches([]) == []
     assert small_batches([0, 1000, 2000]) == [told.format("micro-batches of more than 1,000 rows")]
-    (begun,) = small_batches([1000], remembered=1000)
-    assert begun == (
-        "on an earlier night memory did not suffice for micro-batches of more than 1,000 rows, so that this one began "
-        "with as many; `--fresh` finds out again"
-    )
-    # This night memory did not suffice for those either.
-    assert small_batches([500], remembered=1000) == [told.format("micro-batches of more than 500 rows")]
-
-
-def test_that_a_night_began_with_what_an_earlier_one_learned_is_kept_and_taken_over() -> None:
-    """By the later commands of the run, and by a run that takes over its results."""
-    source = Remarks()
-    source.fold(Preflight(("pandas warns",), remembered=1000))
-    source.fold(Preflight(("pandas warns",)))
-    assert source.remembered == 1000
-    taken = Remarks()
-    for line in taken.lacking(source, "r1"):
-        taken.fold(line)
-    assert taken.remembered == 1000
-    first, begun = taken.notes(0, [1000])
-    assert first == "pandas warns"
-    assert begun.startswith("on an earlier night memory did not suffice for micro-batches of more than 1,000 rows")
-    (small,) = small_batches([1])
-    assert small.startswith("memory did not suffice for micro-batches of more than 1 rows")
 
 
 def test_a_run_says_which_snapshots_of_a_table_it_read() -> None:

@@ -286,17 +286,6 @@ def test_what_a_gate_on_slices_says(
     assert (found.limit, found.sentence) == (str(check[end]), sentence)
 
 
-@pytest.mark.parametrize(
-    ("rows", "can"), [(FEW, False), (ONE_CLASS, False), ([], False), (GOOD, True), ([*GOOD, *FEW], True)]
-)
-def test_a_part_of_the_night_can_be_judged_if_a_slice_of_it_can(rows: list[Row], can: bool) -> None:
-    """A canary asks: other rows may give the figure that these do not."""
-    job = job_of(checks=[{"metric": "auroc", "min": 0.5, "slices": ["carrier"], "min_rows": 2}])
-    gate = gates_of(job)[-1].gate
-    evidence = Evidence(Found(1, 4), metrics=Metrics(slices=sliced(rows, job)))
-    assert (gate.can_judge(evidence), gate.refuses_any(evidence)) == (can, False)
-
-
 def test_a_sentence_names_only_the_worst_slices() -> None:
     rows = [row for index in range(20) for row in of(f"c{index}", [0.9, 0.1], [False, True])]
     said = judged(rows, min=0.6, min_rows=1).sentence
@@ -317,4 +306,3 @@ def test_where_no_labels_were_compared_there_is_no_slice_to_judge() -> None:
     found = gate.judge(night)
     assert (found.passed, found.observed) == (False, "no figure")
     assert found.sentence.startswith("No slice of 'carrier' can be judged by checks[0].min = 0.5. No row was compared.")
-    assert not gate.can_judge(night)

@@ -18,8 +18,9 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.revisions import Revision
-from nightjar.inference.records import Failed, Receipt, Spent, Started
-from nightjar.inference.run.account import Account, Crew, account_of, keep, kept
+from nightjar.inference.records import Failed, Spent, Started
+from nightjar.inference.run.account import Account, account_of, keep, kept
+from nightjar.inference.run.failures import Underway
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import join
@@ -68,22 +69,12 @@ def test_the_parts_add_up_to_the_time_that_has_passed(turns: list[tuple[str, int
     assert sum(watch.claim().values()) == moments[-1]
 
 
-def receipt(worker: str) -> Receipt:
-    return Receipt("s", 1, 1, worker, None, None, 1.0, 0.0, rows_in=1, rows_out=1)
-
-
-def test_a_worker_that_follows_another_is_not_counted_beside_it() -> None:
-    crew = Crew()
-    for worker, first, last in (("a", 0, 10), ("b", 0, 4), ("c", 5, 10)):  # c takes the place of b
-        crew.take(Started("s", 1, worker), first)
-        crew.take(receipt(worker), last)
-    assert crew.most == 2
-
-
-def test_nobody_is_counted_where_nobody_worked() -> None:
-    crew = Crew()
-    crew.take(Failed("s", 1, "ProcessDied", "", worker=""), 1.0)
-    assert crew.most == 0
+def test_workers_are_those_that_began_a_shard() -> None:
+    underway = Underway()
+    for event in (Started("a", 1, "one"), Started("b", 1, "two"), Started("c", 1, "one")):
+        underway.take(event)
+    underway.take(Failed("d", 1, "ProcessDied", "", worker=""))
+    assert underway.workers == {"one", "two"}
 
 
 FLOW = {"start": 5.0, "discover": 1.0, "flow": 0.5, "score": 20.0, "validate": 3.0, "publish": 1.0}

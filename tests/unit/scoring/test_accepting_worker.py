@@ -283,7 +283,7 @@ class Answering:
     def prepare(self, batch: pa.Table) -> pa.Table:
         return batch
 
-    def predict(self, batch: pa.Table, known: object, keep: object, alive: Callable[[], None] | None) -> Any:
+    def predict(self, batch: pa.Table, alive: Callable[[], None] | None) -> Any:
         for _ in range(6):
             time.sleep(0.3)
             if alive is not None:

@@ -9,7 +9,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.metrics.profile import Profile, drawn
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.records import Piece, Shard
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.microbatches import ScoredRows
 from support import Lake
 
@@ -28,7 +28,8 @@ def assembled(lake: Lake, *pieces: Piece) -> tuple[Assembly, list[pa.Table]]:
     for at, each in enumerate(pieces):
         read = lake_rows(each.first_row)
         outputs = pa.table({"score": pa.array(KEPT / 10 + at, pa.float32())})
-        made.add(each, RowsRead(read.select(spec.schema.names)), ScoredRows(outputs, KEPT, ()))
+        joined = JoinedPieces([each], [RowsRead(read.select(spec.schema.names))])
+        made.add(joined, ScoredRows(outputs, KEPT, ()))
         written.append(read.take(pa.array(KEPT)).append_column("score", outputs["score"]))
     return made, written
 
@@ -44,14 +45,14 @@ def test_of_a_share_exactly_the_rows_that_are_drawn_are_described(lake: Lake) ->
     lake.ready(profile={"columns": ["x", "score"], "share": 0.5}, carry=["id"])
     pieces = piece("a"), piece("b", 800)
     made, written = assembled(lake, *pieces)
-    expected, chosen = Profile.empty(["x", "score"]), 0
+    expected, chosen = Profile.empty(["x", "score"]), []
     for each, table in zip(pieces, written, strict=True):
         rows = drawn(each.uri, each.first_row + KEPT, 0.5)
         assert rows is not None
-        chosen += len(rows)
-        expected.update(table.take(pa.array(rows)))
-    assert 0 < chosen < 2 * len(KEPT)
-    assert made.metrics().beside() == {"profile": expected.to_bytes()}
+        chosen.append(table.take(pa.array(rows)))
+    expected.update(pa.concat_tables(chosen))
+    assert 0 < expected.rows < 2 * len(KEPT)
+    assert made.metrics(made.table()).beside() == {"profile": expected.to_bytes()}
 
 
 def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
@@ -60,6 +61,6 @@ def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
     made, written = assembled(lake, piece("a"), piece("b", 800))
     job = lake.request().job
     expected = Slices.for_job(job)
-    for table in written:
-        expected.update(table.select(["name", "score"]), table["id"])
-    assert made.metrics().beside()["slices"] == expected.to_bytes() != Slices.for_job(job).to_bytes()
+    whole = pa.concat_tables(written)
+    expected.update(whole.select(["name", "score"]), whole["id"])
+    assert made.metrics(made.table()).beside()["slices"] == expected.to_bytes() != Slices.for_job(job).to_bytes()

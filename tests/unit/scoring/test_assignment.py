@@ -293,18 +293,7 @@ def test_rows_of_a_micro_batch_are_chosen_by_what_the_model_sees(
 
 def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
     spec = lake.ready(model__batch_size=77).worker_spec()
-    assert batch_size(spec).most == batch_size(replace(spec, ceilings=(5,))).most == 77
-
-
-@pytest.mark.parametrize(
-    ("ceiling", "rows", "forced"), [(100, 100, 100), (1, 1, 1), (16384, 16384, 0), (99999, 16384, 0)]
-)
-def test_no_more_rows_are_scored_at_once_than_memory_sufficed_for(
-    lake: Lake, ceiling: int, rows: int, forced: int
-) -> None:
-    spec = lake.ready(model__batch_size="auto", model__features=["x"], carry=[]).worker_spec()
-    size = batch_size(replace(spec, ceilings=(ceiling,)))
-    assert (size.most, size.forced) == (rows, forced)
+    assert batch_size(spec).most == 77
 
 
 @pytest.mark.parametrize(

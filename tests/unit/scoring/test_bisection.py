@@ -29,6 +29,7 @@ from nightjar.inference.scoring.microbatches import (
 )
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.worker import ShardWorker
+from predicting import told
 from support import Lake, OneStep
 
 Raises = Callable[[list[int]], bool]
@@ -234,7 +235,7 @@ def score(batch):
 
 
 def tried(lake: Lake) -> list[Loaded | str]:
-    return list(preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned())))
+    return told(preflight_steps(ShardWorker(lake.worker_spec()), samples(lake.planned())))
 
 
 def test_preflight_refuses_a_predictor_that_fails_for_more_than_one_row(lake: Lake) -> None:

@@ -43,18 +43,18 @@ def test_each_row_ends_in_its_own_file(files: list[tuple[int, set[int]]], size: 
     found = [read(100 * index, rows, unread) for index, (rows, unread) in enumerate(files)]
     joined = JoinedPieces([piece for piece, _ in found], [each for _, each in found])
     scored: ScoredRows = drained(score_table(joined.table, score, BatchSize(size), TYPES, skip=joined.failures))
-    parts = list(joined.parts(scored))
-    assert [piece for piece, _, _ in parts] == [piece for piece, _ in found]
-    for (piece, each), (_, again, part) in zip(found, parts, strict=True):
-        assert again.table.equals(each.table)
-        values = dict(enumerate(each.table["x"].to_pylist()))
-        failed = {row for row, x in values.items() if x is None or x % 7 == 3}
-        assert {failure.row: failure.error for failure in part.failures} == {
-            row: "InputCorrupt" if values[row] is None else "ValueError" for row in failed
-        }
-        kept = list(range(piece.rows)) if part.kept is None else part.kept.tolist()
-        assert kept == [row for row in values if row not in failed]
-        assert part.outputs["score"].to_pylist() == [2 * values[row] for row in kept]
+    kept = list(range(joined.table.num_rows)) if scored.kept is None else scored.kept.tolist()
+    outputs = dict(zip(map(joined.place, kept), scored.outputs["score"].to_pylist(), strict=True))
+    failures = {joined.place(failure.row): failure.error for failure in scored.failures}
+    for piece, each in found:
+        for row, x in enumerate(each.table["x"].to_pylist()):
+            place = piece.uri, piece.first_row + row, 1
+            if x is None or x % 7 == 3:
+                assert failures.pop(place) == ("InputCorrupt" if x is None else "ValueError")
+            else:
+                assert outputs.pop(place) == 2 * x
+    assert not outputs
+    assert not failures
 
 
 @given(
@@ -90,9 +90,14 @@ def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_fil
     assert both.failures == {1: row, 3: replace(row, row=3)}
     assert [both.at(row) for row in range(5)] == list(range(5))
     assert both.of_first(range(1, 4)) == range(1, 3)
-    whole = ScoredRows(pa.table({"score": range(5)}), None, ())
-    for joined, kept in ((single, [None]), (both, [None, None])):
-        assert [part.kept for _, _, part in joined.parts(whole)] == kept
+    assert [both.place(row)[:2] for row in range(5)] == [
+        ("one", 100),
+        ("one", 102),
+        ("one", 103),
+        ("other", 0),
+        ("other", 1),
+    ]
+    assert (single.left_out, both.left_out) == (1, 1)
 
 
 NOTES = """

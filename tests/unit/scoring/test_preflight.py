@@ -22,7 +22,7 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
 from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.models import score_models
-from nightjar.inference.scoring.neighbours import Sample, dependences
+from nightjar.inference.scoring.neighbours import Sample, Unfit, dependences
 from nightjar.inference.scoring.preflight import (
     PLACES,
     SAMPLE_ROWS,
@@ -35,6 +35,7 @@ from nightjar.inference.scoring.preflight import (
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
+from predicting import told
 from support import Lake, OneStep
 
 STORAGE = LakeStorage()
@@ -83,9 +84,9 @@ def worker(lake: Lake, score: Score) -> ShardWorker:
     return ShardWorker(lake.worker_spec(), Scorer(score))
 
 
-def tried(lake: Lake, score: Score, places: Sequence[Piece] | None = None, **options: bool) -> list[Loaded | str]:
+def tried(lake: Lake, score: Score, places: Sequence[Piece] | None = None) -> list[Loaded | str]:
     places = samples(lake.planned()) if places is None else places
-    return list(preflight_steps(worker(lake, score), places, **options))
+    return told(preflight_steps(worker(lake, score), places))
 
 
 def piece(name: str, rows: int) -> Piece:
@@ -155,7 +156,7 @@ def test_numbers_of_any_type_are_tried_alone(kind: str) -> None:
 
     table = pa.table({"x": [2**15 - 1, 5, 7]} if kind != "i8" else {"x": [2**63 - 1, 5, 7]})
     sample = Sample(table, [("f", row) for row in range(3)])
-    assert list(dependences(sample, score(table), score, 1e-5, 0.0)) == [""] * 4
+    assert list(dependences(sample, score(table), score, 1e-5, 0.0)) == [None] * 4
 
 
 def test_a_model_that_takes_no_row_twice_is_noted(small: Lake) -> None:
@@ -266,12 +267,6 @@ def test_a_place_whose_first_rows_cannot_be_read_is_said_if_there_is_no_other(la
     assert last.sample_error.startswith(f"none of 32 rows of {first.uri} can be read; the first: ")
 
 
-def test_the_last_rows_of_a_place_are_tried_if_asked_for(small: Lake) -> None:
-    (first, *_) = samples(small.planned())
-    found = tried(small, refuses, [first], last=True)[-1]
-    assert found == f"none of the first 32 rows of {first.uri} can be scored: ValueError: not 68{AT}"
-
-
 def test_if_no_place_can_be_read_the_model_is_loaded_and_the_first_reason_said(small: Lake) -> None:
     places, loaded = samples(small.planned()), worker(small, same)
     for place in places:
@@ -365,14 +360,14 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
         witness.watch(str(Path(__file__).parent))
         return loaded
 
-    def steps(found: ShardWorker, where: Sequence[Piece], last: bool) -> Iterator[Loaded | str]:
-        assert (found, where, last) == (loaded, places, True)
+    def steps(found: ShardWorker, where: Sequence[Piece]) -> Iterator[Loaded]:
+        assert (found, where) == (loaded, places)
         yield Loaded("meta")
         outside.read_text()
         yield Loaded("meta", place=1)
 
     try:
-        first, second, end = observed(loaded.spec.job, steps, load, places, True)
+        first, second, end = observed(loaded.spec.job, steps, load, places)
     finally:
         witness.unwatch()
     assert isinstance(first, Loaded)
@@ -386,10 +381,9 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
 
 
 def test_what_is_wrong_with_the_model_is_said_as_it_is(small: Lake) -> None:
-    def steps(found: ShardWorker, where: Sequence[Piece], last: bool) -> Iterator[Loaded | str]:
-        assert last is False
+    def steps(found: ShardWorker, where: Sequence[Piece]) -> Iterator[Loaded]:
         yield Loaded("meta")
-        yield "it scores nothing"
+        raise Unfit("it scores nothing")
 
     loaded = worker(small, same)
     first, wrong = observed(loaded.spec.job, steps, lambda: loaded, [])

@@ -48,7 +48,7 @@ MODEL = {"uses": "openai", "served_model": "m", "prompt": "{text}", "outputs": {
 def asking(lake: Lake, url: str, rows: int, **changes: object) -> Lake:
     """A job that asks the endpoint for each row, in shards of `SHARD`."""
     lake.write_texts([f"text {row}" for row in range(rows)], SHARD)
-    model = {**MODEL, "url": url, "journal": True}
+    model = {**MODEL, "url": url}
     lake.write_job(**{"input__shard_rows": SHARD, "model": model, "carry": ["id"], **changes})
     return lake
 
@@ -104,22 +104,17 @@ def test_a_shard_that_waits_to_be_written_holds_its_joined_rows_no_more(lake: La
     assert held == []
 
 
-@pytest.mark.parametrize(
-    ("what", "attempt"),
-    [("data", Attempt()), ("answers", Attempt()), ("answers", Attempt(2, crumbs=True))],
-    ids=["a part", "answers", "answers of a suspect"],
-)
 @pytest.mark.usefixtures("_nothing_hangs_for_ever")
-def test_a_write_that_hangs_ends_the_process_and_is_named(lake: Lake, what: str, attempt: Attempt) -> None:
+def test_a_write_that_hangs_ends_the_process_and_is_named(lake: Lake) -> None:
     """What was written before is not lost, and no row is blamed."""
     with endpoint(upper) as server:
         asking(lake, server.url, 3 * SHARD, retry={"stall_s": HANGS_S})
         first, second, _ = lake.planned().shards()
-        stuck = FaultyStorage(LakeStorage(), [pause("write", f"*/{what}/{second.id}-*", before=lambda *_: OVER.wait())])
+        stuck = FaultyStorage(LakeStorage(), [pause("write", f"*/data/{second.id}-*", before=lambda *_: OVER.wait())])
         worker = StreamingWorker(lake.worker_spec(stuck))
         events = list(worker.process([Assignment(first)]))
         with pytest.raises(ProcessSpoilt, match=f"no progress for retry.stall_s = {HANGS_S} s"):
-            for event in worker.process([Assignment(second, attempt)]):
+            for event in worker.process([Assignment(second)]):
                 events.append(event)
     assert [event.shard for event in events if isinstance(event, Receipt)] == [first.id]
     (failed,) = [event for event in events if isinstance(event, Failed)]
@@ -138,7 +133,7 @@ def size(batch):
 """
 
 
-@pytest.mark.parametrize("way", ["a suspect", "a preprocess that raises", "several models", "no journal"])
+@pytest.mark.parametrize("way", ["a suspect", "a preprocess that raises", "several models"])
 def test_a_batch_of_which_rows_are_answered_does_not_hang(lake: Lake, way: str) -> None:
     """Though all of it takes longer than a step may."""
     lake.write_model(RAISES)
@@ -153,17 +148,17 @@ def test_a_batch_of_which_rows_are_answered_does_not_hang(lake: Lake, way: str) 
         changes["preprocess"] = {"uses": "model:prep", "placement": "fused"}
     with endpoint(slowly) as server:
         asking(lake, server.url, rows)
-        asked = {"requests_in_flight": 1, "journal": way != "no journal", **MODEL, "url": server.url}
+        asked = {"requests_in_flight": 1, **MODEL, "url": server.url}
         if way == "several models":
             size = {"name": "size", "uses": "model:size", "features": ["text"], "outputs": {"n": "int64"}}
-            changes |= {"model": None, "models": [{"name": "llm", **asked, "journal": False}, size]}
+            changes |= {"model": None, "models": [{"name": "llm", **asked}, size]}
         else:
             changes["model"] = asked
         retry = {"stall_s": HANGS_S, "max_quarantined": 0.5}
         lake.write_job(input__shard_rows=rows, carry=["id"], retry=retry, **changes)
         (shard,) = lake.planned().shards()
         spec = lake.worker_spec()
-        attempt = Attempt(2, crumbs=True) if way in {"a suspect", "no journal"} else Attempt()
+        attempt = Attempt(2, crumbs=True) if way == "a suspect" else Attempt()
         events = list(worker_of(spec)(spec).process([Assignment(shard, attempt)]))
     assert isinstance(events[-1], Receipt), events[-1]
     assert events[-1].rows_quarantined == (way == "a preprocess that raises")

@@ -48,7 +48,7 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
-from nightjar.inference.scoring.assembly import Assembly
+from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
 from nightjar.inference.scoring.attempts import host_of, this_worker
 from nightjar.inference.scoring.microbatches import ScoredRows
@@ -259,7 +259,7 @@ def test_what_a_language_model_took_may_be_told_with_a_shard(lake: Lake) -> None
     (piece,) = assignment.shard.pieces
     read = read_piece(LakeStorage(), one.spec.job, piece, one.spec.schema)
     assembly = Assembly(one.spec, assignment.shard)
-    assembly.add(piece, read, ScoredRows(pa.table({"score": read.table["x"]}), None, ()))
+    assembly.add(JoinedPieces([piece], [read]), ScoredRows(pa.table({"score": read.table["x"]}), None, ()))
     receipt = one.write(one.begin(assignment), assembly, one.ceilings(), Usage(requests=3))
     assert isinstance(receipt, Receipt)
     assert (receipt.rows_out, receipt.usage) == (100, Usage(requests=3))

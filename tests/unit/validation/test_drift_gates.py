@@ -303,21 +303,6 @@ def test_all_columns_do_not_pass_if_none_is_compared(now: Profile) -> None:
     assert found.sentence == f"checks[0].drift found no column that it could compare with {NIGHT}."
 
 
-@pytest.mark.parametrize("columns", ["carrier", "all"])
-def test_a_part_without_rows_is_not_judged(columns: str) -> None:
-    """Of a canary whose rows are all left out nothing is known."""
-    job = parse_job({**CONTENT, "checks": [{"drift": columns}]}, Path("/jobs/job.yaml"))
-    gate = gates_of(job)[2].gate
-    for rows, judges in ([], False), (["UA"], True):
-        part = Evidence(
-            Found(0, 0),
-            metrics=Metrics(profile=described(carrier=rows)),
-            baselines={"last": against(BEFORE)},
-            sampled=1,
-        )
-        assert (gate.refuses_any(part), gate.can_judge(part)) == (judges, judges)
-
-
 def test_more_values_than_a_sentence_holds_are_counted() -> None:
     now = described(carrier=[f"N{index}" for index in range(7)] * 100, score=[1.0])
     (gate,) = judged({"drift": "carrier"}, now, against(BEFORE))
@@ -336,19 +321,3 @@ def test_what_is_allowed_for_chance_is_divided_among_all_columns() -> None:
     every = judged({"drift": "all", "psi": 0}, many, against(described(**dict.fromkeys(names, before))))[0]
     allowed = [float(gate.sentence.partition("allows ")[2].partition(" ")[0]) for gate in (one, every)]
     assert allowed[1] > 1.2 * allowed[0]
-
-
-@pytest.mark.parametrize("columns", ["carrier", "all"])
-def test_a_sample_of_shards_is_allowed_more_and_says_how_many_it_is_of(columns: str) -> None:
-    """Rows of one file are often alike, so few shards say less of the night than their rows would."""
-    now = described(carrier=carriers(UA=200, AA=600), score=np.arange(1000.0))
-    job = parse_job({**CONTENT, "checks": [{"drift": columns, "psi": 0.05}]}, Path("/jobs/job.yaml"))
-
-    def of(shards: int | None) -> GateResult:
-        night = Evidence(Found(1, 4), metrics=Metrics(profile=now), baselines={"last": against(BEFORE)}, sampled=shards)
-        return evaluate(gates_of(job), night)[-1]
-
-    whole, many, few = map(of, (None, 50, 2))
-    assert (whole.passed, many.passed, few.passed) == (False, False, True)
-    assert " between 1,000 and 1,000 rows. " in whole.sentence
-    assert " between 1,000 rows and the 1,000 of 50 shards. " in many.sentence

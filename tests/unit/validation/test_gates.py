@@ -29,8 +29,10 @@ from nightjar.inference.validation.gates import (
     GateResult,
     LastNight,
     Offender,
+    asking,
     enforce,
     evaluate,
+    told,
     warnings,
 )
 from nightjar.inference.validation.gates.answers import Cut
@@ -1042,3 +1044,19 @@ def test_what_is_enforced_names_only_what_blocks() -> None:
     assert str(raised.value).startswith("The input has 4 rows in 1 file, more than checks[1].files.max = 0.")
     assert "checks[0]" not in str(raised.value)
     assert [gate.verdict for gate in raised.value.gates[2:]] == ["warn", "block"]
+
+
+def test_what_asks_also_warns_and_passes_for_neither() -> None:
+    """A verdict that passes asks nobody; a warning names the first row."""
+    where = (Offender("s1", "f", 7, "-1.0", "nightjar replay"), Offender("s2", "f", 9, "-2.0"))
+    results = [
+        GateResult("one", False, "", "", "It asks.", where, "ask"),
+        GateResult("two", True, "", "", "It passes.", (), "ask"),
+        GateResult("three", False, "", "", "It warns.", (), "warn"),
+        GateResult("four", False, "", "", "It blocks."),
+    ]
+    assert [each.verdict for each in results] == ["ask", "pass", "warn", "block"]
+    assert asking(results) == (results[0],)
+    assert told(results[0]) == "It asks. Row 7 of f (shard s1) holds -1.0: nightjar replay"
+    assert told(results[3]) == "It blocks."
+    assert warnings(results) == [f"one: {told(results[0])}", "three: It warns."]

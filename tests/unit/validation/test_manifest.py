@@ -201,7 +201,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     seen, package = Seen("database", "/d.sqlite", "p.py:1"), "0.1"
     planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
     failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
-    writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",), 40), seen, *failed])
+    writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",)), seen, *failed])
     sizes = {"ceilings": [30]}
     took = [Usage(requests=3, output_tokens=70, answering_ms=5), Usage(requests=4, retries=1, longest_prompt=9), None]
     lines = [
@@ -257,7 +257,6 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         preflight=("a note",),
         again=("model.py changed",),
         snapshots=("7",),
-        remembered=40,
         libraries=manifest.libraries,
         totals=Totals(
             shards=3,
@@ -279,7 +278,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     )
     assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
     remarks = manifest.remarks()
-    assert (remarks.remembered, remarks.snapshots) == (40, ("7",))
+    assert remarks.snapshots == ("7",)
     assert read_profile(storage, str(lake.out), "nightly", manifest).results() == described.results()
 
 
@@ -306,7 +305,7 @@ def test_a_run_that_was_validated_and_not_published_has_the_manifest_of_its_last
     for ending in (None, done("validate", limited=True), done("validate", limited=False)):
         writer = open_epoch(storage, f"{uri}/r1", this_holder("validate"))
         writer.append([Planned(file="p", fingerprint="f", date="2026-11-19")])
-        content = json.dumps({**FIRST_MANIFEST, "remembered": writer.epoch}).encode()
+        content = json.dumps({**FIRST_MANIFEST, "failed_attempts": writer.epoch}).encode()
         storage.create(f"{uri}/r1/manifest-{writer.epoch:06d}.json", content)
         assert validated(storage, str(tmp_path), "trial") is None
         writer.stop(release=True, ending=ending)
@@ -316,7 +315,7 @@ def test_a_run_that_was_validated_and_not_published_has_the_manifest_of_its_last
     assert found is not None
     file = Path(uri, "r1", f"manifest-{writer.epoch:06d}.json")
     named = Published(1, f"runs/trial/r1/{file.name}", checksum(file.read_bytes()), FIRST_MANIFEST["date"])
-    assert (found[0], found[1].remembered) == (named, writer.epoch)
+    assert (found[0], found[1].failed_attempts) == (named, writer.epoch)
     file.write_bytes(b"{}")
     with pytest.raises(JobError) as refused:
         validated(storage, str(tmp_path), "trial")
