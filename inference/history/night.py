@@ -126,7 +126,7 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) 
     Raises:
         JobError: A manifest or profile is not the one that was published.
     """
-    nights = dict.fromkeys(check.night for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
+    nights = dict.fromkeys(check.against for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
     found = [baseline(storage, job.output.uri, date, night) for night in nights]
     drawn = profile.rows if profile.rows < rows else None
     return tuple(

@@ -185,11 +185,8 @@ def _as_columns(value: Any) -> Any:
     return value
 
 
-class Window(Section):
-    """The last published nights, of which the columns are taken together. last: how many."""
-
-    last: int = Field(ge=1, le=366)
-
+LAST = "last"
+"""The published night before this one. The first night has none, and passes."""
 
 BASELINE = "baseline"
 """The name of the run that `nightjar baseline` makes of a training set."""
@@ -200,19 +197,14 @@ RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 class DriftCheck(Asked):
     """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
-    profiled. against: `last`, a window of the last nights, `baseline`, or the run id of a published night. psi: the
-    largest population stability index that is allowed; nulls: the largest change of the share of rows without a value.
+    profiled. against: `last`, `baseline`, or the run id of a published night. psi: the largest population stability
+    index that is allowed; nulls: the largest change of the share of rows without a value.
     """
 
     drift: Annotated[str | tuple[str, ...], BeforeValidator(_as_columns)]
-    against: Annotated[str, Field(pattern=f"^{RUN_ID}$")] | Window = "last"
+    against: Annotated[str, Field(pattern=f"^{RUN_ID}$")] = LAST
     psi: float | None = Field(default=None, ge=0)
     nulls: float | None = Field(default=None, ge=0, le=1)
-
-    @property
-    def night(self) -> str:
-        """The night or nights to compare with, as one word: as `against`, or `last:7`, which is no run id."""
-        return self.against if isinstance(self.against, str) else f"last:{self.against.last}"
 
     @property
     def limits(self) -> dict[str, float]:

@@ -35,7 +35,7 @@ _CHOICES = {
     "late_labels.input.wait.until": _UNTIL,
     "notify.on": "a list of failed, asks, published",
     "notify.webhook_env": "the name of an environment variable",
-    "checks[].against": "last, baseline, the id of a run, or {last: 7} for the last 7 nights",
+    "checks[].against": "last, baseline, or the id of a run",
     "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
     "{rows: {min: 1000}}",
 }

@@ -15,7 +15,7 @@ from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.categories import ERROR, CategoryState, DistinctState, counted_values
 from nightjar.inference.metrics.columns import plain, plain_type
-from nightjar.inference.metrics.encoding import Kept, State, merge_named
+from nightjar.inference.metrics.encoding import Kept, State
 from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
 from nightjar.inference.metrics.keyhash import Hashes, comparable, hashes_of, mixed
 from nightjar.inference.metrics.numbers import NumberState
@@ -170,16 +170,6 @@ class Profile(Kept):
     def results(self) -> dict[str, ProfileFigures]:
         """The figures of each column."""
         return {name: column.results() for name, column in self.columns.items()}
-
-
-def merged(nights: Iterable[Profile]) -> Profile:
-    """Several nights taken together, each with the rows that are described. A column that only some of them have is
-    that of these nights.
-    """
-    columns: dict[str, ColumnProfile] = {}
-    for each in nights:
-        merge_named(columns, each.columns)
-    return Profile(columns)
 
 
 def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.job.checks import BASELINE, DriftCheck
+from nightjar.inference.job.checks import BASELINE, LAST, DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
 from nightjar.inference.metrics.drift import Drift, Incomparable, drift, drifts
@@ -28,19 +28,14 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | A
     """The gates of one check. key: the check's place in the job, as `checks[0]`."""
     limits = tuple(check.limits.items())
     if not check.columns:
-        yield AnyDrift(key, check.night, limits)
+        yield AnyDrift(key, check.against, limits)
     for column in check.columns:
-        yield ColumnDrift(key, check.night, limits, column, len(check.columns))
-
-
-def may_lack(against: str) -> bool:
-    """Whether a night passes if the other night is not there: the first night has none before it."""
-    return against == "last" or against.startswith("last:")
+        yield ColumnDrift(key, check.against, limits, column, len(check.columns))
 
 
 def nothing_there(key: str, against: str, why: str) -> str:
     """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
-    then = ", and passes." if may_lack(against) else f". {_another(key, against)}"
+    then = ", and passes." if against == LAST else f". {_another(key, against)}"
     if against == BASELINE:
         then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
     return f"{key}.drift has nothing to compare with: {why}{then}"
@@ -60,8 +55,8 @@ def lacking(key: str, against: str, why: str) -> GateResult:
 
 @dataclass(frozen=True)
 class _Drifting(Gate):
-    """key: the check's place in the job. against: the other night, as `DriftCheck.night`. limits: figure → the largest
-    that is allowed, in addition to what differs by chance.
+    """key: the check's place in the job. against: the other night. limits: figure → the largest that is allowed, in
+    addition to what differs by chance.
     """
 
     key: str
@@ -86,7 +81,7 @@ class _Drifting(Gate):
         if other.profile is not None:
             return self.compare(evidence.metrics.profile, other.profile, other.called, evidence.sampled)
         sentence = nothing_there(self.key, self.against, other.why)
-        return self._result(may_lack(self.against), _NOTHING, sentence)
+        return self._result(self.against == LAST, _NOTHING, sentence)
 
     def refuses_any(self, evidence: Evidence) -> bool:
         """As `Gate.refuses_any`: of a sample of shards, as what chance makes of so few is allowed."""
@@ -105,7 +100,7 @@ class _Drifting(Gate):
         """What helps if the other night has no rows, after a space."""
         if before.rows:
             return ""
-        if not may_lack(self.against):
+        if self.against != LAST:
             return f" {_another(self.key, self.against)}"
         return (
             f" Let the check warn or ask ({self.key}.on_fail) until a night with rows is published, or take the empty "
@@ -149,7 +144,7 @@ class ColumnDrift(_Drifting):
         if self.column not in before.columns:
             why = f"{night} has no profile of {self.column!r}"
             # The next night will have tonight's profile to compare with. A run that is named stays as it is.
-            if may_lack(self.against):
+            if self.against == LAST:
                 return self._result(True, _NOTHING, f"{why}, so {self.key}.drift passes.")
             sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
             return self._result(False, _NOTHING, sentence)

@@ -11,7 +11,7 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.metrics.drift import SURE, Drift, Incomparable, _chi_squared, drift
-from nightjar.inference.metrics.profile import ColumnProfile, Profile, merged
+from nightjar.inference.metrics.profile import ColumnProfile
 
 stats = lazily("scipy", "stats")
 
@@ -182,18 +182,6 @@ def test_a_night_without_any_finite_value_is_compared(now: list[Any]) -> None:
     found = drift(profile(np.arange(1.0, 2000.0)), profile(now * 500, pa.float64()))
     assert isinstance(found, Drift)
     assert found.psi > 3
-
-
-def test_nights_taken_together_are_one_night_and_stay_as_they_are() -> None:
-    """A column that one of them lacks is that of the other."""
-    one, other = Profile.empty(["x", "kind"]), Profile.empty(["x"])
-    one.update(pa.table({"x": [1.0, 2.0], "kind": ["a", "b"]}))
-    other.update(pa.table({"x": [3.0, None]}))
-    before = one.to_bytes(), other.to_bytes()
-    together = merged([one, other])
-    assert (together.columns["x"].rows, together.columns["x"].nulls, together.columns["kind"].rows) == (4, 1, 2)
-    assert together.columns["x"].numbers.moments.mean == 2
-    assert (one.to_bytes(), other.to_bytes()) == before
 
 
 def codes(first: int, number: int, rows: int = 20_000) -> list[str]:
