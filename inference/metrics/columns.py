@@ -59,17 +59,21 @@ class ColumnState(State):
         state.low, state.high = (Decimal(end) if isinstance(end, str) else end for end in (state.low, state.high))
         return state
 
-    def update(self, column: pa.ChunkedArray) -> None:
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> ColumnState:
+        """The figures of a column."""
         column = plain(column)
-        kind = _kind(column.type)
-        state = ColumnState(kind, len(column), column.null_count)
-        if kind == "number":
+        state = cls(_kind(column.type), len(column), column.null_count)
+        if state.kind == "number":
             state._take_numbers(column)
-        elif kind == "list":
+        elif state.kind == "list":
             state._leave_out_nonfinite(items(column))
-        elif kind not in ("", "other"):
+        elif state.kind not in ("", "other"):
             state.low, state.high = _times(column)
-        self.merge(state)
+        return state
+
+    def update(self, column: pa.ChunkedArray) -> None:
+        self.merge(ColumnState.of(column))
 
     def _take_numbers(self, column: pa.ChunkedArray) -> None:
         type_ = column.type
