@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
 
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.figures import Distinct
 from nightjar.inference.metrics.numbers import added, lowest
 from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
@@ -124,7 +125,8 @@ class ColumnCompared:
 
     psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
     lengths of texts. distinct_before, distinct_now: the number of distinct values; None if it is unknown. why: why it
-    cannot be compared; then there are no figures.
+    cannot be compared; then there are no figures. beyond: whether a figure differs by more than chance explains, or the
+    type is another one. groups: how many rows of each night are in each group.
     """
 
     column: str
@@ -138,17 +140,23 @@ class ColumnCompared:
     new: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()
     why: str = ""
-
-    @property
-    def rank(self) -> float:
-        """By which the columns that are furthest apart come first; those without figures come last."""
-        return -1.0 if self.psi is None else self.psi
+    beyond: bool = False
+    groups: tuple[Group, ...] = field(default=(), metadata=SELDOM)
 
 
-def compare_column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
-    """The figures of a column in two nights. found: how far they are apart."""
+def compare_columns(before: Profile, now: Profile) -> list[ColumnCompared]:
+    """The columns that both nights have; those that differ by more than chance come first, the furthest apart of all in
+    front.
+    """
+    found = [
+        _compared(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
+    ]
+    return sorted(found, key=lambda each: (each.beyond, -1.0 if each.psi is None else each.psi), reverse=True)
+
+
+def _compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
     if not isinstance(found, Drift):
-        return ColumnCompared(column=name, why=found.why)
+        return ColumnCompared(column=name, why=found.why, beyond=found.changed)
     means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
     return ColumnCompared(
         column=name,
@@ -162,6 +170,8 @@ def compare_column(name: str, before: ColumnProfile, now: ColumnProfile, found: 
         new=found.new,
         vanished=found.vanished,
         why=found.why,
+        beyond=found.beyond_chance,
+        groups=found.groups,
     )
 
 

@@ -139,7 +139,7 @@ def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lak
     }
     assert report.metrics is not None
     (compared,) = report.compared
-    assert compared.columns[0].figures.column == "score"
+    assert compared.columns[0].column == "score"
     assert compared.columns[0].groups
     seen = Seen(page_of(night, "2026-11-20"))
     assert seen.headings == SECTIONS
@@ -166,7 +166,7 @@ def test_a_night_that_its_canary_stopped_shows_what_the_canary_is_like(night: La
     (gate,) = report.gates
     assert (gate.name, gate.observed, gate.limit) == ("score.max", "9", "5")
     assert report.tonight is None
-    assert report.compared[0].columns[0].figures.column == "score"
+    assert report.compared[0].columns[0].column == "score"
     assert "Of the canary alone" in page_of(night, "2026-11-20")
 
 
