@@ -20,26 +20,6 @@ from nightjar.inference.job.model_sections import NamedModel
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.storage.locations import check_registered, is_registered, location
 
-_WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
-
-_UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
-
-_CHOICES = {
-    "model.batch_size": "auto or a number of rows, 1 or more",
-    "models[].batch_size": "auto or a number of rows, 1 or more",
-    "identity": "strict, or {strict: true, packages: [numpy]}",
-    "preprocess.workers": _WORKERS,
-    "models[].preprocess.workers": _WORKERS,
-    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
-    "input.wait.until": _UNTIL,
-    "late_labels.input.wait.until": _UNTIL,
-    "notify.on": "a list of failed, asks, published",
-    "notify.webhook_env": "the name of an environment variable",
-    "checks[].against": "last, baseline, or the id of a run",
-    "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
-    "{rows: {min: 1000}}",
-}
-
 
 def load_job(path: str | Path) -> Job:
     """Read and validate a job file.
@@ -65,7 +45,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
-        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job, _CHOICES))) from None
+        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job))) from None
     job = _placed(_with_documents(job, path.parent), path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)

@@ -13,7 +13,7 @@ from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import Section, listed_twice, with_types
+from nightjar.inference.job.sections import Section, form, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 from nightjar.inference.storage.locations import location
@@ -23,7 +23,9 @@ class Wait(Section):
     """How long a run waits for its input. until: a marker's name below the input, or a number of files."""
 
     for_: str = Field(alias="for")
-    until: Annotated[int, Field(ge=1)] | str = 1
+    until: Annotated[
+        Annotated[int, Field(ge=1)] | str, form("the name of a marker, as _SUCCESS, or a number of files, 1 or more")
+    ] = 1
 
     @field_validator("for_", mode="before")
     @classmethod

@@ -48,6 +48,7 @@ from nightjar.inference.job.sections import (
     Rescoring,
     Retry,
     Section,
+    form,
     listed_twice,
     profiled_columns,
 )
@@ -99,7 +100,9 @@ class Job(Section):
     profile: Profiling = Profiling()
     canary: float = Field(default=0, ge=0, lt=1)
     rescore: Rescoring = Rescoring()
-    identity: IdentityRules = IdentityRules()
+    identity: Annotated[IdentityRules, form("strict, or {strict: true, packages: [numpy]}", IdentityRules)] = (
+        IdentityRules()
+    )
     schedule: Schedule | None = None
     notify: Notify | None = None
     judged: bool = Field(default=True, exclude=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.sections import Section
+from nightjar.inference.job.sections import Section, form
 
 
 class ActorRange(Section):
@@ -110,7 +110,9 @@ class Resources(Section):
     share GPUs.
     """
 
-    actors: Annotated[int, Field(ge=1)] | ActorRange = 2
+    actors: Annotated[
+        Annotated[int, Field(ge=1)] | ActorRange, form("a number of actors, 1 or more, or {min: 1, max: 8}", ActorRange)
+    ] = 2
     cpus: float = Field(default=1, ge=0)
     gpus: float = Field(default=0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)

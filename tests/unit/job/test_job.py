@@ -180,7 +180,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"preprocess": "prep"}, "preprocess.uses: 'prep' must be \"module:name\" of a callable"),
     (
         {"resources__actors": -1},
-        "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks, not -1",
+        "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}, not -1",
     ),
     ({"resources__actors": "two"}, "resources.actors: must be a number of actors, 1 or more, or {min: 1, max: 8}"),
     ({"resources__actors": {"min": 3, "max": 1}}, "resources.actors: min 3 is more than max 1"),
