@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -122,9 +122,12 @@ class Movement:
             measured = np.isfinite(distances)
             self._unmeasured += int((~measured).sum())
             self._distances.update(distances[measured])
-        rows = _Rows(keys, before, now, moved, self.key)
-        ranked = [*self._farthest, *rows.ranked(distances, changed & measured, self.most)]
-        self._farthest = heapq.nsmallest(self.most, ranked, key=lambda each: (-each[0], each[1]))
+        for at in _farthest(distances, keys, changed & measured, self.most).tolist():
+            key, change = keys[at].as_py(), float(moved[at])
+            names = tuple(values_of(key, self.key))
+            row = RowMoved(names, _text(before[at]), _text(now[at]), change if np.isfinite(change) else None)
+            self._farthest.append((float(distances[at]), key, row))
+        self._farthest = heapq.nsmallest(self.most, self._farthest, key=lambda each: (-each[0], each[1]))
 
     def results(self) -> OutputMoved:
         """What is told of it."""
@@ -164,36 +167,16 @@ class Movement:
             self._changes, self._cut = Counter(), True
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    keys: pa.Array
-    before: pa.ChunkedArray
-    now: pa.ChunkedArray
-    moved: Floats
-    key: int
-
-    def ranked(self, distances: Floats, which: Bools, most: int) -> Iterator[_Ranked]:
-        """The rows among these that have the greatest distances; of equal ones those with the first keys."""
-        at = np.flatnonzero(which)
-        if len(at) > most:
-            least = np.partition(distances[at], len(at) - most)[len(at) - most]
-            level = at[distances[at] == least]
-            at = at[distances[at] > least]
-            smallest = pc.bottom_k_unstable(self.keys.take(pa.array(level)), most - len(at))
-            at = np.concatenate([at, level[smallest.to_numpy()]])
-        for index in at.tolist():
-            key: bytes = self.keys[index].as_py()
-            change = float(self.moved[index])
-            yield (
-                float(distances[index]),
-                key,
-                RowMoved(
-                    tuple(values_of(key, self.key)),
-                    _text(self.before[index]),
-                    _text(self.now[index]),
-                    change if np.isfinite(change) else None,
-                ),
-            )
+def _farthest(distances: Floats, keys: pa.Array, which: Bools, most: int) -> npt.NDArray[np.int64]:
+    """Which of these rows have the greatest distances; of equal ones those with the first keys."""
+    at = np.flatnonzero(which)
+    if len(at) <= most:
+        return at
+    least = np.partition(distances[at], len(at) - most)[len(at) - most]
+    level = at[distances[at] == least]
+    at = at[distances[at] > least]
+    smallest = pc.bottom_k_unstable(keys.take(pa.array(level)), most - len(at))
+    return np.concatenate([at, level[smallest.to_numpy()]])
 
 
 def _text(value: pa.Scalar) -> str | None:
