@@ -158,11 +158,7 @@ class _Labels:
         check_kinds(key, rows, self._schema)
 
     def blocks(self) -> Iterator[tuple[str, pa.Table]]:
-        """The labels, each block with its file.
-
-        Raises:
-            JobError: A row cannot be read, or a label is wrong. Names the file.
-        """
+        """The labels, each block with its file."""
         for shard in make_plan(self._found, self._job, "").shards():
             for piece in shard.pieces:
                 with _of_labels():

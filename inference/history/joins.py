@@ -121,11 +121,7 @@ class Join:
         return rows.select(range(1, rows.num_columns)), labels
 
     def _first_of_each_key(self, labels: pa.Table, names: pa.Array) -> pa.Table:
-        """The first label of each key. labels: `key` is an index of `names`, `file` one of `self._files`.
-
-        Raises:
-            JobError: Two labels of one key differ. Names the key and the files.
-        """
+        """The first label of each key. labels: `key` is an index of `names`, `file` one of `self._files`."""
         keys, first = labels["key"].to_numpy(), np.full(len(names), -1)
         first[keys[::-1]] = np.arange(len(keys))[::-1]
         differ = pc.not_equal(labels["label"].take(pa.array(first[keys])), labels["label"])

@@ -105,11 +105,7 @@ def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[st
 
 
 def _named_inputs(uris: Sequence[str], option: str) -> dict[str, Any]:
-    """The fields of an input for places of the command line, which are relative to the current folder.
-
-    Raises:
-        JobError: One is no place.
-    """
+    """The fields of an input for places of the command line, which are relative to the current folder."""
     for uri in uris:
         check_database(uri, option) if is_database(uri) else check_place(uri, option, web=True)
     first, *others = (absolute(each, Path.cwd(), pattern=True) for each in uris)
@@ -128,7 +124,6 @@ def _with_documents(job: Job, folder: Path) -> Job:
 
 
 def _placed(job: Job, folder: Path) -> Job:
-    """The job with absolute locations, relative to its folder."""
     tables = [table.uri for table in job.output.tables]
     inputs = [job.input.list_] if job.input.list_ else job.input.uris
     late = job.late_labels.input if job.late_labels else None
@@ -194,7 +189,6 @@ def _check_places(job: Job, path: Path) -> None:
 
 
 def _check_comparisons(job: Job, path: Path) -> None:
-    """Check that each check against other nights has a night to compare with."""
     for index, check in enumerate(job.checks):
         key = "rows.against" if isinstance(check, RowsCheck) and check.rows.against else ""
         key = "against" if isinstance(check, DriftCheck) else key

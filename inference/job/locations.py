@@ -119,7 +119,6 @@ def check_place(text: str, where: str, *, web: bool = False) -> None:
 
 
 def _filled(text: str, where: str) -> str:
-    """The location for some date."""
     try:
         fields = [
             (field + (f"!{conversion}" if conversion else ""), spec or "")

@@ -93,7 +93,6 @@ def _upward(where: str) -> list[str]:
 
 
 def _where(location: tuple[int | str, ...]) -> str:
-    """The key as a user would write it."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 

@@ -82,12 +82,10 @@ class BinaryState(Evaluator):
         self.loss -= float(np.log(p).sum())
 
     def merge(self, other: BinaryState) -> None:
-        """Add another's rows to these."""
         State.merge(self, other)
         self.filled, self.counts = added((self.filled, self.counts), (other.filled, other.counts))
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
-        """As `Evaluator.metric`."""
         scores = self._scores
         if not self.rows:
             return "no row has both a label and a score"
@@ -236,7 +234,6 @@ class Scores:
 
 
 def _of_predictions(name: str, found: Predictions) -> Bounded | str:
-    """accuracy, precision, recall or f1."""
     right = found.true_positives
     part, whole = {
         "accuracy": (right + found.true_negatives, found.rows),
@@ -248,7 +245,6 @@ def _of_predictions(name: str, found: Predictions) -> Bounded | str:
 
 
 def _floats(scores: pa.ChunkedArray) -> np.ndarray:
-    """The scores as a numpy array, with nulls as NaN."""
     if pa.types.is_float16(scores.type):
         scores = scores.cast(pa.float32())
     values: np.ndarray = scores.to_numpy()

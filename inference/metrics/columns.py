@@ -54,7 +54,6 @@ class ColumnState(State):
 
     @classmethod
     def of_values(cls, values: Any) -> ColumnState:
-        """The inverse of `values`."""
         state = cls(*values)
         state.low, state.high = (Decimal(end) if isinstance(end, str) else end for end in (state.low, state.high))
         return state
@@ -118,7 +117,6 @@ class ColumnState(State):
         self.high = max((v for v in (self.high, other.high) if v is not None), key=exact, default=None)
 
     def results(self) -> ColumnFigures:
-        """What is told of it."""
         found = ColumnFigures(
             rows=self.rows,
             nulls=self.nulls,
@@ -143,7 +141,6 @@ class FiniteState(State):
         self.merge(FiniteState(len(column), count_nonfinite(items(plain(column)))))
 
     def results(self) -> OutputFigures:
-        """What is told of it."""
         return OutputFigures(self.rows, self.nonfinite)
 
 

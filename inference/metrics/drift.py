@@ -214,7 +214,6 @@ def _missing(before: ColumnProfile, now: ColumnProfile) -> Group:
 
 
 def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    """Texts in groups by their hashes."""
     counts = zip(before.by_hash().tolist(), now.by_hash().tolist(), strict=True)
     return [Group(f"texts {number} of {SPREAD} by their hashes", *each) for number, each in enumerate(counts, 1)]
 
@@ -227,7 +226,6 @@ def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 
 def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    """Spans of bins that each have about a tenth of the earlier night's values, and what is infinite."""
     keys, old, new = _side_by_side(before, now)
     infinite = [
         Group(name, getattr(before.numbers, field), getattr(now.numbers, field))
@@ -253,7 +251,6 @@ def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 
 def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bins of either night, and how many values each night has in them."""
     one, other = (each.numbers for each in (before, now))
     keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
     _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))

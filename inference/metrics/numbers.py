@@ -41,7 +41,6 @@ class Moments(State):
             return cls(len(values), mean, float(np.square(values - mean).sum()))
 
     def merge(self, other: Moments) -> None:
-        """Add another's values to these."""
         if not other.count:
             return
         if not self.count:
@@ -86,7 +85,6 @@ class NumberState(State):
             self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), *_binned(finite)))
 
     def merge(self, other: NumberState) -> None:
-        """Add another's values to these."""
         self.nan += other.nan
         self.plus_inf += other.plus_inf
         self.minus_inf += other.minus_inf
@@ -142,7 +140,6 @@ def keys_of(values: np.ndarray) -> np.ndarray:
 
 
 def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bins that hold these finite float64, in ascending order, and how many each holds."""
     keys, counts = np.unique(keys_of(values), return_counts=True)
     return keys, counts
 

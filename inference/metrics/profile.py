@@ -92,7 +92,6 @@ class ColumnProfile(State):
             self.spread = self.spread + _spread(hashes, counts)
 
     def merge(self, other: ColumnProfile) -> None:
-        """Add another's rows to these."""
         self.rows += other.rows
         self.nulls += other.nulls
         if self.kind and other.kind and self.kind != other.kind:

@@ -260,7 +260,6 @@ class RankingState(Evaluator):
         self.cut |= cut
 
     def merge(self, other: RankingState) -> None:
-        """Add another's rows to these."""
         self.unlabelled += other.unlabelled
         self.unscored += other.unscored
         self.ungrouped += other.ungrouped
@@ -269,7 +268,6 @@ class RankingState(Evaluator):
         self.cut |= cut or other.cut
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
-        """As `Evaluator.metric`."""
         if not self.rows:
             return f"no row has a label, an output and a value of {self.group!r}"
         value, groups = means(self.tops, self.k)[name], len(self.tops.ranked())

@@ -55,19 +55,16 @@ class SlicedColumn(State):
             first += count
 
     def merge(self, other: SlicedColumn) -> None:
-        """Add another's rows to these."""
         if self.cut or other.cut or not self._have_room(other.states):
             self.cut_off()
             return
         merge_named(self.states, other.states)
 
     def _have_room(self, values: Iterable[Value]) -> bool:
-        """Whether the column has few values, and none too long, together with these."""
         together = self.states.keys() | values
         return len(together) <= MOST_VALUES and all(len(value or "") <= LONGEST for value in together)
 
     def _state(self, value: Value, of: Evaluator) -> Evaluator:
-        """The state of a value; a new one like `of` for a new value."""
         if value not in self.states:
             self.states[value] = of.for_slice()
         return self.states[value]
@@ -124,7 +121,6 @@ class Slices(Kept):
 
     @classmethod
     def of_values(cls, values: Any) -> Slices:
-        """The inverse of `values`."""
         task, columns, whole = values
         kind = TASKS[task]
         sliced = {

@@ -73,7 +73,6 @@ def _in_child(spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], give
 
 
 def _count_shards(spec: WorkerSpec, lines: Sequence[dict[str, Any]]) -> Answers:
-    """Count the rows of some shards."""
     pa.set_cpu_count(spec.job.resources.cores)
     own, columns = Accumulators(spec), columns_of(spec.job, spec.schema.names)
     storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
@@ -99,7 +98,6 @@ def _plus(kind: Kind, states: Sequence[bytes], table: pa.Table) -> bytes:
 
 
 def _merge_blocks(spec: WorkerSpec, totals: Sequence[Totals]) -> Answers:
-    """Merge the totals of blocks."""
     own = Accumulators(spec)
     for name in spec.job.accumulators:
         yield name, None

@@ -59,11 +59,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
 
 
 def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) -> None:
-    """Check that each column that a check on drift names has the figures that it limits. `all` leaves out others.
-
-    Raises:
-        JobError: One has none. Names the key, the column and its type.
-    """
+    """Check that each column that a check on drift names has the figures that it limits. `all` leaves out others."""
     for name in check.columns if "psi" in check.limits else ():
         profile = ColumnProfile()
         profile.update(pa.chunked_array([], types[name]))

@@ -160,7 +160,6 @@ class _Search:
     columns: tuple[str, ...]
 
     def steps(self) -> Generator[None, None, Repeated]:
-        """Search; yields on a tick. Returns what was found."""
         rows, found = sum(spill.left_out for spill in self.spills), _Holders()
         look = partial(_look, self.storage, self.revision, self.spills)
         for step in self.each(look, self._ranges(), self.job, "check on keys"):

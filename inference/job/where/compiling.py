@@ -140,7 +140,6 @@ class Compiler:
         return bool(compared_as(kind := self._kind_named(name)) == kind)
 
     def _named(self, node: exp.Expr) -> dict[str, None]:
-        """The columns in a part of the text, in its order."""
         return dict.fromkeys(self._name(each) for each in node.find_all(exp.Column, bfs=False))
 
     def _name(self, node: exp.Column) -> str:
@@ -261,7 +260,6 @@ class Compiler:
         return self._column(column)
 
     def _column(self, node: exp.Column) -> tuple[str, pa.DataType | None]:
-        """Its name, and the type of its values if that is known."""
         name = self._name(node)
         if self._schema is None:
             return name, None
@@ -310,7 +308,6 @@ class Compiler:
 
 
 def _as_regex(pattern: str) -> str:
-    """A regular expression that takes what LIKE takes."""
     pieces = ({"%": ".*", "_": "."}.get(letter) or re.escape(letter) for letter in pattern)
     return f"^(?s:{''.join(pieces)})$"
 

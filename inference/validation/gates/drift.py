@@ -136,11 +136,9 @@ class ColumnDrift(_Drifting):
 
     @property
     def name(self) -> str:
-        """The gate's name."""
         return f"{self.column}.drift"
 
     def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
-        """Compare the column."""
         if self.column not in before.columns:
             why = f"{night} has no profile of {self.column!r}"
             # The next night will have tonight's profile to compare with. A run that is named stays as it is.
@@ -172,11 +170,9 @@ class AnyDrift(_Drifting):
 
     @property
     def name(self) -> str:
-        """The gate's name."""
         return "drift"
 
     def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
-        """Compare all columns."""
         compared, apart, said = 0, 0, list[str]()
         for name, each in drifts(before, now, draws).items():
             if isinstance(each, Drift):

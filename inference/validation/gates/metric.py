@@ -56,12 +56,10 @@ class _Limited(Gate):
 
     @property
     def limit(self) -> str:
-        """The limit, as text for a table."""
         return number(self.bound)
 
     @property
     def what(self) -> str:
-        """The metric, in words."""
         return self.metric if self.threshold is None else f"{self.metric} at {self.threshold:g}"
 
     def figure(self, state: Evaluator) -> Bounded | str:
@@ -69,7 +67,6 @@ class _Limited(Gate):
         return state.metric(self.metric, self.threshold or 0.5)
 
     def holds(self, found: Bounded) -> bool:
-        """Whether the limit is kept."""
         return found.value >= self.bound if self.end == "min" else found.value <= self.bound
 
     @property
