@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,12 @@ from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import Bounded, Evaluation
 
 Labels: TypeAlias = pa.ChunkedArray | pa.Array
+
+
+class TypeTest(Protocol):
+    """Whether a column of this type can be compared."""
+
+    def __call__(self, type_: pa.DataType, /) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -33,8 +39,8 @@ class Evaluator(State, ABC):
     LABELS: ClassVar[str]
     SCORES: ClassVar[str]
     EXAMPLE: ClassVar[str]
-    takes_label: ClassVar[Callable[[pa.DataType], bool]]
-    takes_score: ClassVar[Callable[[pa.DataType], bool]]
+    takes_label: ClassVar[TypeTest]
+    takes_score: ClassVar[TypeTest]
 
     label: str
     score: str
