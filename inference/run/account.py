@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nightjar.inference.errors import AlreadyExists, Missing
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.job.model import Job
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Event, Failed, Receipt, Spent, Started, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
@@ -38,13 +39,26 @@ class Account:
 
     workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
     together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
-    without a shard, or lost.
+    without a shard, or lost. worker_s: the seconds for which workers were held, all together.
     """
 
     wall_s: float
     parts: Mapping[str, float]
     workers: int = 0
     scoring: Mapping[str, float] = field(default_factory=dict)
+    worker_s: float = field(default=0.0, metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersCost:
+    """What the workers of a command cost, by `cost` of the job, in `currency`. worker_s: the seconds for which they
+    were held, all together. per_million_rows: of those that this command scored; null if there are none.
+    """
+
+    amount: float
+    per_million_rows: float | None
+    currency: str
+    worker_s: float
 
 
 class Crew:
@@ -90,12 +104,14 @@ def account_of(
         for what, within_s in (*took.items(), (beyond, seconds - sum(took.values()))):
             parts[what] = parts.get(what, 0.0) + within_s
     rounded = {name: round(seconds, 3) for name, seconds in parts.items() if round(seconds, 3)}
+    held = sum(rounded.get(name, 0.0) for name in (ACTORS, SCORE, "canary", "wait", AGAIN))
     progress = scored.progress
     return Account(
         wall_s=round(sum(flow.values()), 3),
         parts=rounded,
         workers=scored.workers,
         scoring=_divided(rounded.get(SCORE, 0.0), scored.workers, progress.spent, progress.failed_s),
+        worker_s=round(held * scored.workers, 3),
     )
 
 
@@ -106,6 +122,18 @@ def _divided(seconds: float, workers: int, spent: Spent, failed_s: float) -> dic
     each = {**as_line(spent), "failed": failed_s}
     found = {name: round(total / workers, 3) for name, total in each.items()}
     return {**found, "idle": round(seconds - sum(found.values()), 3)}
+
+
+def workers_cost(job: Job, made: Account | None, rows: int) -> WorkersCost | None:
+    """What the workers of a command cost; None if the job has no prices, or nothing was scored.
+
+    rows: that it scored.
+    """
+    if job.cost is None or made is None or not made.worker_s:
+        return None
+    amount = job.cost.of(job.resources, made.worker_s)
+    each = round(amount / rows * 1e6, 6) if rows else None
+    return WorkersCost(round(amount, 6), each, job.cost.currency, made.worker_s)
 
 
 def keep(storage: Storage, revision: str, epoch: int, made: Account) -> None:

@@ -83,7 +83,7 @@ def night(lake: Lake) -> Lake:
     return lake
 
 
-ACCOUNT = Account(wall_s=7.5, parts={"score": 7.5}, workers=1, scoring={"predict": 7.5})
+ACCOUNT = Account(wall_s=7.5, parts={"score": 7.5}, workers=1, scoring={"predict": 7.5}, worker_s=7.5)
 """Where the time went of a night that ran as a flow."""
 
 
