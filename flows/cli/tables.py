@@ -14,7 +14,7 @@ from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, distinct_text, duration, first_of, metric_text, minute
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
-from nightjar.inference.history.row_diff import RowsCompared, RunRows
+from nightjar.inference.history.row_diff import RowsCompared
 from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
@@ -239,7 +239,7 @@ def _columns(found: RunsCompared, lines: int) -> Table:
     rows = [
         (
             each.column,
-            *map(_figure, (each.psi, each.psi_chance, each.nulls, each.before, each.now)),
+            *map(_figure, (each.psi, each.chance.get("psi"), each.nulls, each.before, each.now)),
             *map(distinct_text, (each.distinct_before, each.distinct_now)),
             *map(first_of, (each.new, each.vanished)),
         )
@@ -296,16 +296,10 @@ def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | s
         return
     yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
     for run, each in zip((found.before, found.now), both, strict=True):
-        yield from _examples(run, rows_of.key, each)
-
-
-def _examples(run: str, key: Sequence[str], rows: RunRows) -> Iterator[str]:
-    told = (("only in", rows.only, rows.some_only), ("not joined, because repeated, in", 0, rows.some_repeated))
-    for what, total, some in told:
-        if some:
-            keys = "; ".join(_key(key, each) for each in some)
-            more = f" and {total - len(some):,} more" if total > len(some) else ""
-            yield line(f"{what} {run}: {keys}{more}")
+        if each.some_only:
+            keys = "; ".join(_key(rows_of.key, some) for some in each.some_only)
+            more = f" and {each.only - len(each.some_only):,} more" if each.only > len(each.some_only) else ""
+            yield line(f"only in {run}: {keys}{more}")
 
 
 def _outputs(outputs: Sequence[OutputMoved]) -> Table:
@@ -332,12 +326,6 @@ def _notes(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[str]
             yield line(f"{each.output!r} was not compared: {each.why}")
         elif each.types[0] != each.types[1]:
             yield line(f"{each.output!r} is {each.types[0]} in {found.before} and {each.types[1]} in {found.now}")
-        if each.unmeasured_rows:
-            some = "; ".join(
-                f"{_key(rows.key, row.key)} ({_value(row.before)} → {_value(row.now)})" for row in each.unmeasured_rows
-            )
-            more = each.unmeasured - len(each.unmeasured_rows)
-            yield line(f"{each.output!r} has no distance: {some}{f' and {more:,} more' if more else ''}")
     if len(rows.outputs) > lines:
         yield f"{len(rows.outputs) - lines:,} more outputs: --lines {len(rows.outputs)}"
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.row_diff import RowsCompared, key_of, moved
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.drift import ColumnCompared, compare_column, drifts
+from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
-from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
 from nightjar.inference.run.request import RunRequest
@@ -42,7 +41,7 @@ class FigureCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
-    """Two runs: before, and now. columns: the ones that are furthest apart come first. undescribed: the runs whose
+    """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose
     columns were not described, so that none is compared. drawn: run → its rows that are described, where these were
     drawn out of more. recounted: the accumulators whose code is not the same in both, so that their figures may differ
     for that alone. rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody
@@ -53,7 +52,7 @@ class RunsCompared:
     before: str
     now: str
     figures: tuple[FigureCompared, ...]
-    columns: tuple[ColumnCompared, ...]
+    columns: tuple[Drift, ...]
     undescribed: tuple[str, ...] = ()
     drawn: Mapping[str, int] = field(default_factory=dict)
     recounted: tuple[str, ...] = ()
@@ -105,6 +104,7 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
         by_latest(storage, revision_in(output, run, each.revision), each.metrics)
         for run, each in zip((before, now), manifests, strict=True)
     ]
+    compared = compare_columns(*filter(None, profiles)) if len(described) == 2 else []
     one, other = (_figures(each, found.evaluation) for each, found in zip(manifests, metrics, strict=True))
     return RunsCompared(
         job=job,
@@ -114,7 +114,7 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
             *(FigureCompared(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])),
             *_slices(*metrics),
         ),
-        columns=_columns(*profiles),
+        columns=tuple(replace(each, groups=()) for each in compared),
         undescribed=tuple(run for run in (before, now) if run not in described),
         drawn={run: profile.rows for run, (profile, rows) in described.items() if profile.rows < rows},
         recounted=tuple(recounted(*(each.metrics for each in manifests))),
@@ -166,13 +166,3 @@ def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
 def _figure(name: str, of: Slice | None) -> float | None:
     found = of.evaluation.metrics.get(name) if of else None
     return found.value if found else None
-
-
-def _columns(before: Profile | None, now: Profile | None) -> tuple[ColumnCompared, ...]:
-    if before is None or now is None:
-        return ()
-    found = [
-        compare_column(name, before.columns[name], now.columns[name], apart)
-        for name, apart in drifts(before, now).items()
-    ]
-    return tuple(sorted(found, key=lambda each: each.rank, reverse=True))

@@ -35,7 +35,7 @@ _MOST = 256
 """The most divisions, each of which is an open file. Rows of more than so many blocks need more memory."""
 
 SOME = 5
-"""The number of keys that are named of those that were not paired: the first ones in the order of their bytes."""
+"""The number of keys that are named of those that only one run has: the first ones in the order of their bytes."""
 
 
 @dataclass(slots=True)
@@ -121,11 +121,7 @@ class Join:
         return rows.select(range(1, rows.num_columns)), labels
 
     def _first_of_each_key(self, labels: pa.Table, names: pa.Array) -> pa.Table:
-        """The first label of each key. labels: `key` is an index of `names`, `file` one of `self._files`.
-
-        Raises:
-            JobError: Two labels of one key differ. Names the key and the files.
-        """
+        """The first label of each key. labels: `key` is an index of `names`, `file` one of `self._files`."""
         keys, first = labels["key"].to_numpy(), np.full(len(names), -1)
         first[keys[::-1]] = np.arange(len(keys))[::-1]
         differ = pc.not_equal(labels["label"].take(pa.array(first[keys])), labels["label"])
@@ -147,14 +143,13 @@ class Side:
     """The rows of one of the two runs: each is paired, or one of these.
 
     keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have. some_repeated, some_only: the first keys of these.
+    whose key the other run does not have. some_only: the first keys of these.
     """
 
     rows: int = 0
     keyless: int = 0
     repeated: int = 0
     only: int = 0
-    some_repeated: list[bytes] = field(default_factory=list)
     some_only: list[bytes] = field(default_factory=list)
 
     def count(self, keys: pa.Array, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -165,8 +160,9 @@ class Side:
         only = ~repeated & (others == 0)
         self.repeated += int(rows[repeated].sum())
         self.only += int(only.sum())
-        self.some_repeated = _first([*self.some_repeated, *_smallest(keys, repeated)])
-        self.some_only = _first([*self.some_only, *_smallest(keys, only)])
+        alone = keys.filter(pa.array(only))
+        first = alone.take(pc.bottom_k_unstable(alone, SOME)).to_pylist() if len(alone) else []
+        self.some_only = sorted([*self.some_only, *first])[:SOME]
         paired: np.ndarray = ~(repeated | only)
         return paired
 
@@ -251,15 +247,6 @@ def _aligned(rows: Iterator[pa.Table], keys: pa.Array) -> pa.Table:
         tables.append(block.filter(at.is_valid()).select(range(1, block.num_columns)))
         places.append(at.drop_null().to_numpy())
     return pa.concat_tables(tables).take(pa.array(np.argsort(np.concatenate(places))))
-
-
-def _smallest(keys: pa.Array, which: np.ndarray) -> list[bytes]:
-    found = keys.filter(pa.array(which))
-    return list(found.take(pc.bottom_k_unstable(found, SOME)).to_pylist()) if len(found) else []
-
-
-def _first(keys: list[bytes]) -> list[bytes]:
-    return sorted(keys)[:SOME]
 
 
 def divisions(rows: int, size: int = 0) -> int:

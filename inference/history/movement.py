@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,9 +32,6 @@ _CHARS = 200
 
 _SLICE = 1 << 13
 """Rows whose vectors are subtracted at a time."""
-
-_UNMEASURED = 5
-"""The most rows that are named of those that have no distance."""
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -72,8 +69,7 @@ class OutputMoved:
     changed rows that have no distance, because a number is null, NaN or infinite in one of the runs, or a vector has
     another length. median, p99, max: of the distances of all other rows, the unchanged ones included, each within 1/128
     of itself; null for values. rows: the ones that moved most, the farthest first; of values the first by their keys.
-    unmeasured_rows: the first by their keys. changes: of values the most frequent ones; changes_cut: there are too many
-    to count them.
+    changes: of values the most frequent ones; changes_cut: there are too many to count them.
     """
 
     output: str
@@ -87,7 +83,6 @@ class OutputMoved:
     p99: float | None = None
     max: float | None = None
     rows: tuple[RowMoved, ...] = ()
-    unmeasured_rows: tuple[RowMoved, ...] = ()
     changes: tuple[ValueChanged, ...] = ()
     changes_cut: bool = False
 
@@ -111,7 +106,6 @@ class Movement:
     _unmeasured: int = 0
     _distances: NumberState = field(default_factory=NumberState)
     _farthest: list[_Ranked] = field(default_factory=list)
-    _without: list[_Ranked] = field(default_factory=list)
     _changes: Counter[tuple[str | None, str | None]] = field(default_factory=Counter)
     _cut: bool = False
 
@@ -120,18 +114,20 @@ class Movement:
         changed, moved = _MOVED[self.kind](before, now)
         self._changed += (count := int(changed.sum()))
         self._unchanged += len(changed) - count
-        distances = np.where(changed, np.abs(moved), 0.0)
-        unranked = np.zeros(len(changed))
-        rows = _Rows(keys, before, now, moved, self.key)
+        distances, measured = np.zeros(len(changed)), np.ones(len(changed), bool)
         if self.kind == VALUE:
-            self._farthest = _best([*self._farthest, *rows.ranked(unranked, changed, self.most)], self.most)
             self._count_changes(before.filter(pa.array(changed)), now.filter(pa.array(changed)))
-            return
-        measured = np.isfinite(distances)
-        self._unmeasured += int((~measured).sum())
-        self._distances.update(distances[measured])
-        self._farthest = _best([*self._farthest, *rows.ranked(distances, changed & measured, self.most)], self.most)
-        self._without = _best([*self._without, *rows.ranked(unranked, ~measured, _UNMEASURED)], _UNMEASURED)
+        else:
+            distances = np.where(changed, np.abs(moved), 0.0)
+            measured = np.isfinite(distances)
+            self._unmeasured += int((~measured).sum())
+            self._distances.update(distances[measured])
+        for at in _farthest(distances, keys, changed & measured, self.most).tolist():
+            key, change = keys[at].as_py(), float(moved[at])
+            names = tuple(values_of(key, self.key))
+            row = RowMoved(names, _text(before[at]), _text(now[at]), change if np.isfinite(change) else None)
+            self._farthest.append((float(distances[at]), key, row))
+        self._farthest = heapq.nsmallest(self.most, self._farthest, key=lambda each: (-each[0], each[1]))
 
     def results(self) -> OutputMoved:
         """What is told of it."""
@@ -147,7 +143,6 @@ class Movement:
             p99=self._distances.quantile(0.99) if there else None,
             max=self._distances.high,
             rows=tuple(row for *_, row in self._farthest),
-            unmeasured_rows=tuple(row for *_, row in self._without),
             changes=tuple(ValueChanged(*pair, rows) for pair, rows in self._ranked_changes()),
             changes_cut=self._cut,
         )
@@ -172,40 +167,16 @@ class Movement:
             self._changes, self._cut = Counter(), True
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    keys: pa.Array
-    before: pa.ChunkedArray
-    now: pa.ChunkedArray
-    moved: Floats
-    key: int
-
-    def ranked(self, distances: Floats, which: Bools, most: int) -> Iterator[_Ranked]:
-        """The rows among these that have the greatest distances; of equal ones those with the first keys."""
-        at = np.flatnonzero(which)
-        if len(at) > most:
-            least = np.partition(distances[at], len(at) - most)[len(at) - most]
-            level = at[distances[at] == least]
-            at = at[distances[at] > least]
-            smallest = pc.bottom_k_unstable(self.keys.take(pa.array(level)), most - len(at))
-            at = np.concatenate([at, level[smallest.to_numpy()]])
-        for index in at.tolist():
-            key: bytes = self.keys[index].as_py()
-            change = float(self.moved[index])
-            yield (
-                float(distances[index]),
-                key,
-                RowMoved(
-                    tuple(values_of(key, self.key)),
-                    _text(self.before[index]),
-                    _text(self.now[index]),
-                    change if np.isfinite(change) else None,
-                ),
-            )
-
-
-def _best(found: list[_Ranked], most: int) -> list[_Ranked]:
-    return heapq.nsmallest(most, found, key=lambda each: (-each[0], each[1]))
+def _farthest(distances: Floats, keys: pa.Array, which: Bools, most: int) -> npt.NDArray[np.int64]:
+    """Which of these rows have the greatest distances; of equal ones those with the first keys."""
+    at = np.flatnonzero(which)
+    if len(at) <= most:
+        return at
+    least = np.partition(distances[at], len(at) - most)[len(at) - most]
+    level = at[distances[at] == least]
+    at = at[distances[at] > least]
+    smallest = pc.bottom_k_unstable(keys.take(pa.array(level)), most - len(at))
+    return np.concatenate([at, level[smallest.to_numpy()]])
 
 
 def _text(value: pa.Scalar) -> str | None:

@@ -24,7 +24,7 @@ from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.metrics.drift import ColumnCompared, Drift, Group, compare_column, drifts
+from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import publications as publish
@@ -93,27 +93,16 @@ MAX_GROUPED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnDrifted:
-    """A column beside the same column of another night. beyond: whether a figure differs by more than chance explains.
-    groups: of the columns that are furthest apart, how many rows of each night are in each group.
-    """
-
-    figures: ColumnCompared
-    beyond: bool = False
-    groups: tuple[Group, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class NightsCompared:
     """Tonight's columns beside those of another night. called: that night, for a sentence. why: why they cannot be
-    compared; then there are no columns. columns: the first of them, the ones that are furthest apart before others.
+    compared; then there are no columns. columns: the first of them, the ones that are furthest apart with their groups.
     total, beyond: how many there are, and how many differ by more than chance explains. drawn: tonight's rows that are
     described, where these are not all.
     """
 
     called: str
     why: str = ""
-    columns: tuple[ColumnDrifted, ...] = ()
+    columns: tuple[Drift, ...] = ()
     total: int = 0
     beyond: int = 0
     drawn: int | None = None
@@ -126,7 +115,7 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) 
     Raises:
         JobError: A manifest or profile is not the one that was published.
     """
-    nights = dict.fromkeys(check.night for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
+    nights = dict.fromkeys(check.against for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
     found = [baseline(storage, job.output.uri, date, night) for night in nights]
     drawn = profile.rows if profile.rows < rows else None
     return tuple(
@@ -139,18 +128,11 @@ def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) 
 
 def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
     """Compare the columns that both nights have. called: the other night, for a sentence."""
-    found = []
-    for name, apart in drifts(before, now).items():
-        figures = compare_column(name, before.columns[name], now.columns[name], apart)
-        if isinstance(apart, Drift):
-            found.append(ColumnDrifted(figures, apart.beyond_chance, apart.groups))
-        else:
-            found.append(ColumnDrifted(figures, apart.changed))
-    found.sort(key=lambda each: (each.beyond, each.figures.rank), reverse=True)
-    bounded = [
-        ColumnDrifted(each.figures, each.beyond, each.groups if each.beyond and place < MAX_GROUPED else ())
+    found = compare_columns(before, now)
+    bounded = (
+        each if each.beyond and place < MAX_GROUPED else replace(each, groups=())
         for place, each in enumerate(found[:MAX_COLUMNS])
-    ]
+    )
     return NightsCompared(called, "", tuple(bounded), len(found), sum(each.beyond for each in found))
 
 

@@ -127,7 +127,6 @@ def replay_row(
 
 
 def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replayed:
-    """The result, or the error, if the child process did not finish this step."""
     if lost.died and step.name == _SCORING:
         return Replayed(False, f"row {row} {lost.how}", step.inputs)
     if lost.died and step.name == _LOADING:
@@ -186,9 +185,6 @@ def _replay_here(
 def _shard(request: RunRequest, shard_id: str) -> tuple[revs.Revision, Shard]:
     """The newest revision that has this shard, and the shard. What was printed of an older one, which readers may still
     see, can be replayed for as long as it is there.
-
-    Raises:
-        JobError: None has it.
     """
     newest = revs.newest_revision(request.storage, request.run_uri)
     if newest is None or (newest.state.planned is None and newest.number == 1):
@@ -245,11 +241,7 @@ def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[
 
 
 def _at_hand(request: RunRequest, kept: ScoringSet) -> ScoringSet:
-    """The run's snapshots. A model that was not copied may have moved to the path that the job names now.
-
-    Raises:
-        JobError: The code or model of the run does not exist any more.
-    """
+    """The run's snapshots. A model that was not copied may have moved to the path that the job names now."""
     job, live = request.job, "`--live` scores with what is there now"
     if name := changed_package(job, kept):
         raise JobError(f"model.uses: the installed package {name!r} is not what the run scored with; {live}")
@@ -295,7 +287,6 @@ def _score_row(
 
 
 def _models(spec: WorkerSpec, only: str | None = None) -> Sequence[LoadedModel]:
-    """The models, or the one of this name."""
     return loaded_models(spec, open_scorers(spec, only).loaded, only=only)
 
 

@@ -31,14 +31,13 @@ class RunRows:
     """The rows of one of two runs. Each was joined, or is one of these.
 
     keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have. some_repeated, some_only: the first keys of these, each as in `RowMoved`.
+    whose key the other run does not have. some_only: the first keys of these, each as in `RowMoved`.
     """
 
     rows: int
     keyless: int
     repeated: int
     only: int
-    some_repeated: tuple[tuple[str, ...], ...]
     some_only: tuple[tuple[str, ...], ...]
 
 
@@ -164,7 +163,5 @@ def _deleted(run: str, date: str, error: Missing) -> Missing:
 
 
 def _rows(side: Side, key: int) -> RunRows:
-    repeated, only = (
-        tuple(tuple(values_of(each, key)) for each in some) for some in (side.some_repeated, side.some_only)
-    )
-    return RunRows(side.rows, side.keyless, side.repeated, side.only, repeated, only)
+    some = tuple(tuple(values_of(each, key)) for each in side.some_only)
+    return RunRows(side.rows, side.keyless, side.repeated, side.only, some)

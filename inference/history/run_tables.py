@@ -110,7 +110,6 @@ class RunReport:
 
     @cached_property
     def _printed(self) -> dict[str, list[str]]:
-        """The last lines of shards without result."""
         planned, committed = self._planned, self.state.committed
         lost = {shard: said for shard, said in self.state.failures.items() if shard in planned - committed}
         return said_last(self.storage, self.uri, lost)

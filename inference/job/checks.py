@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     PlainSerializer,
-    Tag,
+    PlainValidator,
     WithJsonSchema,
     WrapValidator,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Key, Slices
-from nightjar.inference.job.sections import Section, as_written
+from nightjar.inference.job.sections import Section, as_written, form
 from nightjar.inference.messages import listed, nearest
 
 
@@ -185,11 +185,8 @@ def _as_columns(value: Any) -> Any:
     return value
 
 
-class Window(Section):
-    """The last published nights, of which the columns are taken together. last: how many."""
-
-    last: int = Field(ge=1, le=366)
-
+LAST = "last"
+"""The published night before this one. The first night has none, and passes."""
 
 BASELINE = "baseline"
 """The name of the run that `nightjar baseline` makes of a training set."""
@@ -200,19 +197,14 @@ RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 class DriftCheck(Asked):
     """A gate on how far columns are from those of another night. drift: a column or several, or `all` that are
-    profiled. against: `last`, a window of the last nights, `baseline`, or the run id of a published night. psi: the
-    largest population stability index that is allowed; nulls: the largest change of the share of rows without a value.
+    profiled. against: `last`, `baseline`, or the run id of a published night. psi: the largest population stability
+    index that is allowed; nulls: the largest change of the share of rows without a value.
     """
 
     drift: Annotated[str | tuple[str, ...], BeforeValidator(_as_columns)]
-    against: Annotated[str, Field(pattern=f"^{RUN_ID}$")] | Window = "last"
+    against: Annotated[str, Field(pattern=f"^{RUN_ID}$"), form("last, baseline, or the id of a run")] = LAST
     psi: float | None = Field(default=None, ge=0)
     nulls: float | None = Field(default=None, ge=0, le=1)
-
-    @property
-    def night(self) -> str:
-        """The night or nights to compare with, as one word: as `against`, or `last:7`, which is no run id."""
-        return self.against if isinstance(self.against, str) else f"last:{self.against.last}"
 
     @property
     def limits(self) -> dict[str, float]:
@@ -263,24 +255,25 @@ CHECKS: dict[str, type[Asked]] = {
 """The key that tells the kind of a check → the model of such a check."""
 
 
-def _kind_of_check(value: Any) -> str:
-    """The kind of a check, given as a mapping or as a model; without any of the keys it counts as one on a column."""
-    if isinstance(value, dict):
-        return next((kind for kind in CHECKS if kind in value), "column")
-    return next((kind for kind, model in CHECKS.items() if isinstance(value, model)), "column")
-
-
-def _of_one_kind(value: Any) -> Any:
-    if isinstance(value, dict) and len(kinds := [kind for kind in CHECKS if kind in value]) != 1:
-        if kinds:
-            raise ValueError(f"is on {' and '.join(kinds)}; write a check for each")
+def _as_check(value: Any) -> Asked:
+    if isinstance(value, Asked):
+        return value
+    if not isinstance(value, dict):
+        words = (
+            "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or {rows: {min: 1000}}"
+        )
+        raise PydanticCustomError("form", "{words}", {"words": words})
+    kinds = [kind for kind in CHECKS if kind in value]
+    if not kinds:
         meant = next(filter(None, (nearest(str(key), CHECKS) for key in value)), "")
         raise ValueError(f"is on nothing: give one of {', '.join(CHECKS)}{meant}")
-    return value
+    if len(kinds) > 1:
+        raise ValueError(f"is on {' and '.join(kinds)}; write a check for each")
+    return CHECKS[kinds[0]].model_validate(value)
 
 
 if TYPE_CHECKING:
     Check = Asked
 else:
-    _KINDS = Union[tuple(Annotated[model, Tag(kind)] for kind, model in CHECKS.items())]  # noqa: UP007 (of a list)
-    Check = Annotated[_KINDS, Discriminator(_kind_of_check), BeforeValidator(_of_one_kind)]
+    _KINDS = Union[tuple(CHECKS.values())]  # noqa: UP007 (of a list)
+    Check = Annotated[_KINDS, PlainValidator(_as_check, json_schema_input_type=_KINDS)]

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from nightjar.inference.job.sections import Section
+from nightjar.inference.job.sections import Section, form
 from nightjar.inference.messages import nearest
 
 
@@ -108,9 +108,11 @@ class Notify(Section):
     environment variable that has the address, where the run's flow is.
     """
 
-    on: tuple[Occasion, ...] = Field(min_length=1)
+    on: Annotated[tuple[Occasion, ...], Field(min_length=1), form("a list of failed, asks, published")]
     webhook: Annotated[SecretStr, BeforeValidator(_secret)] | None = None
-    webhook_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    webhook_env: Annotated[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None, form("the name of an environment variable")
+    ] = None
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:

@@ -13,32 +13,11 @@ from pydantic import ValidationError
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.label_sections import LateLabels
-from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
+from nightjar.inference.job.locations import absolute, check_database, check_place, fill, is_database, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import NamedModel
 from nightjar.inference.job.sentences import sentences
 from nightjar.inference.storage.locations import check_registered, is_registered, location
-
-_WORKERS = "a number of workers, 1 or more, or {min: 1, max: 8}"
-
-_UNTIL = "the name of a marker, as _SUCCESS, or a number of files, 1 or more"
-
-_CHOICES = {
-    "model.batch_size": "auto or a number of rows, 1 or more",
-    "models[].batch_size": "auto or a number of rows, 1 or more",
-    "identity": "strict, or {strict: true, packages: [numpy]}",
-    "preprocess.workers": _WORKERS,
-    "models[].preprocess.workers": _WORKERS,
-    "resources.actors": "a number of actors, 1 or more, or {min: 1, max: 8}, or 0 for tasks",
-    "input.wait.until": _UNTIL,
-    "late_labels.input.wait.until": _UNTIL,
-    "notify.on": "a list of failed, asks, published",
-    "notify.webhook_env": "the name of an environment variable",
-    "checks[].against": "last, baseline, the id of a run, or {last: 7} for the last 7 nights",
-    "checks[]": "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
-    "{rows: {min: 1000}}",
-}
 
 
 def load_job(path: str | Path) -> Job:
@@ -65,7 +44,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
-        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job, _CHOICES))) from None
+        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job))) from None
     job = _placed(_with_documents(job, path.parent), path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)
@@ -96,7 +75,6 @@ def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
     return job.model_copy(
         update={
             "input": given,
-            "places": (*job.places, *filter(None, (fixed(each, Path.cwd()) for each in inputs))),
             "templates": tuple(map(location, (given.uri, target, *given.others, source, *more))),
             "judged": False,
         }
@@ -120,16 +98,12 @@ def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[st
         given = named
     else:
         raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
-    given = given.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date))
+    given = given.at(lambda uri: fill(uri, date))
     return job.model_copy(update={"input": given.model_copy(update={"declared": {**typed, **given.declared}})})
 
 
 def _named_inputs(uris: Sequence[str], option: str) -> dict[str, Any]:
-    """The fields of an input for places of the command line, which are relative to the current folder.
-
-    Raises:
-        JobError: One is no place.
-    """
+    """The fields of an input for places of the command line, which are relative to the current folder."""
     for uri in uris:
         check_database(uri, option) if is_database(uri) else check_place(uri, option, web=True)
     first, *others = (absolute(each, Path.cwd(), pattern=True) for each in uris)
@@ -148,33 +122,25 @@ def _with_documents(job: Job, folder: Path) -> Job:
 
 
 def _placed(job: Job, folder: Path) -> Job:
-    """The job with absolute locations, relative to its folder."""
-    tables = [table.uri for table in job.output.tables]
     inputs = [job.input.list_] if job.input.list_ else job.input.uris
-    late = job.late_labels.input if job.late_labels else None
-    labels = [*late.uris, *([late.list_] if late.list_ else [])] if late else []
+    late = job.late_labels
+    if late and late.input:
+        late = late.model_copy(update={"input": _placed_input(late.input, folder)})
     return job.with_paths(lambda path: absolute(path, folder)).model_copy(
         update={
             "folder": str(folder),
-            "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables, *labels)))),
             "templates": tuple(
                 location(absolute(uri, folder, pattern=True)) for uri in (inputs[0], job.output.uri, *inputs[1:])
             ),
             "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
-            "late_labels": _with_labels_placed(job.late_labels, folder),
+            "late_labels": late,
         }
     )
 
 
-def _with_labels_placed(late: LateLabels | None, folder: Path) -> LateLabels | None:
-    if late is None or late.input is None:
-        return late
-    return late.model_copy(update={"input": _placed_input(late.input, folder)})
-
-
 def _placed_input(given: Input, folder: Path) -> Input:
-    return given.moved(lambda uri: absolute(uri, folder, pattern=True)).with_list(lambda uri: absolute(uri, folder))
+    return given.at(lambda uri: absolute(uri, folder, pattern=True), lambda uri: absolute(uri, folder))
 
 
 def _check_input(given: Input, where: str) -> None:
@@ -214,7 +180,6 @@ def _check_places(job: Job, path: Path) -> None:
 
 
 def _check_comparisons(job: Job, path: Path) -> None:
-    """Check that each check against other nights has a night to compare with."""
     for index, check in enumerate(job.checks):
         key = "rows.against" if isinstance(check, RowsCheck) and check.rows.against else ""
         key = "against" if isinstance(check, DriftCheck) else key

@@ -13,7 +13,7 @@ from nightjar.inference.arrow_types import is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import Section, listed_twice, with_types
+from nightjar.inference.job.sections import Section, form, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 from nightjar.inference.storage.locations import location
@@ -23,7 +23,9 @@ class Wait(Section):
     """How long a run waits for its input. until: a marker's name below the input, or a number of files."""
 
     for_: str = Field(alias="for")
-    until: Annotated[int, Field(ge=1)] | str = 1
+    until: Annotated[
+        Annotated[int, Field(ge=1)] | str, form("the name of a marker, as _SUCCESS, or a number of files, 1 or more")
+    ] = 1
 
     @field_validator("for_", mode="before")
     @classmethod
@@ -108,15 +110,19 @@ class Input(Section):
             return f"the list {location(self.list_)}"
         return f"{location(self.uri)} and {len(self.others)} more" if self.others else location(self.uri)
 
-    def moved(self, change: Callable[[str], str]) -> Self:
-        """With changed locations, of which none is that of a list."""
-        uri = change(self.uri) if self.uri else ""
-        return self.model_copy(update={"uri": uri, "others": tuple(map(change, self.others))})
-
-    def with_list(self, change: Callable[[str], str]) -> Self:
-        """With changed locations of the list, if there is one, and of `within`."""
-        listed = change(self.list_) if self.list_ else None
-        return self.model_copy(update={"list_": listed, "within": tuple(map(change, self.within))})
+    def at(self, place: Callable[[str], str], aside: Callable[[str], str] | None = None) -> Self:
+        """The same input with each location changed by `place`; by `aside`, if it is given, those of the list and of
+        `within`.
+        """
+        aside = aside or place
+        return self.model_copy(
+            update={
+                "uri": place(self.uri) if self.uri else "",
+                "others": tuple(map(place, self.others)),
+                "list_": aside(self.list_) if self.list_ else None,
+                "within": tuple(map(aside, self.within)),
+            }
+        )
 
     def listing(self, found: Mapping[str, int]) -> Self:
         """With the inputs that the list has. found: each, and its line."""

@@ -48,6 +48,7 @@ from nightjar.inference.job.sections import (
     Rescoring,
     Retry,
     Section,
+    form,
     listed_twice,
     profiled_columns,
 )
@@ -76,8 +77,8 @@ class Job(Section):
     with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
     that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
     profile: the columns whose values are described; checks on drift add theirs. cost: prices of machines. judged:
-    whether the checks are judged; else only what every run needs. places: the local folders that contain input and
-    output of every date. templates: input and output as patterns with open dates.
+    whether the checks are judged; else only what every run needs. templates: input and output as patterns with open
+    dates.
     """
 
     name: str = Field(max_length=100)
@@ -97,13 +98,14 @@ class Job(Section):
     approval: Approval = Approval()
     profile: Profiling = Profiling()
     rescore: Rescoring = Rescoring()
-    identity: IdentityRules = IdentityRules()
+    identity: Annotated[IdentityRules, form("strict, or {strict: true, packages: [numpy]}", IdentityRules)] = (
+        IdentityRules()
+    )
     schedule: Schedule | None = None
     notify: Notify | None = None
     cost: Cost | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
-    places: tuple[str, ...] = Field(default=(), exclude=True)
     templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
 
     @field_validator("name")
@@ -383,7 +385,7 @@ class Job(Section):
     def at(self, date: dt.date) -> Job:
         """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
         filled = partial(fill, date=date)
-        placed = {"input": self.input.moved(filled).with_list(filled), "output": self.output.at(filled)}
+        placed = {"input": self.input.at(filled), "output": self.output.at(filled)}
         return self.with_paths(filled).model_copy(update=placed)
 
     def calls(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.resources import ActorRange
 from nightjar.inference.job.seams import FRAMEWORKS, OWN, Framework
-from nightjar.inference.job.sections import Section, SomeNames, with_types
+from nightjar.inference.job.sections import Section, SomeNames, form, with_types
 from nightjar.inference.messages import nearest
 
 
@@ -29,7 +29,9 @@ class Model(Section):
     version: str | None = None
     features: SomeNames | None = None
     outputs: dict[str, str] = Field(min_length=1)
-    batch_size: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    batch_size: Annotated[
+        Literal["auto"] | Annotated[int, Field(ge=1)], form("auto or a number of rows, 1 or more")
+    ] = "auto"
     rows: Literal["independent", "dependent"] = "independent"
     options: dict[str, Any] = Field(default={})
     trusted: bool = False
@@ -110,7 +112,13 @@ class Preprocess(Section):
     columns: SomeNames | None = None
     placement: Literal["fused", "staged"] = "fused"
     cpus: float = Field(default=1, ge=0)
-    workers: Annotated[int, Field(ge=1)] | ActorRange | None = None
+    workers: (
+        Annotated[
+            Annotated[int, Field(ge=1)] | ActorRange,
+            form("a number of workers, 1 or more, or {min: 1, max: 8}", ActorRange),
+        ]
+        | None
+    ) = None
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.sections import Section
+from nightjar.inference.job.sections import Section, form
 
 
 class ActorRange(Section):
@@ -29,11 +29,10 @@ class ActorRange(Section):
 class RuntimeEnv(Section):
     """What the scoring processes have besides what their nodes have installed.
 
-    pip, uv: requirements for Ray to install. env_vars: `${NAME}` is the variable's value where the run is begun.
+    pip: requirements for Ray to install. env_vars: `${NAME}` is the variable's value where the run is begun.
     """
 
     pip: tuple[str, ...] = ()
-    uv: tuple[str, ...] = ()
     env_vars: dict[str, SecretStr] = Field(default={})
 
     @field_validator("env_vars")
@@ -48,17 +47,6 @@ class RuntimeEnv(Section):
                     "where Ray is started"
                 )
         return value
-
-    @model_validator(mode="after")
-    def _one_installer(self) -> RuntimeEnv:
-        if self.pip and self.uv:
-            raise ValueError("pip and uv are two ways to install; keep one of them")
-        return self
-
-    @property
-    def installs(self) -> tuple[str, ...]:
-        """The requirements that are installed for the run."""
-        return self.pip or self.uv
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, SecretStr]:
         """The environment variables with their values. environment: for those whose values are taken from there.
@@ -90,7 +78,7 @@ class RuntimeEnv(Section):
         """The part that can change an output; values from an environment are secrets, or differ by place."""
         own = self.counted
         digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
-        named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}
+        named = {"pip": sorted(self.pip), "env_vars": dict(sorted(digests.items()))}
         return {key: value for key, value in named.items() if value}
 
 
@@ -110,7 +98,9 @@ class Resources(Section):
     share GPUs.
     """
 
-    actors: Annotated[int, Field(ge=1)] | ActorRange = 2
+    actors: Annotated[
+        Annotated[int, Field(ge=1)] | ActorRange, form("a number of actors, 1 or more, or {min: 1, max: 8}", ActorRange)
+    ] = 2
     cpus: float = Field(default=1, ge=0)
     gpus: float = Field(default=0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)

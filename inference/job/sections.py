@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
@@ -28,6 +39,22 @@ class Section(BaseModel):
     @classmethod
     def _as_tuple(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
+
+
+def form(words: str, section: type[BaseModel] | None = None) -> Any:
+    """For a key that takes several forms, one fault that says `words`. A mapping is a `section`, whose faults are told
+    key by key.
+    """
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if section is not None and isinstance(value, dict):
+            return section.model_validate(value)
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("form", "{words}", {"words": words}) from None
+
+    return WrapValidator(check)
 
 
 def as_written(value: Any) -> Any:

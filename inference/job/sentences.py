@@ -25,6 +25,7 @@ _PLAIN: dict[str, str] = {
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
     "literal_error": "must be {expected}",
+    "form": "must be {words}",
     "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:g}",
@@ -58,14 +59,13 @@ Sections = Mapping[str, tuple[type[BaseModel], ...]]
 """The model or models of each key that has keys of its own, without indexes; '' for the file itself."""
 
 
-def sentences(error: ValidationError, file: type[BaseModel], choices: Mapping[str, str]) -> list[str]:
-    """One sentence per fault.
-
-    file: the model of the whole file. choices: what may be written for a key that takes several forms; `[]` stands for
-    any index.
-    """
-    sections = sections_of(file)
-    return [_sentence(where, fault, sections, choices) for where, fault in _faults(error, choices).items()]
+def sentences(error: ValidationError, file: type[BaseModel]) -> list[str]:
+    """One sentence per fault, the first one of each key. file: the model of the whole file."""
+    sections, found = sections_of(file), dict[str, str]()
+    for fault in error.errors():
+        where = _where(fault["loc"])
+        found.setdefault(where, _sentence(where, fault, sections))
+    return list(found.values())
 
 
 def sections_of(model: type[BaseModel], key: str = "") -> dict[str, tuple[type[BaseModel], ...]]:
@@ -86,49 +86,17 @@ def _models(kind: Any) -> list[type[BaseModel]]:
     return [model for inner in get_args(kind) for model in _models(inner)]
 
 
-def _faults(error: ValidationError, choices: Mapping[str, str]) -> dict[str, Any]:
-    """The first fault of each of the user's keys.
-
-    Where a key takes several forms, the deepest fault, or that of a form's own validator, is of the intended form.
-    """
-    named = [(_where(fault["loc"], choices), fault) for fault in error.errors()]
-    meant = {above for where, fault in named for above in _chosen(where, choices) if above != where or _is_own(fault)}
-    found: dict[str, Any] = {}
-    for where, fault in named:
-        if where not in meant or _is_own(fault):
-            found.setdefault(where, fault)
-    return found
-
-
-def _chosen(where: str, choices: Mapping[str, str]) -> list[str]:
-    """This key and those above it, as far as they take several forms."""
-    return [each for each in _upward(where) if _any_index(each) in choices]
-
-
 def _upward(where: str) -> list[str]:
     """`checks[3]` and `checks[3].rows`, for `checks[3].rows`."""
     parts = where.split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-def _is_own(fault: Any) -> bool:
-    """Whether it comes from the validator of a form."""
-    return bool(fault["type"] == "value_error")
+def _where(location: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
 
 
-def _where(location: tuple[int | str, ...], choices: Mapping[str, str]) -> str:
-    """The key as a user would write it, without the name of the form that pydantic adds under a choice."""
-    where, previous = "", ""
-    for part in location:
-        if _any_index(previous) not in choices:
-            where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
-            previous = where
-        else:
-            previous = ""
-    return where
-
-
-def _sentence(where: str, fault: Any, sections: Sections, choices: Mapping[str, str]) -> str:
+def _sentence(where: str, fault: Any, sections: Sections) -> str:
     kind = fault["type"]
     if kind == "value_error":
         return f"{where}: {fault['ctx']['error']}" if where else str(fault["ctx"]["error"])
@@ -137,7 +105,7 @@ def _sentence(where: str, fault: Any, sections: Sections, choices: Mapping[str, 
     if fault["input"] is None:
         return f"{where}: is empty; give it a value or remove it"
     given = "" if _MAY_BE_SECRET.fullmatch(where) else _given(kind, fault["input"])
-    return f"{where}: {_must(where, kind, fault, sections, choices)}{given}"
+    return f"{where}: {_must(where, kind, fault, sections)}{given}"
 
 
 def _meant(where: str, sections: Sections) -> str:
@@ -158,9 +126,7 @@ def _meant(where: str, sections: Sections) -> str:
     return f"; did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else f"; known: {', '.join(known)}"
 
 
-def _must(where: str, kind: str, fault: Any, sections: Sections, choices: Mapping[str, str]) -> str:
-    if choice := choices.get(_any_index(where)):
-        return f"must be {choice}"
+def _must(where: str, kind: str, fault: Any, sections: Sections) -> str:
     if kind == "model_type":
         return f"must be a mapping with the keys {', '.join(_keys(where, sections))}"
     if kind in _PLAIN:
@@ -191,8 +157,3 @@ def _keys(section: str, sections: Sections) -> list[str]:
 def _without_index(where: str) -> str:
     """`checks[3].rows` as it stands among the sections: `checks.rows`."""
     return re.sub(r"\[\d+\]", "", where)
-
-
-def _any_index(where: str) -> str:
-    """`checks[3]` as it stands among the choices: `checks[]`."""
-    return re.sub(r"\[\d+\]", "[]", where)

@@ -60,7 +60,6 @@ class CategoryState(State):
         self.merge(CategoryState(Counter(dict(zip(map(as_text, values.to_pylist()), counts.tolist(), strict=True)))))
 
     def merge(self, other: CategoryState) -> None:
-        """Add another's rows to these."""
         self.take(other)
 
     def take(self, other: CategoryState) -> Mapping[str, int]:
@@ -99,7 +98,6 @@ class DistinctState(State):
         np.maximum.at(self.registers, (hashes & np.uint64(_REGISTERS - 1)).astype(np.intp), ranks)
 
     def merge(self, other: DistinctState) -> None:
-        """Add another's values to these."""
         np.maximum(self.registers, other.registers, out=self.registers)
 
     def count(self) -> int:

@@ -77,7 +77,6 @@ class ClassState(Evaluator):
             self._cut_off()
 
     def merge(self, other: ClassState) -> None:
-        """Add another's rows to these."""
         State.merge(self, other)
         if self.cut or not _few(self._names()):
             self._cut_off()
@@ -99,7 +98,6 @@ class ClassState(Evaluator):
 
     @classmethod
     def of_values(cls, values: Any) -> ClassState:
-        """The inverse of `values`."""
         *given, (names, places, rows) = values
         cells = zip(unpack(places).tolist(), unpack(rows).tolist(), strict=True)
         counts = {(names[place // len(names)], names[place % len(names)]): count for place, count in cells}
@@ -159,7 +157,6 @@ def _few(names: dict[str, int] | list[str]) -> bool:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, of a type whose values Arrow can count."""
     return plain(column).combine_chunks()
 
 

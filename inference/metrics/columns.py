@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import is_list, is_number
 from nightjar.inference.input.sources.normalisation import without_views
 from nightjar.inference.metrics.encoding import State
-from nightjar.inference.metrics.figures import ColumnFigures, OutputFigures
+from nightjar.inference.metrics.figures import ColumnFigures
 
 Number = int | float | Decimal
 """A value of a number column. A Decimal is none that an int or a float can say: these are kept as such, so that each
@@ -54,22 +54,25 @@ class ColumnState(State):
 
     @classmethod
     def of_values(cls, values: Any) -> ColumnState:
-        """The inverse of `values`."""
         state = cls(*values)
         state.low, state.high = (Decimal(end) if isinstance(end, str) else end for end in (state.low, state.high))
         return state
 
-    def update(self, column: pa.ChunkedArray) -> None:
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> ColumnState:
+        """The figures of a column."""
         column = plain(column)
-        kind = _kind(column.type)
-        state = ColumnState(kind, len(column), column.null_count)
-        if kind == "number":
+        state = cls(_kind(column.type), len(column), column.null_count)
+        if state.kind == "number":
             state._take_numbers(column)
-        elif kind == "list":
+        elif state.kind == "list":
             state._leave_out_nonfinite(items(column))
-        elif kind not in ("", "other"):
+        elif state.kind not in ("", "other"):
             state.low, state.high = _times(column)
-        self.merge(state)
+        return state
+
+    def update(self, column: pa.ChunkedArray) -> None:
+        self.merge(ColumnState.of(column))
 
     def _take_numbers(self, column: pa.ChunkedArray) -> None:
         type_ = column.type
@@ -114,7 +117,6 @@ class ColumnState(State):
         self.high = max((v for v in (self.high, other.high) if v is not None), key=exact, default=None)
 
     def results(self) -> ColumnFigures:
-        """What is told of it."""
         found = ColumnFigures(
             rows=self.rows,
             nulls=self.nulls,
@@ -126,21 +128,6 @@ class ColumnState(State):
         if not self.nonfinite:
             return found
         return replace(found, nan=self.nan, plus_inf=self.plus_inf, minus_inf=self.minus_inf)
-
-
-@dataclass(slots=True)
-class FiniteState(State):
-    """One float output, checked or not: the numbers of rows, and of values (in lists: items) that are NaN or ±inf."""
-
-    rows: int = 0
-    nonfinite: int = 0
-
-    def update(self, column: pa.ChunkedArray) -> None:
-        self.merge(FiniteState(len(column), count_nonfinite(items(plain(column)))))
-
-    def results(self) -> OutputFigures:
-        """What is told of it."""
-        return OutputFigures(self.rows, self.nonfinite)
 
 
 def exact(value: Number) -> Decimal:

@@ -9,12 +9,13 @@ count by the division in which the nights are further apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
 
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.figures import Distinct
 from nightjar.inference.metrics.numbers import added, lowest
 from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
@@ -41,90 +42,24 @@ class Group:
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """Two nights of a column. before, now: their rows. psi: the population stability index.
-    nulls: the change of the share of rows without a value. chance: for each of these, what differs by chance alone
-    between nights of these sizes. new, vanished: the values that only one of the two nights has, the most frequent
-    first. why: why the values cannot be compared, but only how many rows have one; then psi is None.
-    """
-
-    before: int
-    now: int
-    psi: float | None
-    nulls: float
-    chance: dict[str, float]
-    new: tuple[str, ...]
-    vanished: tuple[str, ...]
-    groups: tuple[Group, ...]
-    why: str = ""
-
-    @property
-    def beyond_chance(self) -> bool:
-        """Whether a figure differs by more than chance explains; a check may allow more than that."""
-        apart = {"psi": self.psi, "nulls": abs(self.nulls)}
-        return any(value is not None and value > self.chance[name] for name, value in apart.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Incomparable:
-    """Why two nights of a column cannot be compared. changed: whether the column's type is another one."""
-
-    why: str
-    changed: bool = False
-
-
-def drifts(before: Profile, now: Profile) -> dict[str, Drift | Incomparable]:
-    """Compare the columns that both nights have, by name."""
-    common = [name for name in now.columns if name in before.columns]
-    return {name: drift(before.columns[name], now.columns[name], len(common)) for name in common}
-
-
-def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1) -> Drift | Incomparable:
-    """Compare two nights. columns: how many are compared at once; what is allowed for chance grows with them, so that
-    all together do not cry wolf more often than one.
-    """
-    if not before.rows or not now.rows:
-        return Incomparable(f"{'the other night' if not before.rows else 'tonight'} has no rows")
-    kinds = {before.kind, now.kind} - {""}
-    if len(kinds) > 1 or "mixed" in kinds:
-        return Incomparable(f"it holds {_called(now.kind)} and held {_called(before.kind)}", len(kinds) > 1)
-    alarm = (1 - SURE) / columns
-    nulls = now.missing / now.rows - before.missing / before.rows
-    # Either way, as shares may rise and fall.
-    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * _sizes(before.rows, now.rows))
-    if kinds == {"other"}:
-        why = "it holds neither numbers nor text nor bools"
-        groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
-        return Drift(before.rows, now.rows, None, nulls, {"nulls": nulls_chance}, (), (), groups, why)
-    divisions = _divisions(before, now)
-    each = [_apart(groups, before.rows, now.rows, alarm / len(divisions)) for groups in divisions]
-    furthest = max(each, key=lambda found: found.psi - found.chance)
-    return Drift(
-        before=before.rows,
-        now=now.rows,
-        psi=furthest.psi,
-        nulls=nulls,
-        chance={"psi": furthest.chance, "nulls": nulls_chance},
-        new=_only(now, before),
-        vanished=_only(before, now),
-        groups=furthest.groups,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnCompared:
-    """A column that is profiled in both runs; psi, nulls, new and vanished as in `Drift`.
+class Drift:
+    """A column that is profiled in two nights, and how far they are apart.
 
-    psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
-    lengths of texts. distinct_before, distinct_now: the number of distinct values; None if it is unknown. why: why it
-    cannot be compared; then there are no figures.
+    rows_before, rows_now: the rows of each. psi: the population stability index. nulls: the change of the share of rows
+    without a value. chance: for each of these, what differs by chance alone between nights of these sizes. before, now:
+    the mean of numbers, and of the lengths of texts. distinct_before, distinct_now: the number of distinct values; None
+    if it is unknown. new, vanished: the values that only one of the two nights has, the most frequent first. why: why
+    it cannot be compared; then there are no figures, or without psi only those of rows without a value. changed:
+    whether its type is another one. groups: how many rows of each night are in each group.
     """
 
     column: str
+    rows_before: int
+    rows_now: int
     psi: float | None = None
-    psi_chance: float | None = None
     nulls: float | None = None
+    chance: Mapping[str, float] = field(default_factory=dict)
     before: float | None = None
     now: float | None = None
     distinct_before: Distinct | None = None
@@ -132,30 +67,65 @@ class ColumnCompared:
     new: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()
     why: str = ""
+    changed: bool = False
+    groups: tuple[Group, ...] = field(default=(), metadata=SELDOM)
 
     @property
-    def rank(self) -> float:
-        """By which the columns that are furthest apart come first; those without figures come last."""
-        return -1.0 if self.psi is None else self.psi
+    def beyond(self) -> bool:
+        """Whether a figure differs by more than chance explains, which a check may allow; or the type does."""
+        apart = {"psi": self.psi, "nulls": self.nulls}
+        return self.changed or any(value is not None and abs(value) > self.chance[key] for key, value in apart.items())
 
 
-def compare_column(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
-    """The figures of a column in two nights. found: how far they are apart."""
-    if not isinstance(found, Drift):
-        return ColumnCompared(column=name, why=found.why)
-    means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
-    return ColumnCompared(
-        column=name,
-        psi=found.psi,
-        psi_chance=found.chance.get("psi"),
-        nulls=found.nulls,
+def drifts(before: Profile, now: Profile) -> dict[str, Drift]:
+    """Compare the columns that both nights have, by name."""
+    common = [name for name in now.columns if name in before.columns]
+    return {name: drift(before.columns[name], now.columns[name], len(common), name) for name in common}
+
+
+def compare_columns(before: Profile, now: Profile) -> list[Drift]:
+    """The columns that both nights have; those that differ by more than chance come first, the furthest apart of all in
+    front.
+    """
+    found = drifts(before, now).values()
+    return sorted(found, key=lambda each: (each.beyond, -1.0 if each.psi is None else each.psi), reverse=True)
+
+
+def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: str = "") -> Drift:
+    """Compare two nights. columns: how many are compared at once; what is allowed for chance grows with them, so that
+    all together do not cry wolf more often than one. column: its name.
+    """
+    found = Drift(column=column, rows_before=before.rows, rows_now=now.rows)
+    if not before.rows or not now.rows:
+        return replace(found, why=f"{'the other night' if not before.rows else 'tonight'} has no rows")
+    kinds = {before.kind, now.kind} - {""}
+    if len(kinds) > 1 or "mixed" in kinds:
+        why = f"it holds {_called(now.kind)} and held {_called(before.kind)}"
+        return replace(found, why=why, changed=len(kinds) > 1)
+    alarm = (1 - SURE) / columns
+    nulls = now.missing / now.rows - before.missing / before.rows
+    # Either way, as shares may rise and fall.
+    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * _sizes(before.rows, now.rows))
+    if kinds == {"other"}:
+        why = "it holds neither numbers nor text nor bools"
+        groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
+        return replace(found, nulls=nulls, chance={"nulls": nulls_chance}, groups=groups, why=why)
+    divisions = _divisions(before, now)
+    each = [_apart(groups, before.rows, now.rows, alarm / len(divisions)) for groups in divisions]
+    furthest = max(each, key=lambda found: found.psi - found.chance)
+    means = [figures.mean if (figures := profile.numbers.results()) else None for profile in (before, now)]
+    return replace(
+        found,
+        psi=furthest.psi,
+        nulls=nulls,
+        chance={"psi": furthest.chance, "nulls": nulls_chance},
         before=means[0],
         now=means[1],
         distinct_before=before.count_distinct(),
         distinct_now=now.count_distinct(),
-        new=found.new,
-        vanished=found.vanished,
-        why=found.why,
+        new=_only(now, before),
+        vanished=_only(before, now),
+        groups=furthest.groups,
     )
 
 
@@ -197,7 +167,6 @@ def _missing(before: ColumnProfile, now: ColumnProfile) -> Group:
 
 
 def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    """Texts in groups by their hashes."""
     counts = zip(before.by_hash().tolist(), now.by_hash().tolist(), strict=True)
     return [Group(f"texts {number} of {SPREAD} by their hashes", *each) for number, each in enumerate(counts, 1)]
 
@@ -210,7 +179,6 @@ def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 
 def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    """Spans of bins that each have about a tenth of the earlier night's values, and what is infinite."""
     keys, old, new = _side_by_side(before, now)
     infinite = [
         Group(name, getattr(before.numbers, field), getattr(now.numbers, field))
@@ -236,7 +204,6 @@ def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 
 def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bins of either night, and how many values each night has in them."""
     one, other = (each.numbers for each in (before, now))
     keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
     _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))

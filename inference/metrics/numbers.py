@@ -41,7 +41,6 @@ class Moments(State):
             return cls(len(values), mean, float(np.square(values - mean).sum()))
 
     def merge(self, other: Moments) -> None:
-        """Add another's values to these."""
         if not other.count:
             return
         if not self.count:
@@ -86,7 +85,6 @@ class NumberState(State):
             self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), *_binned(finite)))
 
     def merge(self, other: NumberState) -> None:
-        """Add another's values to these."""
         self.nan += other.nan
         self.plus_inf += other.plus_inf
         self.minus_inf += other.minus_inf
@@ -130,19 +128,19 @@ def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarra
     return keys[firsts], np.add.reduceat(counts, firsts)
 
 
-def keys_of(values: np.ndarray) -> np.ndarray:
-    """The bin of each finite float64: monotone, and the same on every machine. 0 has a bin of its own.
+def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
+    """The bin of each float64 that is no NaN: monotone, and the same on every machine. 0 has a bin of its own. A power
+    of two has 2^bits bins.
 
     Read as integers, the leading bits of the magnitudes are ordered like the magnitudes.
     """
-    keys: np.ndarray = (np.abs(values).view(np.int64) >> _SHIFT) + 1
+    keys: np.ndarray = (np.abs(values).view(np.int64) >> (52 - bits)) + 1
     keys[values == 0] = 0
     np.negative(keys, out=keys, where=values < 0)
     return keys
 
 
 def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The bins that hold these finite float64, in ascending order, and how many each holds."""
     keys, counts = np.unique(keys_of(values), return_counts=True)
     return keys, counts
 

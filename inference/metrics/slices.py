@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
@@ -23,9 +22,6 @@ from nightjar.inference.metrics.figures import Slice, SliceFigures
 
 MOST_VALUES = 64
 """The most values of a column, null included. A column with more has no slices, whatever the order of its rows."""
-
-_PROBED = 2048
-"""Rows that tell whether a column has few values, before all of them are counted."""
 
 Value = str | None
 
@@ -55,19 +51,16 @@ class SlicedColumn(State):
             first += count
 
     def merge(self, other: SlicedColumn) -> None:
-        """Add another's rows to these."""
         if self.cut or other.cut or not self._have_room(other.states):
             self.cut_off()
             return
         merge_named(self.states, other.states)
 
     def _have_room(self, values: Iterable[Value]) -> bool:
-        """Whether the column has few values, and none too long, together with these."""
         together = self.states.keys() | values
         return len(together) <= MOST_VALUES and all(len(value or "") <= LONGEST for value in together)
 
     def _state(self, value: Value, of: Evaluator) -> Evaluator:
-        """The state of a value; a new one like `of` for a new value."""
         if value not in self.states:
             self.states[value] = of.for_slice()
         return self.states[value]
@@ -97,7 +90,7 @@ class Slices(Kept):
     ones, by name. whole: all rows, not divided.
     """
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     CALLED: ClassVar[str] = "slices"
 
     task: str
@@ -124,7 +117,6 @@ class Slices(Kept):
 
     @classmethod
     def of_values(cls, values: Any) -> Slices:
-        """The inverse of `values`."""
         task, columns, whole = values
         kind = TASKS[task]
         sliced = {
@@ -159,10 +151,7 @@ def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]
     """The indices of the rows, ordered by their values, and each value as text with the number of its rows; None if
     there are too many values.
     """
-    column = plain(column)
-    if pc.count_distinct(column.slice(0, _PROBED), mode="all").as_py() > MOST_VALUES:
-        return None
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    encoded = plain(column).combine_chunks().dictionary_encode(null_encoding="encode")
     if len(encoded.dictionary) > MOST_VALUES:
         return None
     codes = encoded.indices.to_numpy().astype(np.int8)

@@ -6,7 +6,7 @@ The audit reads this table, `shards-<epoch>.parquet` stores it, and the manifest
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -52,11 +52,6 @@ def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
             lines = []
     batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
     return pa.Table.from_batches(batches, schema=_RECEIPT)
-
-
-def usage_of(line: Mapping[str, Any]) -> Usage:
-    """What language models took for one shard. line: of `lines`."""
-    return of_json(Usage, line.get("usage") or {})
 
 
 def usage(table: pa.Table) -> Usage:

@@ -235,8 +235,6 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     # Listed afterwards, so that a file that becomes a part in between is found as a part.
     folders = DATA, INDEX, "quarantine", exports.FOLDER
     files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
-        entry.uri for folder in (DATA, INDEX, "quarantine", exports.FOLDER) for entry in storage.list(join(uri, folder))
-    )
     dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
     dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}
     if dead:

@@ -34,7 +34,8 @@ from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, sample_rows, score_sample
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.gates.rules import answers_gates_of, column_gates_of
+from nightjar.inference.validation.gates import Evidence, Found, evaluate
+from nightjar.inference.validation.gates.rules import sample_gates
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""
@@ -197,10 +198,7 @@ class _Look:
         """What is known now."""
         worker, metrics = self._worker, self._metrics
         self._usage = self._usage.plus(worker.claimed())
-        judged = (
-            *(gate.judge_column(metrics.columns[gate.column]) for gate in column_gates_of(worker.spec.job)),
-            *(gate.judge_usage(self._usage) for gate in answers_gates_of(worker.spec.job)),
-        )
+        judged = evaluate(sample_gates(worker.spec.job), Evidence(Found(0, 0), metrics=metrics, usage=self._usage))
         notes = (
             *self._found.cut,
             *nonfinite_notes(metrics.results().outputs, "the sample"),

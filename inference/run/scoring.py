@@ -115,7 +115,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             discovery.schema,
             revision=uri,
             epoch=writer.epoch,
-            segment=writer.number,
+            segment=writer.state.number,
             rows=None if made.uncounted or request.job.input.where else made.rows,
             described=writer.state.planned.described,
         )

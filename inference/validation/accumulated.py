@@ -6,14 +6,14 @@ states are made from the parts, so a change of the class costs no scoring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.metrics.accumulators import Kind
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import read_data
@@ -24,12 +24,6 @@ from nightjar.inference.validation.unique import Each
 
 BLOCK_SHARDS = 64
 """The most shards that one process counts."""
-
-_AHEAD = 2
-"""The parts that are read before their rows are counted, and held."""
-
-_MERGED = 16
-"""The states of an accumulator that are held before they are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,46 +73,31 @@ def _in_child(spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], give
 
 
 def _count_shards(spec: WorkerSpec, lines: Sequence[dict[str, Any]]) -> Answers:
-    """Count the rows of some shards."""
     pa.set_cpu_count(spec.job.resources.cores)
-    own = Accumulators(spec)
+    own, columns = Accumulators(spec), columns_of(spec.job, spec.schema.names)
+    storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
     failed, states = dict(own.broken), {name: list[bytes]() for name in own.kinds}
-    for line, table in zip(lines, _tables(spec, lines), strict=True):
+    for line in lines:
+        table = read_data(storage, spec.revision, line["data"], line["shard"]).table(columns)
         for name, kind in own.kinds.items():
             if name in failed:
                 continue
             yield name, None
-            state = own.result(name, partial(kind.of_rows, [table]))
+            state = own.result(name, partial(_plus, kind, states[name], table))
             if isinstance(state, str):
                 failed[name] = f"{state} (shard {line['shard']})"
-                continue
-            states[name].append(state)
-            if len(states[name]) == _MERGED:
-                states[name], failing = _merged(own, name, states[name])
-                failed |= {name: failing} if failing else {}
+            else:
+                states[name] = [state]
     for name in spec.job.accumulators:
         yield name, None
         yield name, Total(failed=failed[name]) if name in failed else _total(own, name, states[name])
 
 
-def _tables(spec: WorkerSpec, lines: Sequence[dict[str, Any]]) -> Iterator[pa.Table]:
-    """The published rows of each shard, read ahead."""
-    storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
-    columns = columns_of(spec.job, spec.schema.names)
-
-    def read(line: dict[str, Any]) -> pa.Table:
-        return read_data(storage, spec.revision, line["data"], line["shard"]).table(columns)
-
-    with ThreadPoolExecutor(_AHEAD) as pool:
-        reading = [pool.submit(read, line) for line in lines[:_AHEAD]]
-        for index in range(len(lines)):
-            yield reading.pop(0).result()
-            if index + _AHEAD < len(lines):
-                reading.append(pool.submit(read, lines[index + _AHEAD]))
+def _plus(kind: Kind, states: Sequence[bytes], table: pa.Table) -> bytes:
+    return kind.of_states([*states, kind.of_rows([table])])
 
 
 def _merge_blocks(spec: WorkerSpec, totals: Sequence[Totals]) -> Answers:
-    """Merge the totals of blocks."""
     own = Accumulators(spec)
     for name in spec.job.accumulators:
         yield name, None
@@ -126,18 +105,13 @@ def _merge_blocks(spec: WorkerSpec, totals: Sequence[Totals]) -> Answers:
         yield name, Total(failed=failed) if failed else _total(own, name, [each[name].state for each in totals])
 
 
-def _merged(own: Accumulators, name: str, states: Sequence[bytes]) -> tuple[list[bytes], str]:
-    """States as one, and why they cannot be merged."""
-    found = own.result(name, partial(own.kinds[name].of_states, states))
-    return ([], found) if isinstance(found, str) else ([found], "")
-
-
 def _total(own: Accumulators, name: str, states: Sequence[bytes]) -> Total:
     """The figures of states. If the class only fails to give figures, the state is kept: of all blocks it may."""
     if name in own.broken:
         return Total(failed=own.broken[name])
-    merged, failed = _merged(own, name, states)
-    if failed:
-        return Total(failed=failed)
-    values = own.result(name, partial(own.kinds[name].results, merged[0]))
-    return Total(merged[0], failed=values) if isinstance(values, str) else Total(merged[0], values=values)
+    kind = own.kinds[name]
+    state = own.result(name, partial(kind.of_states, states))
+    if isinstance(state, str):
+        return Total(failed=state)
+    values = own.result(name, partial(kind.results, state))
+    return Total(state, failed=values) if isinstance(values, str) else Total(state, values=values)

@@ -113,7 +113,6 @@ def prove_nulls(job: Job, found: Quarantined, part: DataPart) -> None:
 
 
 def _at(table: pa.Table, places: list[tuple[str, int]]) -> pa.Array:
-    """Which rows of a part are at these places."""
     mask = np.zeros(table.num_rows, dtype=bool)
     for uri in {file for file, _ in places}:
         rows = pa.array([row for file, row in places if file == uri], pa.int64())

@@ -50,7 +50,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
         kind = types[check.column]
         for asked, judged in _ANSWERED_BY.items():
             limit = getattr(check, asked)
-            if limit is None or limit is False or _kind(kind) in judged:
+            if limit is None or limit is False or ColumnState.of(pa.chunked_array([], kind)).kind in judged:
                 continue
             raise JobError(
                 f"checks[{index}].{asked}: {_ASKS[asked]}, but {check.column!r} is {kind}; remove it, or check another "
@@ -59,11 +59,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
 
 
 def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) -> None:
-    """Check that each column that a check on drift names has the figures that it limits. `all` leaves out others.
-
-    Raises:
-        JobError: One has none. Names the key, the column and its type.
-    """
+    """Check that each column that a check on drift names has the figures that it limits. `all` leaves out others."""
     for name in check.columns if "psi" in check.limits else ():
         profile = ColumnProfile()
         profile.update(pa.chunked_array([], types[name]))
@@ -72,10 +68,3 @@ def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) 
                 f"{key}.drift: compares numbers, text and bools, but {name!r} is {types[name]}; limit only nulls, as "
                 "nulls: 0.1, or check another column"
             )
-
-
-def _kind(type_: pa.DataType) -> str:
-    """The kind that the gates will see for a column of this type."""
-    state = ColumnState()
-    state.update(pa.chunked_array([], type_))
-    return state.kind

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 
 from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.job.checks import DriftCheck, RowsCheck
+from nightjar.inference.job.checks import LAST, DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.profile import merged
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, LastNight, evaluate
-from nightjar.inference.validation.gates.drift import lacking, may_lack
+from nightjar.inference.validation.gates.drift import lacking
 from nightjar.inference.validation.gates.rules import input_gates
 from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated
@@ -53,8 +51,8 @@ def _without_baseline(storage: Storage, job: Job) -> Iterator[GateResult]:
     checks = job.checks if job.judged else ()
     named: dict[str, str] = {}
     for index, check in enumerate(checks):
-        if isinstance(check, DriftCheck) and check.on_fail == "block" and not may_lack(check.night):
-            named.setdefault(check.night, f"checks[{index}]")
+        if isinstance(check, DriftCheck) and check.on_fail == "block" and check.against != LAST:
+            named.setdefault(check.against, f"checks[{index}]")
     for run, key in named.items():
         if run_manifest(storage, job.output.uri, run) is None:
             yield lacking(key, run, _no_run(run))
@@ -71,20 +69,18 @@ def baselines(storage: Storage, job: Job, date: str) -> dict[str, Baseline]:
         JobError: A manifest or profile is not the one that was published.
     """
     checks = job.checks if job.judged else ()
-    names = {check.night for check in checks if isinstance(check, DriftCheck)}
+    names = {check.against for check in checks if isinstance(check, DriftCheck)}
     return {name: baseline(storage, job.output.uri, date, name) for name in names}
 
 
 def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
-    """A night to compare with. name: as in `DriftCheck.night`.
+    """A night to compare with. name: as in `DriftCheck.against`.
 
     Raises:
         JobError: A manifest or profile is not the one that was published.
     """
-    run, window = name, name.partition("last:")[2]
-    if window:
-        return _window(storage, output, date, int(window))
-    if name == "last":
+    run = name
+    if name == LAST:
         if (found := _last_manifest(storage, output, date)) is None:
             return Baseline(name, None, "no earlier night is published")
         run, day, manifest = found
@@ -93,26 +89,11 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     else:
         return Baseline(name, None, _no_run(run))
     called = day if run == day else f"the run {run} of {day}"
-    if name == "last":
+    if name == LAST:
         called += ", the last published night"
     if manifest.profile is None:
         return Baseline(called, None, f"the columns of {called} were not described")
     return Baseline(called, read_profile(storage, output, run, manifest))
-
-
-def _window(storage: Storage, output: str, date: str, nights: int) -> Baseline:
-    """The last published nights before this one, taken together: their columns as if they were those of one night."""
-    found = list(islice(earlier_nights(storage, output, date), nights))
-    if not found:
-        return Baseline(f"the last {nights} nights", None, "no earlier night is published")
-    first, last = found[-1][1], found[0][1]
-    called = first if len(found) == 1 else f"the {len(found)} published nights from {first} to {last}"
-    described = [(run, manifest) for run, _, manifest in found if manifest.profile is not None]
-    if not described:
-        return Baseline(called, None, f"the columns of {called} were not described")
-    if len(described) < len(found):
-        called += f", of which {len(described)} were described,"
-    return Baseline(called, merged(read_profile(storage, output, run, manifest) for run, manifest in described))
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:

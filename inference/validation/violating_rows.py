@@ -22,8 +22,9 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart
 from nightjar.inference.records import UNKNOWN, replay_command
-from nightjar.inference.validation.gates import NamesRows, Offender, number
-from nightjar.inference.validation.gates.rules import naming_gates_of
+from nightjar.inference.validation.gates import Offender, number
+from nightjar.inference.validation.gates.column import ColumnGate
+from nightjar.inference.validation.gates.rules import column_gates_of
 
 Offenders = dict[str, tuple[Offender, ...]]
 """Key of a gate → rows that it refuses, one per shard, the outermost first, else in order."""
@@ -43,28 +44,28 @@ class Finder:
 
     def __init__(self, job: Job) -> None:
         self.found: Offenders = {}
-        self._gates = naming_gates_of(job)
+        self._gates = column_gates_of(job)
 
     def look(self, line: dict[str, Any], metrics: Metrics, part: DataPart) -> None:
         """Search one shard. line: of `outcomes.OUTCOMES`. metrics: of the shard."""
-        usage = outcomes.usage_of(line)
         for gate in self._gates:
             known = self.found.get(gate.key, ())
             full = len(known) == MAX_OFFENDERS and not any(each.rank for each in known)
-            if not full and not gate.spares_shard(metrics, usage):
+            if not full and not gate.spares(metrics.columns[gate.column]):
                 self.found |= join({gate.key: known}, {gate.key: tuple(_offender(gate, line, part))})
 
 
-def _offender(gate: NamesRows, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
+def _offender(gate: ColumnGate, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
     """The outermost or first row that the gate refuses; none if such rows are in the quarantine alone."""
     lineage = [name for name in LINEAGE if name in part.columns]
     table = part.table([gate.column, *lineage])
     column = table[gate.column]
-    if gate.spares(column):
+    state = ColumnState.of(column)
+    if gate.spares(state):
         return
     index = _first(gate, column)
     shown = _shown(column.slice(index, 1))
-    yield Offender(line["shard"], *place_of(line, table, index), shown, rank=gate.rank(column))
+    yield Offender(line["shard"], *place_of(line, table, index), shown, rank=gate.rank(state))
 
 
 def place_of(line: dict[str, Any], table: pa.Table, index: int) -> tuple[str, int]:
@@ -75,27 +76,21 @@ def place_of(line: dict[str, Any], table: pa.Table, index: int) -> tuple[str, in
     return str(file), int(row)
 
 
-def _first(gate: NamesRows, column: pa.ChunkedArray) -> int:
+def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
     """The first row that the gate refuses, of those furthest out, found by bisection: what judges the column judges
     each part of it.
     """
-    low, high, outermost = 0, len(column), gate.rank(column)
+    low, high, outermost = 0, len(column), gate.rank(ColumnState.of(column))
     while high - low > 1:
         middle = (low + high) // 2
-        half = column.slice(low, middle - low)
+        half = ColumnState.of(column.slice(low, middle - low))
         low, high = (middle, high) if gate.spares(half) or gate.rank(half) < outermost else (low, middle)
     return low
 
 
-def _state(column: pa.ChunkedArray) -> ColumnState:
-    state = ColumnState()
-    state.update(column)
-    return state
-
-
 def _shown(row: pa.ChunkedArray) -> str:
     value = row[0].as_py()
-    if isinstance(value, float) and (low := _state(row).low) is not None:
+    if isinstance(value, float) and (low := ColumnState.of(row).low) is not None:
         return number(low)
     return "null" if value is None else clip(str(value))
 

@@ -1,8 +1,7 @@
-"""What a night is compared with besides the last one: a window of nights, taken together, and a training set."""
+"""What a night is compared with besides the last one: a training set."""
 
 from __future__ import annotations
 
-import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,7 @@ import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.job.checks import BASELINE
-from nightjar.inference.metrics.profile import Profile, merged
-from nightjar.inference.validation.evidence import baselines
-from nightjar.inference.validation.gates import GateResult
 from support import NIGHT, Lake, Ran, run_steps
-
-LAST = dt.date(2026, 11, 18)
 
 
 def write(path: Path, x: np.ndarray) -> None:
@@ -38,98 +32,8 @@ def night(lake: Lake, date: str, x: np.ndarray) -> Ran:
     return lake.run(date=date)
 
 
-def nights(lake: Lake, *given: np.ndarray) -> None:
-    """One night after the other, the last of them on `LAST`."""
-    for back, x in enumerate(reversed(given)):
-        night(lake, (LAST - dt.timedelta(days=back)).isoformat(), x)
-
-
 def trained(lake: Lake, *inputs: str | Path, **options: Any) -> Ran:
     return run_steps(lake.request(run_id=BASELINE, publish=False, inputs=tuple(map(str, inputs)), **options))
-
-
-def drift_of(ran: Ran) -> GateResult:
-    return ran.verdict.gates[-1]
-
-
-def test_the_last_nights_are_taken_together(lake: Lake) -> None:
-    """Of seven only those before tonight that are published; each of them counts with all its rows."""
-    lake.write_model()
-    lake.write_job(checks=[], profile="all")
-    values = [np.arange(number * 100.0, number * 100 + 50 * number) for number in (1, 2, 3, 4)]
-    nights(lake, *values)
-    lake.write_job(
-        checks=[{"drift": "x", "against": {"last": 3}}, {"drift": "x", "against": {"last": 7}}], profile="all"
-    )
-    found = baselines(lake.request().storage, lake.request().job, NIGHT)
-    assert {name: each.called for name, each in found.items()} == {
-        "last:3": "the 3 published nights from 2026-11-16 to 2026-11-18",
-        "last:7": "the 4 published nights from 2026-11-15 to 2026-11-18",
-    }
-    for name, given in {"last:3": values[1:], "last:7": values}.items():
-        direct = Profile.empty(["x"])
-        for x in given:
-            direct.update(pa.table({"x": pa.array(x, pa.float32())}))
-        profile = found[name].profile
-        assert profile is not None
-        for found_of in (profile, direct):  # sums are rounded by their order
-            moments = found_of.columns["x"].numbers.moments
-            moments.mean, moments.deviations = float(f"{moments.mean:.9g}"), float(f"{moments.deviations:.9g}")
-        assert Profile({"x": profile.columns["x"]}) == direct
-        assert set(profile.columns) == {"id", "name", "score", "x"}
-
-
-def test_a_window_sees_what_the_last_night_alone_hides(lake: Lake) -> None:
-    """Last night was odd already, and somebody let it pass: tonight is as odd."""
-    usual, odd = np.arange(3000.0), np.arange(3000.0) + 2000
-    lake.write_model()
-    lake.write_job(checks=[], profile="all")
-    nights(lake, usual, usual, usual, usual, odd)
-    lake.write_job(checks=[{"drift": "x"}])
-    assert night(lake, NIGHT, odd).publication.number
-    lake.write_job(checks=[{"drift": "x", "against": {"last": 5}}])
-    with pytest.raises(GateFailed, match=r"'x' has drifted from the 5 published nights from 2026-11-15 to 2026-11-19"):
-        night(lake, "2026-11-20", odd)
-
-
-def test_nights_that_were_not_described_are_left_out_of_a_window_and_said(lake: Lake) -> None:
-    lake.write_model()
-    lake.write_job(checks=[{"drift": "x", "against": {"last": 3}}])
-    assert drift_of(night(lake, "2026-11-15", np.arange(50.0))).sentence == (
-        "checks[0].drift has nothing to compare with: no earlier night is published, and passes."
-    )
-    lake.write_job()
-    night(lake, "2026-11-16", np.arange(900.0))
-    lake.write_job(checks=[{"drift": "x", "against": {"last": 1}}])
-    assert (
-        "the columns of 2026-11-16 were not described, and passes"
-        in drift_of(night(lake, "2026-11-17", np.arange(50.0))).sentence
-    )
-    lake.write_job(checks=[{"drift": "x", "against": {"last": 3}}])
-    assert (
-        "as in the 3 published nights from 2026-11-15 to 2026-11-17, of which 2 were described,"
-        in drift_of(night(lake, "2026-11-18", np.arange(50.0))).sentence
-    )
-
-
-def test_of_a_date_with_several_runs_one_counts_in_a_window(lake: Lake) -> None:
-    lake.write_model()
-    lake.write_job(checks=[], profile=["x"])
-    nights(lake, np.arange(10.0), np.arange(20.0))
-    write(lake.folder / "data" / "part.parquet", np.arange(700.0))
-    lake.run(date="2026-11-18", run_id="trial")
-    lake.write_job(checks=[{"drift": "x", "against": {"last": 7}}])
-    profile = baselines(lake.request().storage, lake.request().job, NIGHT)["last:7"].profile
-    assert profile is not None
-    assert profile.columns["x"].rows == 30
-
-
-def test_nights_with_different_columns_are_merged_column_by_column() -> None:
-    one, other = Profile.empty(["a"]), Profile.empty(["a", "b"])
-    one.update(pa.table({"a": [1.0]}))
-    other.update(pa.table({"a": [2.0], "b": [3.0]}))
-    found = merged([one, other])
-    assert {name: column.rows for name, column in found.columns.items()} == {"a": 2, "b": 1}
 
 
 def test_a_training_set_is_what_nights_are_compared_with(lake: Lake) -> None:
@@ -201,13 +105,7 @@ def test_paths_of_a_training_set_are_as_the_person_types_them(lake: Lake, monkey
         ({"profile": "all"}, {"inputs": ("ftp://a/b",)}, r"^--input: 'ftp://a/b' is no place"),
         ({"profile": "all"}, {}, r"^--run-id baseline: is the name of what `nightjar baseline JOB --input URI` makes"),
         ({"judged": False}, {"inputs": ("a",)}, r"unknown key 'judged'"),
-        ({"checks": [{"drift": "x", "against": {"last": 0}}]}, {}, r"checks\[0\]\.against\.last: must be at least 1"),
-        (
-            {"checks": [{"drift": "x", "against": {"lst": 2}}]},
-            {},
-            r"unknown key 'checks\[0\]\.against\.lst'; did you mean",
-        ),
-        ({"checks": [{"drift": "x", "against": 7}]}, {}, r"checks\[0\]\.against: must be last, baseline, the id of a"),
+        ({"checks": [{"drift": "x", "against": 7}]}, {}, r"checks\[0\]\.against: must be last, baseline, or the"),
         ({"checks": [{"drift": "x"}], "output__uri": "out/{date}/"}, {}, r"checks\[0\]\.against: output\.uri has a"),
     ],
 )

@@ -86,9 +86,7 @@ def drawn(report: Report) -> Charts:
         for night in report.compared
         for each in night.columns
         if each.groups
-        for chart in drawing.of(
-            f"the column {each.figures.column}", drift_chart, each.figures.column, night.called, each.groups
-        )
+        for chart in drawing.of(f"the column {each.column}", drift_chart, each.column, night.called, each.groups)
     ]
     evaluation = report.metrics.evaluation if report.metrics else None
     bins = evaluation.calibration if evaluation else ()

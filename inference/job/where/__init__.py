@@ -8,11 +8,14 @@ and a row counts only if the whole condition is true. A value is never rounded t
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nightjar.inference.job.where.compiling import Compiler, columns_named, parsed
 from nightjar.inference.job.where.conditions import Condition
+
+if TYPE_CHECKING:
+    from nightjar.inference.job.where.compiling import Compiler
 
 __all__ = ["Condition", "columns_of", "condition", "on_some"]
 
@@ -23,18 +26,22 @@ def columns_of(text: str) -> tuple[str, ...]:
     Raises:
         JobError: It is not a condition. Says where.
     """
-    names = tuple(dict.fromkeys(columns_named(parsed(text), text)))
-    Compiler(text, None).check()
+    made = _compiler(text, None)
+    names = made.columns()
+    made.check()
     return names
 
 
+@cache
 def condition(text: str, schema: pa.Schema) -> Condition:
     """A condition on the columns of an input.
 
     Raises:
         JobError: It is not a condition, the input has not its columns, or they have other types. Says where.
     """
-    return _bound(text, schema)
+    found = _compiler(text, schema).condition()
+    assert found is not None
+    return found
 
 
 def on_some(text: str, schema: pa.Schema) -> Condition | None:
@@ -44,11 +51,10 @@ def on_some(text: str, schema: pa.Schema) -> Condition | None:
     Raises:
         JobError: As in `condition`.
     """
-    return Compiler(text, schema).condition(some=True)
+    return _compiler(text, schema).condition(some=True)
 
 
-@cache
-def _bound(text: str, schema: pa.Schema) -> Condition:
-    found = Compiler(text, schema).condition()
-    assert found is not None
-    return found
+def _compiler(text: str, schema: pa.Schema | None) -> Compiler:
+    from nightjar.inference.job.where.compiling import Compiler  # sqlglot takes a while to import
+
+    return Compiler(text, schema)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where.conditions import Build, Column, Condition, Part, compared_as, family, listed, scalar
 from nightjar.inference.messages import clip, nearest
-
-if TYPE_CHECKING:
-    from sqlglot import exp
-
 
 GRAMMAR = (
     "write column = value (also <>, <, <=, >, >=), IN (…), BETWEEN … AND …, LIKE, IS NULL, joined by AND, OR, NOT and "
@@ -34,9 +33,6 @@ def parsed(text: str) -> exp.Expr:
     Raises:
         JobError: It is not SQL. Says where.
     """
-    import sqlglot
-    from sqlglot.errors import ParseError, SqlglotError
-
     try:
         found = sqlglot.parse(text)
     except ParseError as error:
@@ -68,43 +64,6 @@ def refused(text: str, node: exp.Expr, said: str) -> JobError:
 def _error(text: str, at: int | None, said: str) -> JobError:
     where = "" if at is None else f"at character {min(at, len(text)) + 1}: "
     return JobError(f"input.where: {where}{said} (in {clip(text)!r})")
-
-
-def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The conditions that AND joins, the whole one if there is no AND."""
-    from sqlglot import exp
-
-    node = node.unnest()
-    if isinstance(node, exp.And):
-        yield from conjuncts(node.this)
-        yield from conjuncts(node.expression)
-    else:
-        yield node
-
-
-def columns_named(node: exp.Expr, text: str) -> Iterator[str]:
-    """The columns in a part of the text, in its order, each as often as it stands there.
-
-    Raises:
-        JobError: As in `column_name`.
-    """
-    from sqlglot import exp
-
-    for each in node.find_all(exp.Column, bfs=False):
-        yield column_name(each, text)
-
-
-def column_name(node: exp.Column, text: str) -> str:
-    """The name of one column.
-
-    Raises:
-        JobError: It names a field within a column.
-    """
-    parts = [part.name for part in node.parts]
-    if len(parts) != 1:
-        whole = ".".join(parts)
-        raise refused(text, node, f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
-    return parts[0]
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -153,52 +112,48 @@ class Compiler:
         """Check all that can be checked without the columns' types."""
         self._build(parsed(self._text))
 
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the text names, each once, in its order."""
+        return tuple(self._named(parsed(self._text)))
+
     def condition(self, *, some: bool = False) -> Condition | None:
         """some: leave out what names other columns than the schema's. None if nothing is left."""
         assert self._schema is not None
-        names, parts = dict[str, None](), []
-        for node in conjuncts(parsed(self._text)):
-            mine = dict.fromkeys(columns_named(node, self._text))
+        names, parts, whole = dict[str, None](), [], parsed(self._text).unnest()
+        for node in whole.flatten() if isinstance(whole, exp.And) else [whole]:
+            mine = self._named(node)
             if some and not set(mine) <= set(self._schema.names):
                 continue
             build = self._build(node)
-            as_it_is = all(compared_as(kind) == kind for kind in map(self._kind_named, mine))
-            pushed = as_it_is and _may_be_pushed(node) and not self._casts(node)
+            # Of two columns Arrow may fail to cast the statistics, and then use none.
+            pushed = len(mine) == 1 and all(self._as_it_is(name) for name in mine) and _may_be_pushed(node)
             part = Part(build, frozenset(mine), pushed, partial(self._incomparable, node))
-            self._try(part)
+            part.takes(self._schema.empty_table())  # so that what Arrow cannot compare is known before the night
             parts.append(part)
             names |= mine
         return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
 
-    def _try(self, part: Part) -> None:
-        """Ask no row, so that what Arrow cannot compare is known before the night."""
-        assert self._schema is not None
-        columns = pa.schema([self._schema.field(name) for name in sorted(part.names)])
-        try:
-            part.takes(columns.empty_table())
-        except pa.ArrowException as error:
-            raise part.error(error) from error
-
     def _incomparable(self, node: exp.Expr, error: pa.ArrowException) -> JobError:
         return refused(self._text, node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
 
-    def _casts(self, node: exp.Expr) -> bool:
-        """Whether it compares columns of two types: Arrow may fail to cast their statistics, and then use none."""
-        from sqlglot import exp
+    def _as_it_is(self, name: str) -> bool:
+        return bool(compared_as(kind := self._kind_named(name)) == kind)
 
-        for each in node.find_all(exp.Binary):
-            sides = [side for side in (each.this.unnest(), each.expression.unnest()) if isinstance(side, exp.Column)]
-            if len({self._kind_named(column_name(side, self._text)) for side in sides}) > 1:
-                return True
-        return False
+    def _named(self, node: exp.Expr) -> dict[str, None]:
+        return dict.fromkeys(self._name(each) for each in node.find_all(exp.Column, bfs=False))
+
+    def _name(self, node: exp.Column) -> str:
+        parts = [part.name for part in node.parts]
+        if len(parts) != 1:
+            whole = ".".join(parts)
+            self._fail(node, f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
+        return parts[0]
 
     def _kind_named(self, name: str) -> pa.DataType:
         assert self._schema is not None
         return self._schema.field(name).type
 
     def _build(self, node: exp.Expr) -> Build:
-        from sqlglot import exp
-
         self._check_understood(node)
         match node:
             case exp.Paren():
@@ -215,7 +170,12 @@ class Compiler:
             case exp.In():
                 return self._in(node)
             case exp.Between():
-                return self._between(node)
+                ends = ((exp.GTE, "low"), (exp.LTE, "high"))
+                low, high = (
+                    self._comparison(kind(this=node.this.copy(), expression=node.args[end].copy()))
+                    for kind, end in ends
+                )
+                return lambda column: pc.and_kleene(low(column), high(column))
             case exp.Is():
                 return self._is(node)
             case exp.Like() | exp.ILike():
@@ -234,8 +194,6 @@ class Compiler:
             self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
 
     def _comparison(self, node: exp.Expr) -> Build:
-        from sqlglot import exp
-
         left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
         if not isinstance(left, exp.Column):
             left, right, key = right, left, _SWAPPED.get(key, key)
@@ -254,11 +212,7 @@ class Compiler:
         return lambda column: compare(column(name), value)
 
     def _in(self, node: exp.Expr) -> Build:
-        from sqlglot import exp
-
-        if not isinstance(node.this.unnest(), exp.Column) or not node.expressions:
-            self._fail(node, f"{clip(node.sql())!r}: write column IN (value, value, …)")
-        name, kind = self._column(node.this.unnest())
+        name, kind = self._subject(node, "IN (value, value, …)", fits=bool(node.expressions))
         values = [self._value(each.unnest(), name, kind) for each in node.expressions]
         if kind is None:
             return lambda column: column(name)
@@ -274,40 +228,19 @@ class Compiler:
 
         return build
 
-    def _between(self, node: exp.Expr) -> Build:
-        from sqlglot import exp
-
-        if not isinstance(node.this.unnest(), exp.Column):
-            self._fail(node, f"{clip(node.sql())!r}: write column BETWEEN value AND value")
-        name, kind = self._column(node.this.unnest())
-        low, high = (self._value(node.args[end].unnest(), name, kind) for end in ("low", "high"))
-        return lambda column: pc.and_kleene(pc.greater_equal(column(name), low), pc.less_equal(column(name), high))
-
     def _is(self, node: exp.Expr) -> Build:
-        from sqlglot import exp
-
-        if not isinstance(node.this.unnest(), exp.Column):
-            self._fail(node, f"{clip(node.sql())!r}: write column IS NULL")
-        name, kind = self._column(node.this.unnest())
+        name, kind = self._subject(node, "IS NULL")
         if isinstance(node.expression, exp.Null):
             return lambda column: pc.is_null(column(name))
         if not isinstance(node.expression, exp.Boolean):
             self._fail(node, f"{clip(node.sql())!r}: write IS NULL, IS NOT NULL, IS TRUE or IS FALSE")
         self._value(node.expression, name, kind)
-        wanted = bool(node.expression.this)
-
-        def build(column: Column) -> Any:
-            return pc.fill_null(pc.equal(column(name), pa.scalar(wanted)), False)
-
-        return build
+        wanted = pa.scalar(bool(node.expression.this))
+        return lambda column: pc.fill_null(pc.equal(column(name), wanted), False)
 
     def _like(self, node: exp.Expr) -> Build:
-        from sqlglot import exp
-
         pattern, cased = node.expression.unnest(), isinstance(node, exp.Like)
-        if not isinstance(node.this.unnest(), exp.Column) or not isinstance(pattern, exp.Literal):
-            self._fail(node, f"{clip(node.sql())!r}: write column LIKE 'text%'")
-        name, kind = self._column(node.this.unnest())
+        name, kind = self._subject(node, "LIKE 'text%'", fits=isinstance(pattern, exp.Literal))
         if not pattern.is_string or (kind is not None and not is_text(kind)):
             self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
         text, negated = str(pattern.this), bool(node.args.get("negate"))
@@ -319,9 +252,15 @@ class Compiler:
 
         return build
 
+    def _subject(self, node: exp.Expr, form: str, *, fits: bool = True) -> tuple[str, pa.DataType | None]:
+        """The column that a condition is on. form: of what is written behind it, for the message if it is none."""
+        column = node.this.unnest()
+        if not isinstance(column, exp.Column) or not fits:
+            self._fail(node, f"{clip(node.sql())!r}: write column {form}")
+        return self._column(column)
+
     def _column(self, node: exp.Column) -> tuple[str, pa.DataType | None]:
-        """Its name, and the type of its values if that is known."""
-        name = column_name(node, self._text)
+        name = self._name(node)
         if self._schema is None:
             return name, None
         count = self._schema.names.count(name)
@@ -339,8 +278,6 @@ class Compiler:
 
     def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
         """A literal, as a value that the column's values are compared with. With no type: as null."""
-        from sqlglot import exp
-
         literal, negative = node, False
         if isinstance(node, exp.Neg):
             literal, negative = node.this.unnest(), True
@@ -371,7 +308,6 @@ class Compiler:
 
 
 def _as_regex(pattern: str) -> str:
-    """A regular expression that takes what LIKE takes."""
     pieces = ({"%": ".*", "_": "."}.get(letter) or re.escape(letter) for letter in pattern)
     return f"^(?s:{''.join(pieces)})$"
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
-
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
@@ -57,7 +55,7 @@ class Offender:
     """One row that a gate refuses. row: its index in its file; -1 if that is not known.
 
     value: its value, as text for people. replay: the command that scores it again; empty if the row is not known.
-    rank: as of `NamesRows`, while rows are looked for.
+    rank: as of `ColumnGate`, while rows are looked for.
     """
 
     shard: str
@@ -105,10 +103,10 @@ class Repeated:
 class Evidence(Counts):
     """What gates judge. Before anything is scored, only `found` is known.
 
-    metrics: of all rows. offenders: key of a gate that names rows → the first rows that it refuses. usage: of language
+    metrics: of all rows. offenders: key of a gate on a column → the first rows that it refuses. usage: of language
     models, for all shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's
-    own, by the accumulator's name. called: key of a check → what the function answered that it calls, or why it gave no
-    verdict. repeated: key of a check on keys → the rows that share one.
+    own, by name. called: key of a check → what the function answered that it calls, or why it gave no verdict.
+    repeated: key of a check on keys → the rows that share one.
     """
 
     found: Found
@@ -132,7 +130,7 @@ class GateResult:
     `<column>.<metric>.<min|max>` of slices, `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`,
     `answers.cut`, `input.wait`, `<columns>.unique`, `<accumulator>`, `<accumulator>.<figure>.<min|max>`, or the name of
     a function of the user's own. observed, limit: texts for a table. sentence: what happened and, if the gate did not
-    pass, what to do next, with the job's key. where: if a gate that names rows did not pass, the first few rows that it
+    pass, what to do next, with the job's key. where: if a gate on a column did not pass, the first few rows that it
     refuses, one per shard. on_fail: what the job says is to happen where it did not pass.
     """
 
@@ -156,30 +154,6 @@ class Gate(ABC):
     @abstractmethod
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
-
-
-@dataclass(frozen=True)
-class NamesRows(Gate):
-    """A gate that can name rows which it refuses. They are found while the parts are audited.
-
-    key: the limit's place in the job, under which `Evidence.offenders` has them. column: of the parts, whose values
-    tell which rows they are.
-    """
-
-    key: str
-    column: str
-
-    @abstractmethod
-    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
-        """Whether no row of a shard is refused, by what was counted of it; the column is not looked at then."""
-
-    @abstractmethod
-    def spares(self, column: pa.ChunkedArray) -> bool:
-        """Whether none of these rows is refused."""
-
-    def rank(self, column: pa.ChunkedArray) -> float:
-        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

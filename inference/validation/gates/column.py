@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import pyarrow as pa
-
 from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, Number, exact
-from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.records import Usage
-from nightjar.inference.validation.gates import Evidence, GateResult, NamesRows, number
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {
@@ -33,8 +29,14 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class ColumnGate(NamesRows):
-    """A gate on the figures of one column. key: the limit's place in the job, as `checks[0].max`."""
+class ColumnGate(Gate):
+    """A gate on the figures of one column. It can name rows that it refuses, which are found while parts are audited.
+
+    key: the limit's place in the job, as `checks[0].max`, under which `Evidence.offenders` has the rows.
+    """
+
+    key: str
+    column: str
 
     @property
     def name(self) -> str:
@@ -59,21 +61,12 @@ class ColumnGate(NamesRows):
         """Judge the figures of the whole column."""
 
     @abstractmethod
-    def spared_by(self, state: ColumnState) -> bool:
+    def spares(self, state: ColumnState) -> bool:
         """Whether the gate refuses none of the rows behind these figures."""
 
-    def spares_shard(self, metrics: Metrics, usage: Usage) -> bool:
-        return self.spared_by(metrics.columns[self.column])
-
-    def spares(self, column: pa.ChunkedArray) -> bool:
-        """As `NamesRows.spares`: the same state that judges the column judges each part of it."""
-        return self.spared_by(_state(column))
-
-
-def _state(column: pa.ChunkedArray) -> ColumnState:
-    state = ColumnState()
-    state.update(column)
-    return state
+    def rank(self, state: ColumnState) -> float:
+        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
+        return 0.0
 
 
 def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
@@ -99,12 +92,12 @@ class End(ColumnGate):
     def limit(self) -> str:
         return number(self.bound)
 
-    def spared_by(self, state: ColumnState) -> bool:
+    def spares(self, state: ColumnState) -> bool:
         value = self._outermost(state)
         return state.kind not in ("", "number") or not (state.nan or (value is not None and self._is_beyond(value)))
 
-    def rank(self, column: pa.ChunkedArray) -> float:
-        value = self._outermost(_state(column))
+    def rank(self, state: ColumnState) -> float:
+        value = self._outermost(state)
         if value is None or not self._is_beyond(value):
             return -math.inf  # NaN
         return float(value) if self.end == "max" else -float(value)
@@ -123,7 +116,7 @@ class End(ColumnGate):
                 f"Mend the input or the model, or remove {self.key}."
             )
             return GateResult(self.name, False, "no value", self.limit, sentence)
-        passed = self.spared_by(state)
+        passed = self.spares(state)
         values = [] if value is None else [number(value)]
         observed = ", ".join([*values, *([f"{state.nan:,} NaN"] if state.nan else [])])
         sentence = f"The {_WORDS[self.end]} {self.column!r} is {observed}; {self.key} = {self.limit} holds."
@@ -164,7 +157,7 @@ class Nulls(ColumnGate):
     def limit(self) -> str:
         return f"{self.share:g} of the rows"
 
-    def spared_by(self, state: ColumnState) -> bool:
+    def spares(self, state: ColumnState) -> bool:
         return not self._absent(state)
 
     def judge_column(self, state: ColumnState) -> GateResult:
@@ -193,7 +186,7 @@ class Finite(ColumnGate):
     def limit(self) -> str:
         return "0"
 
-    def spared_by(self, state: ColumnState) -> bool:
+    def spares(self, state: ColumnState) -> bool:
         return not state.nonfinite
 
     def judge_column(self, state: ColumnState) -> GateResult:

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nightjar.inference.job.checks import BASELINE, DriftCheck
+from nightjar.inference.job.checks import BASELINE, LAST, DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.metrics.drift import Drift, Incomparable, drift, drifts
+from nightjar.inference.metrics.drift import Drift, drift, drifts
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
@@ -28,19 +28,14 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | A
     """The gates of one check. key: the check's place in the job, as `checks[0]`."""
     limits = tuple(check.limits.items())
     if not check.columns:
-        yield AnyDrift(key, check.night, limits)
+        yield AnyDrift(key, check.against, limits)
     for column in check.columns:
-        yield ColumnDrift(key, check.night, limits, column, len(check.columns))
-
-
-def may_lack(against: str) -> bool:
-    """Whether a night passes if the other night is not there: the first night has none before it."""
-    return against == "last" or against.startswith("last:")
+        yield ColumnDrift(key, check.against, limits, column, len(check.columns))
 
 
 def nothing_there(key: str, against: str, why: str) -> str:
     """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
-    then = ", and passes." if may_lack(against) else f". {_another(key, against)}"
+    then = ", and passes." if against == LAST else f". {_another(key, against)}"
     if against == BASELINE:
         then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
     return f"{key}.drift has nothing to compare with: {why}{then}"
@@ -60,8 +55,8 @@ def lacking(key: str, against: str, why: str) -> GateResult:
 
 @dataclass(frozen=True)
 class _Drifting(Gate):
-    """key: the check's place in the job. against: the other night, as `DriftCheck.night`. limits: figure → the largest
-    that is allowed, in addition to what differs by chance.
+    """key: the check's place in the job. against: the other night. limits: figure → the largest that is allowed, in
+    addition to what differs by chance.
     """
 
     key: str
@@ -86,7 +81,7 @@ class _Drifting(Gate):
         if other.profile is not None:
             return self.compare(evidence.metrics.profile, other.profile, other.called)
         sentence = nothing_there(self.key, self.against, other.why)
-        return self._result(may_lack(self.against), _NOTHING, sentence)
+        return self._result(self.against == LAST, _NOTHING, sentence)
 
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
@@ -96,7 +91,7 @@ class _Drifting(Gate):
         """What helps if the other night has no rows, after a space."""
         if before.rows:
             return ""
-        if not may_lack(self.against):
+        if self.against != LAST:
             return f" {_another(self.key, self.against)}"
         return (
             f" Let the check warn or ask ({self.key}.on_fail) until a night with rows is published, or take the empty "
@@ -111,7 +106,7 @@ class _Drifting(Gate):
             if value is not None and abs(value) > (allowed := limit + found.chance[name]):
                 said.append(
                     f"its {_CALLED[name]} is {value:.3g}, where {self.key}.{name} = {limit:g} allows {allowed:.3g} "
-                    f"between {found.before:,} and {found.now:,} rows"
+                    f"between {found.rows_before:,} and {found.rows_now:,} rows"
                 )
         return said
 
@@ -129,20 +124,18 @@ class ColumnDrift(_Drifting):
 
     @property
     def name(self) -> str:
-        """The gate's name."""
         return f"{self.column}.drift"
 
     def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
-        """Compare the column."""
         if self.column not in before.columns:
             why = f"{night} has no profile of {self.column!r}"
             # The next night will have tonight's profile to compare with. A run that is named stays as it is.
-            if may_lack(self.against):
+            if self.against == LAST:
                 return self._result(True, _NOTHING, f"{why}, so {self.key}.drift passes.")
             sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
             return self._result(False, _NOTHING, sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns)
-        if isinstance(found, Incomparable) or any(getattr(found, name) is None for name, _ in self.limits):
+        if any(getattr(found, name) is None for name, _ in self.limits):
             sentence = (
                 f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}.{self._if_empty(before)}"
             )
@@ -151,9 +144,7 @@ class ColumnDrift(_Drifting):
         if beyond := self._beyond(found):
             said = f"{self.column!r} has drifted from {night}: {'; '.join(beyond)}. {_most(found)}{_only_one(found)} "
             return self._result(False, observed, said + self._remedy())
-        said = (
-            f"differs from {night} by more than chance explains, but" if found.beyond_chance else f"is as in {night},"
-        )
+        said = f"differs from {night} by more than chance explains, but" if found.beyond else f"is as in {night},"
         return self._result(True, observed, f"{self.column!r} {said} within {self.key}.")
 
 
@@ -165,17 +156,15 @@ class AnyDrift(_Drifting):
 
     @property
     def name(self) -> str:
-        """The gate's name."""
         return "drift"
 
     def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
-        """Compare all columns."""
         compared, apart, said = 0, 0, list[str]()
         for name, each in drifts(before, now).items():
-            if isinstance(each, Drift):
+            if each.nulls is not None:
                 # Of lists and the like only nulls are counted.
                 compared += any(getattr(each, name) is not None for name, _ in self.limits)
-                apart += each.beyond_chance
+                apart += each.beyond
                 said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
             elif each.changed:
                 compared += 1
@@ -197,7 +186,7 @@ class AnyDrift(_Drifting):
 
 def _most(found: Drift) -> str:
     """Where the two nights differ most."""
-    shares = [(each.name, each.before / found.before, each.now / found.now) for each in found.groups]
+    shares = [(each.name, each.before / found.rows_before, each.now / found.rows_now) for each in found.groups]
     name, before, now = max(shares, key=lambda each: abs(each[1] - each[2]))
     return f"Most changed: {name}, from {before:.1%} of the rows to {now:.1%}."
 

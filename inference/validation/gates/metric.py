@@ -31,17 +31,17 @@ def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate 
     for end, bound in ends:
         if bound is None:
             continue
-        limit = MetricLimit(check.metric, f"{key}.{end}", end, bound, check.threshold if needed else None)
+        limit = (check.metric, f"{key}.{end}", end, bound, check.threshold if needed else None)
         if own:
-            yield OwnGate(limit)
+            yield OwnGate(*limit)
         elif check.slices:
-            yield from (SliceGate(limit, column, check.min_rows) for column in check.slices)
+            yield from (SliceGate(*limit, column, check.min_rows) for column in check.slices)
         else:
-            yield MetricGate(limit)
+            yield MetricGate(*limit)
 
 
 @dataclass(frozen=True)
-class MetricLimit:
+class _Limited(Gate):
     """A metric is at least, or at most, `bound`. key: the limit's place in the job, as `checks[0].min`. threshold: from
     which score on a row counts as predicted 1; None for metrics that need none.
 
@@ -55,16 +55,18 @@ class MetricLimit:
     threshold: float | None
 
     @property
+    def limit(self) -> str:
+        return number(self.bound)
+
+    @property
     def what(self) -> str:
-        """The metric, in words."""
         return self.metric if self.threshold is None else f"{self.metric} at {self.threshold:g}"
 
     def figure(self, state: Evaluator) -> Bounded | str:
         """The metric of some rows, or why there is none."""
-        return state.metric(self.metric) if self.threshold is None else state.metric(self.metric, self.threshold)
+        return state.metric(self.metric, self.threshold or 0.5)
 
     def holds(self, found: Bounded) -> bool:
-        """Whether the limit is kept."""
         return found.value >= self.bound if self.end == "min" else found.value <= self.bound
 
     @property
@@ -87,34 +89,34 @@ class MetricLimit:
         of = f" (a sample of {counted(found.sampled, 'group')})" if found.sampled else ""
         return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "") + of
 
+    def without(self, why: str) -> GateResult:
+        """The verdict where there is no figure."""
+        sentence = f"There is no {self.what} for {self.key} = {self.limit}: {why}"
+        return GateResult(f"{self.metric}.{self.end}", False, "no figure", self.limit, sentence)
+
+    def judged(self, found: Bounded, what: str, look: str) -> GateResult:
+        """The verdict on a figure. look: what to look at where it does not keep the limit."""
+        name, shown, passed = f"{self.metric}.{self.end}", self.shown(found), self.holds(found)
+        fault = f"{what} is {shown}, {self.side} {self.key} = {self.limit}. {look}, or {self.remedy}."
+        sentence = f"{what} is {shown}; {self.key} = {self.limit} holds." if passed else fault
+        return GateResult(name, passed, shown, self.limit, sentence)
+
 
 @dataclass(frozen=True)
-class MetricGate(Gate):
+class MetricGate(_Limited):
     """A metric of all rows keeps its limit."""
-
-    limited: MetricLimit
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the metric. Without a figure it does not pass."""
-        of, state = self.limited, evidence.metrics.evaluation
-        name, limit = f"{of.metric}.{of.end}", number(of.bound)
-        found = "the labels were not compared" if state is None else of.figure(state)
-        if isinstance(found, str):
-            sentence = (
-                f"There is no {of.what} for {of.key} = {limit}: {found}. If labels come after the night, write "
-                f"`late_labels` in place of `label`, let this check warn (on_fail: warn) or remove it."
+        state = evidence.metrics.evaluation
+        found = self.figure(state) if state else "the labels were not compared"
+        if state is None or isinstance(found, str):
+            return self.without(
+                f"{found}. If labels come after the night, write `late_labels` in place of `label`, let this check "
+                "warn (on_fail: warn) or remove it."
             )
-            return GateResult(name, False, "no figure", limit, sentence)
-        assert state is not None
-        passed, shown = of.holds(found), of.shown(found)
-        said = f"The {of.what} of {state.score!r} against {state.label!r} is {shown}"
-        if passed:
-            return GateResult(name, True, shown, limit, f"{said}; {of.key} = {limit} holds.")
-        sentence = (
-            f"{said}, {of.side} {of.key} = {limit}. Look whether the model, its features or the labels have changed, "
-            f"or {of.remedy}."
-        )
-        return GateResult(name, False, shown, limit, sentence)
+        what = f"The {self.what} of {state.score!r} against {state.label!r}"
+        return self.judged(found, what, "Look whether the model, its features or the labels have changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,42 +131,41 @@ class _Judged:
 
 
 @dataclass(frozen=True)
-class SliceGate(Gate):
+class SliceGate(_Limited):
     """A metric keeps its limit in each slice of a column. min_rows: the fewest compared rows of a slice that is judged.
 
     A slice without a figure, because it has one class only for example, is told and not judged. A gate that can judge
     no slice does not pass.
     """
 
-    limited: MetricLimit
     column: str
     min_rows: int
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge each slice that has enough rows and a figure."""
-        of, column = self.limited, self._sliced(evidence)
-        name, limit = f"{self.column}.{of.metric}.{of.end}", number(of.bound)
+        column = self._sliced(evidence)
+        name, limit = f"{self.column}.{self.metric}.{self.end}", self.limit
         judged = self._judged(column)
         if not judged.figures:
             return GateResult(name, False, "no figure", limit, self._unjudged(column, judged))
         state = next(iter(column.states.values()))
-        beyond = [found for found in judged.figures if not of.holds(found[1])]
+        beyond = [found for found in judged.figures if not self.holds(found[1])]
         worst, figure, _ = judged.figures[0]
-        what = f"The {of.what} of {state.score!r} against {state.label!r}"
+        what = f"The {self.what} of {state.score!r} against {state.label!r}"
         total = counted(len(judged.figures), "slice")
         if not beyond:
             sentence = (
-                f"{what} keeps {of.key} = {limit} in {total} of {self.column!r}; the nearest is {worst} with "
-                f"{of.shown(figure)}.{_left_out(judged, self.min_rows)}"
+                f"{what} keeps {self.key} = {limit} in {total} of {self.column!r}; the nearest is {worst} with "
+                f"{self.shown(figure)}.{_left_out(judged, self.min_rows)}"
             )
-            return GateResult(name, True, f"{worst} {of.shown(figure)}", limit, sentence)
-        named = _some([f"{value} {of.shown(each)} ({counted(rows, 'row')})" for value, each, rows in beyond])
+            return GateResult(name, True, f"{worst} {self.shown(figure)}", limit, sentence)
+        named = _some([f"{value} {self.shown(each)} ({counted(rows, 'row')})" for value, each, rows in beyond])
         sentence = (
-            f"{what} is {of.side} {of.key} = {limit} in {len(beyond)} of {total} of {self.column!r}: {named}."
+            f"{what} is {self.side} {self.key} = {limit} in {len(beyond)} of {total} of {self.column!r}: {named}."
             f"{_left_out(judged, self.min_rows)} Look whether the model, its features or the labels have changed "
-            f"there, or {of.remedy}."
+            f"there, or {self.remedy}."
         )
-        return GateResult(name, False, f"{worst} {of.shown(figure)}", limit, sentence)
+        return GateResult(name, False, f"{worst} {self.shown(figure)}", limit, sentence)
 
     def _sliced(self, evidence: Evidence) -> SlicedColumn:
         return evidence.metrics.slices.columns[self.column] if evidence.metrics.slices else SlicedColumn()
@@ -175,24 +176,24 @@ class SliceGate(Gate):
             called = short_name(value)
             if state.rows < self.min_rows:
                 judged.small.append(f"{called} {state.rows:,}")
-            elif isinstance(found := self.limited.figure(state), str):
+            elif isinstance(found := self.figure(state), str):
                 judged.without.append(f"{called} ({found})")
             else:
                 judged.figures.append((called, found, state.rows))
-        judged.figures.sort(key=lambda found: found[1].value, reverse=self.limited.end == "max")
+        judged.figures.sort(key=lambda found: found[1].value, reverse=self.end == "max")
         return judged
 
     def _unjudged(self, column: SlicedColumn, judged: _Judged) -> str:
-        of = self.limited
+        check = self.key.removesuffix(f".{self.end}")
         if column.cut:
             return (
                 f"{self.column!r} has more than {MOST_VALUES} values, or longer ones than a slice may have, so there "
-                f"are no slices for {of.key}. Name a column with fewer values in {of.key.rpartition('.')[0]}.slices."
+                f"are no slices for {self.key}. Name a column with fewer values in {check}.slices."
             )
         why = _left_out(judged, self.min_rows) or " No row was compared."
-        fewer = f" Lower {of.key.rpartition('.')[0]}.min_rows if so few rows say enough." if judged.small else ""
+        fewer = f" Lower {check}.min_rows if so few rows say enough." if judged.small else ""
         return (
-            f"No slice of {self.column!r} can be judged by {of.key} = {number(of.bound)}.{why}{fewer} If labels come "
+            f"No slice of {self.column!r} can be judged by {self.key} = {self.limit}.{why}{fewer} If labels come "
             f"after the night, let this check warn (on_fail: warn) or remove it."
         )
 
@@ -227,29 +228,18 @@ class Computed(Gate):
 
 
 @dataclass(frozen=True)
-class OwnGate(Gate):
+class OwnGate(_Limited):
     """A figure of an accumulator keeps its limit, as `lift.at_top_decile`."""
-
-    limited: MetricLimit
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the figure. Without one it does not pass."""
-        of = self.limited
-        accumulator, _, figure = of.metric.partition(".")
-        name, limit = f"{of.metric}.{of.end}", number(of.bound)
+        accumulator, _, figure = self.metric.partition(".")
         found = evidence.accumulators.get(accumulator)
         value = found.values.get(figure) if found else None
         if found is None or value is None:
-            sentence = f"There is no {of.metric} for {of.key} = {limit}: {_why_none(accumulator, figure, found)}"
-            return GateResult(name, False, "no figure", limit, sentence)
-        shown = of.shown(Bounded(value))
-        if of.holds(Bounded(value)):
-            return GateResult(name, True, shown, limit, f"{of.metric} is {shown}; {of.key} = {limit} holds.")
-        sentence = (
-            f"{of.metric} is {shown}, {of.side} {of.key} = {limit}. Look what {found.uses} counts, and whether "
-            f"the model or its input have changed, or {of.remedy}."
-        )
-        return GateResult(name, False, shown, limit, sentence)
+            return self.without(_why_none(accumulator, figure, found))
+        look = f"Look what {found.uses} counts, and whether the model or its input have changed"
+        return self.judged(Bounded(value), self.metric, look)
 
 
 def _why_none(accumulator: str, figure: str, found: AccumulatorFigures | None) -> str:

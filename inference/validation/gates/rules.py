@@ -19,7 +19,7 @@ from nightjar.inference.job.checks import (
     UniqueCheck,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates import Gate, NamesRows, Rule
+from nightjar.inference.validation.gates import Gate, Rule
 from nightjar.inference.validation.gates.always import Complete, Quarantine, Rescore
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.answers import Cut, answers_gates
@@ -74,11 +74,6 @@ def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
     return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, ColumnGate))
 
 
-def answers_gates_of(job: Job) -> tuple[Cut, ...]:
-    """The gates on how answers ended."""
-    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, Cut))
-
-
-def naming_gates_of(job: Job) -> tuple[NamesRows, ...]:
-    """The gates that name rows which they refuse."""
-    return tuple(rule.gate for rule in gates_of(job) if isinstance(rule.gate, NamesRows))
+def sample_gates(job: Job) -> tuple[Rule, ...]:
+    """The gates that say something of a few rows: on columns, and on how answers ended."""
+    return tuple(rule for rule in gates_of(job) if isinstance(rule.gate, ColumnGate | Cut))

@@ -24,7 +24,6 @@ class Unique(Gate):
     columns: tuple[str, ...]
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """As `Gate.judge`. Without a search it does not pass."""
         name, what = f"{'+'.join(self.columns)}.unique", listed(map(repr, self.columns), "and")
         found = evidence.repeated.get(self.key)
         if found is None:

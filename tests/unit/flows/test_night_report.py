@@ -139,7 +139,7 @@ def test_a_refused_night_shows_every_gate_and_the_columns_that_differ(night: Lak
     }
     assert report.metrics is not None
     (compared,) = report.compared
-    assert compared.columns[0].figures.column == "score"
+    assert compared.columns[0].column == "score"
     assert compared.columns[0].groups
     seen = Seen(page_of(night, "2026-11-20"))
     assert seen.headings == SECTIONS

@@ -82,7 +82,7 @@ def test_the_first_keys_are_named_of_those_without_a_row_in_the_other_run(
     monkeypatch.setattr(joins, "BLOCK_ROWS", 7)
     _, made = paired([(at, "a") for at in range(100, 150)], [(1, "b")] * 9, 10)
     assert [values_of(key, 2) for key in made.before.some_only] == [[str(at), "a"] for at in range(100, 105)]
-    assert ([values_of(key, 2) for key in made.now.some_repeated], made.now.repeated) == ([["1", "b"]], 9)
+    assert made.now.repeated == 9
 
 
 @pytest.mark.parametrize("bound", ["BLOCK_ROWS", "BLOCK_BYTES"])

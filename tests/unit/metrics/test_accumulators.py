@@ -156,7 +156,7 @@ def test_few_rows_suffice_to_try_it(count: int) -> None:
             {"update": keeps_first, "results": lambda self: {"sum": self.sum}},
             "three parts of the rows merged, sum is 34.0, and not 1.0",
         ),
-        ({"merge": lambda self, state: None}, "with its state merged into a new one, mean is None, and not 16.5"),
+        ({"merge": lambda self, state: None}, "three parts of the rows merged, mean is None, and not 16.5"),
         ({"results": lambda self: {}}, "returns no figure"),
         ({"results": lambda self: [1]}, "returns a list from results"),
         ({"results": lambda self: {"at top": 1}}, "names a figure 'at top'"),

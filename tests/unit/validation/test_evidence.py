@@ -135,11 +135,11 @@ def test_the_evidence_says_what_was_found(tmp_path: Path, compares: bool) -> Non
     assert said(counted, 59) == Found(3, 59, 1, last)
 
 
-def compared(output: Path, against: Any, date: str = "2026-11-19") -> tuple[str, bytes | None, str]:
+def compared(output: Path, against: str, date: str = "2026-11-19") -> tuple[str, bytes | None, str]:
     """With what a check on drift compares: its name, the bytes of its profile, and why there is none."""
     job = job_of(output, {"drift": "x", "against": against})
     ((name, found),) = baselines(LakeStorage(), job, date).items()
-    assert name == (against if isinstance(against, str) else f"last:{against['last']}")
+    assert name == against
     return found.called, found.profile.to_bytes() if found.profile else None, found.why
 
 
@@ -177,29 +177,11 @@ def test_drift_from_a_run_is_from_one_that_was_published_or_validated(tmp_path: 
     assert (found[0].date, found[1].totals.rows_in) == ("2026-12-24", 2)
 
 
-def test_drift_from_a_window_is_from_its_nights_taken_together(tmp_path: Path) -> None:
-    assert compared(tmp_path, {"last": 2}) == ("the last 2 nights", None, "no earlier night is published")
-    night(tmp_path, "2026-11-10", 1)
-    assert compared(tmp_path, {"last": 2}) == ("2026-11-10", None, "the columns of 2026-11-10 were not described")
-    night(tmp_path, "2026-11-11", 1)
-    called = "the 2 published nights from 2026-11-10 to 2026-11-11"
-    assert compared(tmp_path, {"last": 2}) == (called, None, f"the columns of {called} were not described")
-    night(tmp_path, "2026-11-12", 1, x=[1, 2])
-    night(tmp_path, "2026-11-13", 1, x=[3])
-    night(tmp_path, "trial", 1, "2026-11-13", x=[9])
-    called = "the 2 published nights from 2026-11-12 to 2026-11-13"
-    assert compared(tmp_path, {"last": 2}) == (called, profile_of([1, 2], [3]).to_bytes(), "")
-    called = "the 3 published nights from 2026-11-11 to 2026-11-13, of which 2 were described,"
-    assert compared(tmp_path, {"last": 3}) == (called, profile_of([1, 2], [3]).to_bytes(), "")
-    assert compared(tmp_path, {"last": 9}, "2026-11-13")[0].startswith("the 3 published nights from 2026-11-10 to")
-    assert compared(tmp_path, {"last": 1}) == ("2026-11-13", profile_of([3]).to_bytes(), "")
-
-
 def test_each_night_is_found_once_and_only_if_checks_are_judged(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-18", 1, x=[1])
-    checks = [{"drift": "x"}, {"drift": "x", "psi": 0.1}, {"drift": "x", "against": {"last": 2}}, {"files": {"min": 1}}]
+    checks = [{"drift": "x"}, {"drift": "x", "psi": 0.1}, {"drift": "x", "against": "june"}, {"files": {"min": 1}}]
     job = job_of(tmp_path, *checks)
-    assert set(baselines(LakeStorage(), job, "2026-11-19")) == {"last", "last:2"}
+    assert set(baselines(LakeStorage(), job, "2026-11-19")) == {"last", "june"}
     assert baselines(LakeStorage(), job.model_copy(update={"judged": False}), "2026-11-19") == {}
 
 

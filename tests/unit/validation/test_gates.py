@@ -35,8 +35,7 @@ from nightjar.inference.validation.gates import (
     told,
     warnings,
 )
-from nightjar.inference.validation.gates.answers import Cut
-from nightjar.inference.validation.gates.rules import answers_gates_of, column_gates_of, gates_of, input_gates
+from nightjar.inference.validation.gates.rules import gates_of, input_gates
 from nightjar.inference.validation.rescore import Rescored
 
 JOB = Path("/jobs/job.yaml")
@@ -857,39 +856,17 @@ def test_as_many_answers_as_allowed_may_be_cut_and_no_more() -> None:
     assert past.sentence == (
         "11 of 1,000 answers were cut at the most tokens that an answer may have, more than the 10 that "
         "checks[0].answers.cut = 0.01 allows. Raise max_tokens in model.sampling, which asks for all answers again, or "
-        "raise checks[0].answers.cut. With the output finish_reason: string the rows would be named here."
+        "raise checks[0].answers.cut."
     )
     assert (past.name, past.observed, past.limit) == ("answers.cut", "11 of 1,000 answers", "10 answers (0.01)")
     assert past.passed is False
     assert at.sentence == (
         "10 of 1,000 answers were cut at the most tokens that an answer may have; checks[0].answers.cut = 0.01 holds."
     )
-    named = answers_gate(Usage(requests=1, cut=1), 0, {"a": "string", "finish_reason": "string"})
-    assert named.sentence.startswith("1 of 1 answers was cut at the most tokens")
-    assert named.sentence.endswith("or raise checks[0].answers.cut.")
+    one = answers_gate(Usage(requests=1, cut=1), 0, {"a": "string"})
+    assert one.sentence.startswith("1 of 1 answers was cut at the most tokens")
     assert answers_gate(Usage(requests=2, cut=2), 0, {"a": "string"}).sentence.startswith("2 of 2 answers were cut")
     assert answers_gate(NO_USAGE, 0, {"a": "string"}).passed
-
-
-def test_cut_answers_are_named_by_the_output_that_says_how_they_ended() -> None:
-    checks = [{"answers": {"cut": 0}}]
-
-    def gate_of(outputs: dict[str, str]) -> Cut:
-        job = parse_job({**CONTENT, "model": {**ASKS, "outputs": outputs}, "checks": checks}, JOB)
-        (gate,) = answers_gates_of(job)
-        assert column_gates_of(job) == ()
-        return gate
-
-    by_reason, unnamed = gate_of({"a": "string", "finish_reason": "string"}), gate_of({"a": "string"})
-    metrics, cut = Metrics(), Usage(requests=1, cut=1)
-    assert [gate.column for gate in (by_reason, unnamed)] == ["finish_reason", ""]
-    assert (by_reason.spares_shard(metrics, cut), by_reason.spares_shard(metrics, NO_USAGE)) == (False, True)
-    assert (unnamed.spares_shard(metrics, cut), unnamed.spares_shard(metrics, NO_USAGE)) == (True, True)
-    for values, spared in ((["stop", None], True), (["stop", "length"], False)):
-        assert by_reason.spares(pa.chunked_array([pa.array(values, pa.string())])) == spared
-    judged = by_reason.judge(Evidence(Found(1, 1), usage=cut, offenders={"checks[0].answers.cut": WHERE}))
-    assert judged.where == WHERE
-    assert by_reason.judge_usage(cut).where == by_reason.judge(Evidence(Found(1, 1), usage=cut)).where == ()
 
 
 @pytest.mark.parametrize(

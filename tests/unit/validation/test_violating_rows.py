@@ -217,11 +217,11 @@ VALUE = st.one_of(st.none(), st.floats(width=32), st.floats(0, 1, width=32))
 def test_the_first_row_by_halves_is_the_first_of_all(values: list[float | None], asked: str) -> None:
     gate = next(gate for gate in GATES if gate.key.endswith(asked))
     column = pa.chunked_array([pa.array(values[:7], pa.float32()), pa.array(values[7:], pa.float32())])
-    alone = [gate.spared_by(state_of(column.slice(index, 1))) for index in range(len(values))]
+    alone = [gate.spares(state_of(column.slice(index, 1))) for index in range(len(values))]
     if not all(alone):
         refused = [index for index, spared in enumerate(alone) if not spared]
-        assert _first(gate, column) == max(refused, key=lambda index: gate.rank(column.slice(index, 1)))
-    assert gate.spared_by(state_of(column)) == all(alone)
+        assert _first(gate, column) == max(refused, key=lambda index: gate.rank(state_of(column.slice(index, 1))))
+    assert gate.spares(state_of(column)) == all(alone)
 
 
 def state_of(column: pa.ChunkedArray) -> ColumnState:
