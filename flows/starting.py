@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.run.request import RunRequest, check_date, make_request
 
@@ -108,7 +108,7 @@ def nights(
     """Run the nights of a backfill, and print each on the console when it ends.
 
     Raises:
-        NightjarError: As in `backfill`.
+        NightjarError: As in `api.backfill`.
     """
     from nightjar.inference.run.refusals import check_model
 
@@ -120,12 +120,12 @@ def nights(
         start.check_owner()
         check_model(start)  # the other checks depend on the night
         check_output(start, ray)
-    from nightjar.flows.backfill_flow import launch_backfill, nights_between
+    from nightjar.flows.backfilling import nights_between, run_nights
 
     # Wrong options are no failure of the first night.
     dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
-    with telling(start, "start", unless=(RunFailed,)):
-        return launch_backfill(start, dates, ray, console, verbose=verbose, quiet=quiet)
+    with telling(start, "start"):
+        return run_nights(start, dates, ray, console, verbose=verbose, quiet=quiet)
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
