@@ -45,7 +45,7 @@ def report(
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
     request.check_owner()
-    made, _ = writing.write(request)
+    made = writing.write(request)
     if as_json:
         emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))
     else:

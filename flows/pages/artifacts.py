@@ -30,7 +30,6 @@ from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.charts import pictures
 from nightjar.flows.pages.wording import cells, partly, said_of
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError, StorageError
@@ -39,7 +38,6 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.output.revisions import Revision, newest_revision
 from nightjar.inference.records import Event
-from nightjar.inference.run.account import Account
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Scored, Verdict
@@ -152,10 +150,9 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
 def show_summary(run: FinishedRun) -> None:
     """Write the report; send the page that a person reads in the morning, and a link to the output."""
     request = run.request
-    left = _leave_report(request, finished=run.scored.finished, account=run.account)
     where = f"{request.run_uri}/r{run.scored.revision}"
-    state, page = finished_page(run, left.report)
-    page += pictures(left.plots)
+    report = writing.leave(request, _warn, finished=run.scored.finished, account=run.account)
+    state, page = finished_page(run, report)
     name = request.job.name
     deliver(
         {
@@ -170,17 +167,14 @@ def show_summary(run: FinishedRun) -> None:
     )
 
 
-def _leave_report(request: RunRequest, *, finished: bool = False, account: Account | None = None) -> writing.Left:
-    """Write the report of the night; why it could not be written is in the log. As `leave`."""
-    warn = get_run_logger().warning
-    return writing.leave(request, lambda said: warn("%s", said), finished=finished, account=account)
+def _warn(said: str) -> None:
+    get_run_logger().warning("%s", said)
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the page of a run that failed. ray: the cluster that was named."""
-    left = _leave_report(request)
-    found = failure(Commands(request, ray=ray), error, left.report)
-    key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(left.plots)
+    found = failure(Commands(request, ray=ray), error, writing.leave(request, _warn))
+    key, page = f"{request.job.name}-summary", as_page(found, request, error)
     log_remarks(found.facts)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 

@@ -104,7 +104,7 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
         page = run_pages([report.line.flow_run]).get(report.line.flow_run)
         return {**around, **({"This run in Prefect": page} if page else {})}
 
-    return writing.made(request, pages)[2]
+    return writing.made(request, pages)[1]
 
 
 def _job(served: Served) -> Job:

@@ -450,11 +450,11 @@ def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_a
     lake.run(engine="local", storage=storage)
     said = f"{lake.folder}/table shows publication 1, not yet 2"
     command = f"nightjar tables {lake.job_path}"
-    report, _, page = writing.made(lake.request())
+    report, page = writing.made(lake.request())
     assert [each.publication for each in report.late_tables] == [1]
     assert '<section class="verdict bad"' in page
     assert '<h2 id="verdict">Published as #2, but a table does not show it</h2>' in page
-    earlier = writing.made(lake.request(date=NIGHT))[2]
+    earlier = writing.made(lake.request(date=NIGHT))[1]
     assert '<h2 id="verdict">Published as #1</h2>' in earlier
     index = index_page([lookup.newest(served)])
     assert "1 job, 1 with something for a person to do" in index
@@ -463,7 +463,7 @@ def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_a
         assert said in text
         assert f'<dt>commit</dt><dd><code class="command">{command}</code></dd>' in text
     publishing.tables(str(lake.job_path))
-    assert "table</dt>" not in writing.made(lake.request())[2]
+    assert "table</dt>" not in writing.made(lake.request())[1]
     assert "nothing for a person to do" in index_page([lookup.newest(served)])
 
 
@@ -520,7 +520,7 @@ def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(l
     status = standing.status(lake.request())
     assert "cannot be in it: a text of 'team' is empty" in standing.status_text(status)
     assert "commit" not in status.commands
-    page = writing.made(lake.request())[2]
+    page = writing.made(lake.request())[1]
     assert "cannot be in it: a text of &#39;team&#39; is empty" in page
     assert "<dt>commit</dt>" not in page
     assert lookup.newest(Served("lake", str(lake.job_path))).late == ()

@@ -5,7 +5,6 @@ matplotlib is imported when the first plot is drawn, because that takes a while.
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 import re
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from markupsafe import Markup
 
-from nightjar.flows.pages.escaping import line, markdown
+from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, said_of_part
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.drift import Group
@@ -40,15 +39,6 @@ _COLOURS = {
 """The colours that are drawn, and what they are in the page: its style has them for light and for dark."""
 
 _INK, _QUIET, _RULE, _NOW, _BEFORE = _COLOURS
-
-_ON_WHITE = {
-    "currentColor": "#1b1f24",
-    "var(--quiet)": "#57606a",
-    "var(--rule)": "#d8dde2",
-    "var(--now)": "#0b63c4",
-    "var(--before)": "#b9cbe0",
-}
-"""The same colours in an image."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -97,15 +87,6 @@ class Chart:
     svg: Markup
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-    @property
-    def image(self) -> str:
-        """The plot as a `data:` URI, for a page that shows images and has no style for them: on white."""
-        drawn = str(self.svg).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" style="background: #fff" ', 1)
-        for colour, value in _ON_WHITE.items():
-            drawn = drawn.replace(colour, value)
-        drawn = drawn.replace("font-family: inherit", "font-family: sans-serif")
-        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
 
 
 class Drawing:
@@ -226,11 +207,6 @@ def _seconds_chart(title: str, parts: Sequence[tuple[str, float]]) -> Chart:
     rows = tuple((name, f"{seconds:,.2f}", f"{seconds / whole:.1%}") for name, seconds in parts)
     size = (4.8, 0.8 + 0.22 * max(3, len(parts)))
     return Chart(title, _svg(title, draw, size, left=1.5), ("part", "seconds", "share"), rows)
-
-
-def pictures(charts: Sequence[Chart]) -> str:
-    """Plots as images in Markdown. Prefect's page of an artifact shows `data:` URIs."""
-    return "".join(f"\n\n**{markdown(each.title)}**\n\n![{markdown(each.title)}]({each.image})" for each in charts)
 
 
 def _value(value: float) -> str:

@@ -72,11 +72,6 @@ class Charts:
     account: tuple[Chart, ...]
     missing: tuple[str, ...] = ()
 
-    @property
-    def first(self) -> tuple[Chart, ...]:
-        """The few that say most: the column that differs most, a figure over the nights, and where the time went."""
-        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.account[:1])
-
 
 def drawn(report: Report) -> Charts:
     """Draw the plots of a night."""
