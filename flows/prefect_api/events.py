@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
-from prefect.client.orchestration import get_client
 from prefect.events import emit_event
-from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
-from prefect.exceptions import PrefectException
 
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
 from nightjar.inference.history.run_tables import lost
-from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.output.revisions import newest_revision, revision_uri
 from nightjar.inference.run.request import RunRequest
 
@@ -29,11 +23,6 @@ FAILED = "nightjar.run.failed"
 ASKS = "nightjar.run.asks"
 SHARD_FAILED = "nightjar.shard.failed"
 TABLES_BEHIND = "nightjar.tables.behind"
-TAKEN, GIVEN_BACK = "nightjar.slot.taken", "nightjar.slot.given-back"
-"""Events of `nightjar.limit.<name>`, by the process that holds a slot of this global concurrency limit."""
-
-_EVENTS = 50
-"""The most events that Prefect gives at a time."""
 
 MAX_SHARDS = 50
 """The most failed shards of a run that get an event each; `nightjar.run.failed` has the number of all."""
@@ -91,28 +80,6 @@ def refused(name: str, job: str, error: NightjarError) -> None:
         resource={"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name},
         payload={"job": job, "error": type(error).__name__, "message": str(error)},
     )
-
-
-def slot(limit: str, event: str, holder: Holder) -> None:
-    """Send an event of a slot of a concurrency limit."""
-    resource = {"prefect.resource.id": f"nightjar.limit.{limit}", "prefect.resource.name": limit}
-    emit_event(event, resource=resource, payload=to_json(holder))
-
-
-def slot_holders(limit: str, taken: int) -> list[Holder]:
-    """Who holds these slots of a concurrency limit, the newest holder first; empty if that is not known."""
-    wanted = EventFilter(
-        event=EventNameFilter(name=[TAKEN, GIVEN_BACK]), resource=EventResourceFilter(id=[f"nightjar.limit.{limit}"])
-    )
-    try:
-        with get_client(sync_client=True) as client:
-            found = client.read_events(wanted, limit=_EVENTS).events
-        given_back = {event.payload["nonce"] for event in found if event.event == GIVEN_BACK}
-        holders = [of_json(Holder, event.payload) for event in found if event.event == TAKEN]
-    except (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError, LookupError, TypeError):
-        return []
-    # A killed holder gave nothing back; whoever has taken its slot since is newer.
-    return [holder for holder in holders if holder.nonce not in given_back][:taken]
 
 
 def _lost(request: RunRequest) -> list[dict[str, Any]]:
