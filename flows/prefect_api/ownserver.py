@@ -238,14 +238,6 @@ def server_settings(port: int = 0) -> dict[Setting, Any]:
     return {setting: value for setting, value in usual.items() if setting.name not in given}
 
 
-def nights_ahead() -> int:
-    """The number of nights of a job that fall due while the own server is down and are run when it is up again."""
-    from prefect.settings import PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS as AHEAD
-
-    count: int = server_settings().get(AHEAD, AHEAD.value())
-    return count
-
-
 def serve(shared: socket.socket, *, complete: bool) -> None:
     """Serve the Prefect API on a socket that listens, until this process is told to end.
 

@@ -59,7 +59,7 @@ from nightjar.flows.prefect_api.api import (
     require_api,
     was_cancelled,
 )
-from nightjar.flows.prefect_api.ownserver import OwnServer, nights_ahead
+from nightjar.flows.prefect_api.ownserver import OwnServer, server_settings
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.inference.errors import (
     ClusterError,
@@ -320,9 +320,9 @@ def test_without_an_api_check_asks_the_server_that_a_run_would_start(
 
 def test_what_the_user_set_for_a_server_counts_for_the_own_one() -> None:
     """Wherever it is set: an environment variable of ours would go before a profile."""
-    assert nights_ahead() == 14
+    assert server_settings()[PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS] == 14
     with temporary_settings({PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS: 30}):
-        assert nights_ahead() == 30
+        assert PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS not in server_settings()
 
 
 def test_the_own_server_can_begin_before_prefect_is_imported() -> None:
