@@ -91,7 +91,7 @@ def test_the_terminal_says_that_a_run_that_failed_left_no_report(lake: Lake) -> 
         request, lost
     )
     assert "  report     " not in after_failure(request, Interrupted("stopped by Ctrl-C"))
-    made, _ = write(request)
+    made = write(request)
     assert after_failure(request, lost).endswith(f"\n  report     {made.page}")
 
 
