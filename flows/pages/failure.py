@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 
 from nightjar.flows.pages.advice import Commands, aftermath
 from nightjar.flows.pages.escaping import address, cell, code, markdown
@@ -16,7 +15,7 @@ from nightjar.flows.pages.report.writing import none_written, served_at, written
 from nightjar.flows.pages.wording import describe, fact_lines, said_of
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, Unanswered
 from nightjar.inference.history.run_status import before_it_begins
-from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, printed_last, remarks
+from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
 from nightjar.inference.output.revisions import newest_revision
@@ -25,9 +24,6 @@ from nightjar.inference.validation.gates import warnings
 
 _REPLAYS = 3
 """The number of rows whose replay commands a page shows for copying; the table has more."""
-
-_PRINTED = 3
-"""The number of failed shards whose last printed lines a page shows; the table of shards has more."""
 
 
 def gate_rows(error: NightjarError) -> list[str]:
@@ -55,26 +51,6 @@ def rows_without_result(request: RunRequest) -> list[str]:
     """The first rows without a result, each with the command that scores it again; a cell's text cannot be copied."""
     lines = [f"- {cell(said)}; {code(replay)}" for said, replay in lost_rows(request, _REPLAYS)]
     return ["", "Rows that could not be scored, the first of them:", "", *lines] if lines else []
-
-
-def printed(request: RunRequest) -> list[str]:
-    """The last printed lines of failed shards."""
-    try:
-        found = printed_last(request.storage, request.run_uri)
-    except StorageError:
-        return []
-    if not found:
-        return []
-    command = Commands(request).command("logs", *request.words)
-    lines = ["", f"Printed last; all of it: {code(command)}"]
-    for shard, last in islice(found.items(), _PRINTED):
-        lines += [
-            "",
-            f"shard {code(shard)}" if shard else "by the workers",
-            "",
-            *(f"- {code(each)}" for each in last),
-        ]
-    return lines
 
 
 @dataclass(frozen=True)
@@ -169,7 +145,7 @@ def after_failure(request: RunRequest, error: NightjarError, ray: str | None = N
 
 
 def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
-    """The page in Markdown, with the rows that gates refuse and the last printed lines."""
+    """The page in Markdown, with the rows that gates refuse."""
     lines = [
         f"# {request.job.name} {markdown(request.run_id)}: {markdown(found.how)}",
         "",
@@ -186,6 +162,5 @@ def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
         *([f"- report: [{markdown(found.report)}]({address(found.report)})"] if found.report else []),
         *([f"- report now: [{markdown(page)}]({page})"] if (page := served_at(request)) else []),
         *(rows_without_result(request) if isinstance(error, RunFailed) else []),
-        *printed(request),
     ]
     return "\n".join(lines)
