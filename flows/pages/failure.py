@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nightjar.flows.pages.advice import Commands, aftermath
 from nightjar.flows.pages.escaping import address, cell, code, markdown
-from nightjar.flows.pages.report.writing import none_written, served_at, written
+from nightjar.flows.pages.report.writing import served_at, written
 from nightjar.flows.pages.wording import describe, fact_lines, said_of
 from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, Unanswered
 from nightjar.inference.history.run_status import before_it_begins
@@ -59,8 +59,7 @@ class Failure:
 
     how: how it ended, in a few words. seen: what readers see, as a sentence. facts: (word, text): how far the run came,
     what a person should know about how it was scored, or can do about its files. commands: word → command. continues:
-    whether `repeat` scores only what is missing. report: the URI of its report; empty if there is none. none_written:
-    that it should have a report and has none.
+    whether `repeat` scores only what is missing. report: the URI of its report; empty if there is none.
     """
 
     how: str
@@ -69,7 +68,6 @@ class Failure:
     commands: Mapping[str, str]
     continues: bool
     report: str = ""
-    none_written: str = ""
 
     def adds(self, word: str) -> bool:
         """Whether the remark that it scores only what is missing belongs to this command."""
@@ -85,7 +83,6 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
     begun, known, facts = _progress(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
-    left = written(request) if report is None else report
     outcome = ended.outcome if ended else endings.FAILED
     state = "rolled back" if after.taken_back else outcome if known else "never begun"
     return Failure(
@@ -94,9 +91,7 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
         facts=(*facts, *_beside(error)),
         commands=commands.of_error(error, state, fresh=after.fresh),
         continues=begun and not after.fresh,
-        report=left,
-        # Whoever stops a run does not wait for its report.
-        none_written=none_written(request) if isinstance(error, RunFailed) and begun and not left else "",
+        report=written(request) if report is None else report,
     )
 
 
@@ -135,7 +130,7 @@ def as_text(found: Failure) -> str:
         (word, f"{command}{'   (scores only what is missing)' if found.adds(word) else ''}")
         for word, command in found.commands.items()
     )
-    facts = [*found.facts, *commands, ("report", found.report or found.none_written)]
+    facts = [*found.facts, *commands, ("report", found.report)]
     return "\n".join([found.seen, *fact_lines(facts)])
 
 

@@ -100,12 +100,6 @@ def renew(changed: Iterable[RunRequest], warn: Callable[[str], object]) -> None:
             leave(request, warn)
 
 
-def none_written(request: RunRequest) -> str:
-    """That a run left no report which should have left one, and which command makes it."""
-    again = Commands.here(request).command("report", *request.words)
-    return f"none could be written, the run's log says why; `{again}` makes it"
-
-
 def written(request: RunRequest) -> str:
     """The URI of the report of the run's newest revision; empty if there is none."""
     try:

@@ -10,13 +10,13 @@ from test_report import BAD_ROW, plan_in, scored, writing
 
 from faults import FaultyStorage, fail
 from nightjar.flows.pages import finished
-from nightjar.flows.pages.advice import Commands, typed
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.artifacts import _COMMANDS, _bounded, _headed
 from nightjar.flows.pages.failure import after_failure, failure
 from nightjar.flows.pages.report.writing import write
 from nightjar.flows.pages.wording import left_out, money
 from nightjar.flows.results import FinishedRun
-from nightjar.inference.errors import GateFailed, Interrupted, JobError, QuarantineFull, ShardsFailed
+from nightjar.inference.errors import GateFailed, JobError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import MAX_LINES, RunReport
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.owner import claim_output
@@ -80,17 +80,12 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
     assert list(found.commands) == ["look", "repeat"]
 
 
-def test_the_terminal_says_that_a_run_that_failed_left_no_report(lake: Lake) -> None:
-    """Of one that was stopped that is as it should be, and of one that never began there is none to make."""
+def test_the_terminal_names_the_report_of_a_run_that_failed(lake: Lake) -> None:
     request = lake.ready().request()
     lost = ShardsFailed("7 of 8 shards have no result")
     assert "  report     " not in after_failure(request, lost)
     scored(lake)
-    again = f"{typed('nightjar')} report {lake.job_path} {NIGHT}"
-    assert f"\n  report     none could be written, the run's log says why; `{again}` makes it" in after_failure(
-        request, lost
-    )
-    assert "  report     " not in after_failure(request, Interrupted("stopped by Ctrl-C"))
+    assert "  report     " not in after_failure(request, lost)
     made = write(request)
     assert after_failure(request, lost).endswith(f"\n  report     {made.page}")
 
