@@ -1,4 +1,4 @@
-"""Events for Prefect's automations: a night was published, failed, or asks a person; a shard has no result.
+"""Events for Prefect's automations: a night was published, failed, or asks a person; a table is behind.
 
 Each event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
 events are lost, but never a run.
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 PUBLISHED = "nightjar.run.published"
 FAILED = "nightjar.run.failed"
 ASKS = "nightjar.run.asks"
-SHARD_FAILED = "nightjar.shard.failed"
 TABLES_BEHIND = "nightjar.tables.behind"
-
-MAX_SHARDS = 50
-"""The most failed shards of a run that get an event each; `nightjar.run.failed` has the number of all."""
 
 
 def published(finished: FinishedRun) -> None:
@@ -60,10 +56,8 @@ def _published(finished: FinishedRun) -> None:
 
 def failed(request: RunRequest, error: NightjarError) -> None:
     """Send the event of a run that ended without a publication."""
-    shards = _lost(request) if isinstance(error, RunFailed) else []
-    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=len(shards))
-    for shard in shards[:MAX_SHARDS]:
-        _emit(SHARD_FAILED, request, **shard)
+    shards = _lost(request) if isinstance(error, RunFailed) else 0
+    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=shards)
 
 
 def asks(request: RunRequest, error: NightjarError) -> None:
@@ -82,23 +76,13 @@ def refused(name: str, job: str, error: NightjarError) -> None:
     )
 
 
-def _lost(request: RunRequest) -> list[dict[str, Any]]:
-    """The failed shards without a result, each with its last failure."""
+def _lost(request: RunRequest) -> int:
+    """The number of failed shards without a result."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
-        found = lost(newest) if newest is not None else {}
+        return len(lost(newest)) if newest is not None else 0
     except StorageError:
-        return []  # The run failed because the storage is away, and the event says so.
-    return [
-        {
-            "shard": shard,
-            "file": said[-1].uri,
-            "attempts": len(said),
-            "cause": said[-1].cause,
-            "message": said[-1].message,
-        }
-        for shard, said in found.items()
-    ]
+        return 0  # The run failed because the storage is away, and the event says so.
 
 
 def _emit(event: str, request: RunRequest, **payload: Any) -> None:
