@@ -35,7 +35,7 @@ _ASK_S = 10.0
 """The longest wait in seconds for a connection to a configured API, and again for its answer."""
 
 _BRIEF_S = 3.0
-"""The same for a run that is being stopped, which must end soon, and for the links of a page."""
+"""The same for the links of a page."""
 
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
@@ -132,19 +132,6 @@ def check_limit(name: str) -> str:
             without_password(f"Prefect at {url} did not say whether it has the limit {name!r}: {_first_line(error)}")
         ) from error
     return ""
-
-
-def was_cancelled(flow_run: UUID) -> bool:
-    """Whether the API says that this flow run is cancelled or being cancelled."""
-    url = PREFECT_API_URL.value()
-    if not url:
-        return False  # nobody can cancel a run on such a server
-    try:
-        with _client(url, _BRIEF_S) as client:
-            state = client.read_flow_run(flow_run).state
-    except _UNUSABLE:
-        return False
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
 
 
 def is_away(error: BaseException | None) -> bool:

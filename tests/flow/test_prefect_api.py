@@ -22,7 +22,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import psutil
@@ -43,7 +42,6 @@ from prefect.settings import (
     PREFECT_UI_URL,
     temporary_settings,
 )
-from prefect.states import Cancelling, Running
 
 from commands import DATE
 from forked import forked
@@ -57,7 +55,6 @@ from nightjar.flows.prefect_api.api import (
     home,
     is_away,
     require_api,
-    was_cancelled,
 )
 from nightjar.flows.prefect_api.ownserver import OwnServer, server_settings
 from nightjar.flows.prefect_api.server import start_api
@@ -489,21 +486,3 @@ def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.raises(RunFailed, match="no slot of the concurrency limit 'gpus'"),
     ):
         waiting._acquired("gpus", print)
-
-
-# ---- who stopped a run --------------------------------------------------------------------------------------
-
-
-def test_a_run_that_is_cancelled_is_told_from_one_that_is_ended(prefect_api: str) -> None:
-    """Both are sent SIGTERM: the run's state says which it was, and an API that is away says no."""
-    with temporary_settings({PREFECT_API_URL: prefect_api}), client(prefect_api) as asked:
-        run = asked.create_flow_run(nightly.nightly, parameters={"job": "job.yaml"})
-        asked.set_flow_run_state(run.id, Running(), force=True)
-        assert not was_cancelled(run.id)
-        asked.set_flow_run_state(run.id, Cancelling(), force=True)
-        assert was_cancelled(run.id)
-        assert not was_cancelled(uuid4())
-    with temporary_settings({PREFECT_API_URL: NOWHERE}):
-        assert not was_cancelled(run.id)
-    with temporary_settings({PREFECT_API_URL: None}):
-        assert not was_cancelled(run.id)

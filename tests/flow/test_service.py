@@ -27,7 +27,6 @@ from prefect.states import Cancelling
 from test_artifacts import page
 
 from forked import forked
-from nightjar.flows.outcome import CANCELLED
 from nightjar.flows.pages import standing
 from nightjar.flows.serving import serve
 from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
@@ -206,7 +205,8 @@ def test_cancelling_stops_the_pool_and_the_next_run_resumes(services: Services, 
         assert asked.read_flow_run(run.id).name == f"gated {night}"
     assert _receipts(lake, night) == 2, "it was cancelled in mid-run"
     found = standing.status(lake.request(date=night))
-    assert (found.standing, found.cause) == ("stopped at score", CANCELLED)
+    assert found.standing == "stopped at score"
+    assert found.cause.startswith("stopped by SIGTERM, process ")
     permit(lake.folder / "permits", 6)
     again = forked("run", lake.job_path, "--date", night, *LOCAL, env=api_env)
     assert again.returncode == 0, again.stderr
