@@ -45,7 +45,7 @@ class Finding:
 def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
     """Check everything; with a job also its storage and model. All checks run, whatever one finds."""
     yield _versions()
-    yield from _prefect()
+    yield _prefect()
     yield _cluster(ray)
     yield _token()
     yield _memory()
@@ -74,23 +74,20 @@ def _libraries() -> Iterator[str]:
             yield distribution(name).name
 
 
-def _prefect() -> Iterator[Finding]:
+def _prefect() -> Finding:
     url = PREFECT_API_URL.value()
     if not url:
-        yield Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
-        return
-    answer, url = ask_api(url), without_user(url)
-    if answer.problem:
-        yield Finding("Prefect", False, answer.problem, answer.remedy)
-        return
-    if not answer.version:
-        yield Finding("Prefect", True, f"{url}: Prefect Cloud")
-        return
-    theirs = answer.version
+        return Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
+    try:
+        theirs = ask_api(url)
+    except NightjarError as error:
+        return Finding("Prefect", False, str(error))
+    if not theirs:
+        return Finding("Prefect", True, f"{without_user(url)}: Prefect Cloud")
     ours = version("prefect")
     same = theirs.split(".")[:2] == ours.split(".")[:2]
     remedy = "" if same else f"run server and client on one minor version: pip install prefect=={theirs}"
-    yield Finding("Prefect", same, f"{url}: version {theirs}, here {ours}", remedy)
+    return Finding("Prefect", same, f"{without_user(url)}: version {theirs}, here {ours}", remedy)
 
 
 def _cluster(address: str | None) -> Finding:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from uuid import UUID
 
 import httpx
@@ -41,30 +40,22 @@ _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a configured API."""
+def ask_api(url: str) -> str:
+    """Ask a configured API for its version, once, with the same credentials and certificates as a run.
 
-    version: str = ""
-    """The server's version; empty for Prefect Cloud, which fits every client."""
-    problem: str = ""
-    """Why no run can report to the API; empty if runs can."""
-    remedy: str = ""
+    Returns the server's version; empty for Prefect Cloud, which fits every client.
 
-
-def ask_api(url: str) -> Answer:
-    """Ask a configured API for its version, once, with the same credentials and certificates as a run."""
+    Raises:
+        ClusterError: The API does not answer, or does not let this command in; no run can report to it.
+    """
     try:
         with _client(url) as client:
             if client.server_type == ServerType.CLOUD:
                 client.read_flows(limit=1)  # every read needs the key
-                return Answer()
-            said = client.request("GET", "/admin/version")
-        version = str(Version(str(said.json())))
+                return ""
+            return str(Version(str(client.request("GET", "/admin/version").json())))
     except _UNUSABLE as error:
-        problem, remedy = _explained(url, error)
-        return Answer(problem=without_password(problem), remedy=remedy)
-    return Answer(version)
+        raise ClusterError(without_password(_explained(url, error))) from error
 
 
 @contextmanager
@@ -77,32 +68,22 @@ def _client(url: str, patience_s: float = _ASK_S) -> Iterator[SyncPrefectClient]
         yield client
 
 
-def _explained(url: str, error: Exception) -> tuple[str, str]:
+def _explained(url: str, error: Exception) -> str:
     """Why no run can report to this API, and what to do about it."""
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _NOT_LET_IN:
         said = f"{error.response.status_code} {error.response.reason_phrase}"
         mended = "set PREFECT_API_AUTH_STRING to what that server was started with (for Prefect Cloud, PREFECT_API_KEY)"
-        return f"Prefect at {url} does not let this command in ({said})", mended
+        return f"Prefect at {url} does not let this command in ({said}); {mended}"
     if isinstance(error, OSError):  # errors of the network are httpx's, so this is a file's
-        return f"Prefect's certificates cannot be read: {_first_line(error)}", "mend PREFECT_API_SSL_CERT_FILE"
+        return f"Prefect's certificates cannot be read: {_first_line(error)}; mend PREFECT_API_SSL_CERT_FILE"
     # Not JSON, or no version: the page of some other server.
     why = "it answered, but not as a Prefect API" if isinstance(error, ValueError) else _first_line(error)
     private = ", or PREFECT_API_SSL_CERT_FILE if its certificate is private" if url.startswith("https:") else ""
-    return f"no Prefect API at {url}: {why}", f"start that server, or mend PREFECT_API_URL{private}"
+    return f"no Prefect API at {url}: {why}; start that server, or mend PREFECT_API_URL{private}"
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def require(url: str, instead: str = "") -> None:
-    """Return if a run can report there. instead: an alternative to the remedy, for the message.
-
-    Raises:
-        ClusterError: The configured API does not answer, or does not let this command in.
-    """
-    if (answer := ask_api(url)).problem:
-        raise ClusterError(f"{answer.problem}; {answer.remedy}{instead}")
 
 
 def check_limit(name: str) -> str:
@@ -121,16 +102,14 @@ def check_limit(name: str) -> str:
             "PREFECT_API_URL is not set. A run's own server has only the limits in this machine's Prefect database; "
             f"if {name!r} is not there, the run ends before it scores (`prefect gcl create {name} --limit 1`)"
         )
-    require(url)
+    ask_api(url)
     try:
         with _client(url) as client:
             client.read_global_concurrency_limit_by_name(name)
     except ObjectNotFound as error:
         raise no_such_limit(name) from error
     except _UNUSABLE as error:
-        raise ClusterError(
-            without_password(f"Prefect at {url} did not say whether it has the limit {name!r}: {_first_line(error)}")
-        ) from error
+        raise ClusterError(without_password(_explained(url, error))) from error
     return ""
 
 
@@ -168,7 +147,7 @@ def require_api() -> str:
             "(`PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD prefect server start`) and here set PREFECT_API_URL, as "
             "http://127.0.0.1:4200/api, and PREFECT_API_AUTH_STRING; or use `nightjar serve`, which starts its own"
         )
-    require(configured)
+    ask_api(configured)
     return home()
 
 

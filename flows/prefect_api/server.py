@@ -22,7 +22,7 @@ from prefect.settings import (
 )
 
 from nightjar.flows.prefect_api import logs
-from nightjar.flows.prefect_api.api import require
+from nightjar.flows.prefect_api.api import ask_api
 from nightjar.flows.prefect_api.ownserver import OwnServer
 from nightjar.inference.environ import environment, held
 from nightjar.inference.errors import ClusterError
@@ -96,7 +96,10 @@ def start_api(server: OwnServer | None = None, *, complete: bool = False) -> Pre
     server = server or OwnServer()
     if configured := PREFECT_API_URL.value():
         server.end()
-        require(configured, _OWN_INSTEAD)
+        try:
+            ask_api(configured)
+        except ClusterError as error:
+            raise ClusterError(f"{error}{_OWN_INSTEAD}") from error
         return PrefectApi(configured)
     server.begin(complete=complete)
     return PrefectApi(server.url, server)

@@ -329,5 +329,6 @@ def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path, api_env: dict
     assert "no usable Ray cluster at 127.0.0.1:9" in wrong[1]
     assert "carry: 'idd' is not a column of the input; did you mean 'id'?" in wrong[3]
     assert f"→ chmod 600 {token}" in done.stdout
-    assert sum("→" in line for line in lines) == 4
+    assert "; start that server, or mend PREFECT_API_URL" in wrong[0]
+    assert sum("→" in line for line in lines) == 3
     assert "Traceback" not in done.stdout + done.stderr

@@ -211,17 +211,22 @@ def test_a_private_certificate_is_trusted_as_prefect_is_told(tmp_path: Path) -> 
 def test_something_else_at_the_address() -> None:
     """Who answers, but not with a version, is no Prefect."""
     with door() as url, temporary_settings({PREFECT_API_AUTH_STRING: SIGN_IN}):
-        assert "404 Not Found" in ask_api(f"{url}/elsewhere").problem
-        assert ask_api(url.replace("/api", "/beside")).problem.endswith(": it answered, but not as a Prefect API")
+        with pytest.raises(ClusterError, match="404 Not Found"):
+            ask_api(f"{url}/elsewhere")
+        with pytest.raises(ClusterError, match=": it answered, but not as a Prefect API; "):
+            ask_api(url.replace("/api", "/beside"))
 
 
-@pytest.mark.parametrize(("key", "problem"), [("the-key", ""), ("another", "does not let this command in")])
-def test_prefect_cloud_is_asked_for_what_takes_its_key(key: str, problem: str) -> None:
+def test_prefect_cloud_is_asked_for_what_takes_its_key() -> None:
     """It has no version to be asked for."""
-    cloud = {PREFECT_API_KEY: key, PREFECT_API_AUTH_STRING: None}  # a password would go before the key
-    with door() as url, temporary_settings({PREFECT_CLOUD_API_URL: url, **cloud}):
-        assert problem in (answer := ask_api(url)).problem
-        assert bool(answer.problem) == bool(problem)
+    with door() as url, temporary_settings({PREFECT_CLOUD_API_URL: url, PREFECT_API_AUTH_STRING: None}):
+        with temporary_settings({PREFECT_API_KEY: "the-key"}):
+            assert ask_api(url) == ""
+        with (
+            temporary_settings({PREFECT_API_KEY: "another"}),
+            pytest.raises(ClusterError, match="does not let this command in"),
+        ):
+            ask_api(url)
 
 
 def test_the_remedy_is_the_command_s_own() -> None:
@@ -243,11 +248,11 @@ def test_a_password_in_the_url_is_not_shown() -> None:
             with pytest.raises(ClusterError, match="no Prefect API at ") as caught:
                 call()
             assert "hush" not in str(caught.value)
-        assert [each.found for each in doctor._prefect() if "hush" in f"{each.found} {each.remedy}"] == []
+        assert "hush" not in str(doctor._prefect())
         assert api_url() == NOWHERE
         assert home() == NOWHERE.removesuffix("/api")
     with door() as url, temporary_settings({PREFECT_API_URL: url.replace("://", "://me:hush-hush@")}):
-        assert "hush" not in str([*doctor._prefect()])
+        assert "hush" not in str(doctor._prefect())
 
 
 def test_deployments_are_told_to_use_a_server_with_a_password() -> None:
