@@ -12,7 +12,6 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.estimate import about_input, columns_text, identity_facts
 from nightjar.flows.pages.wording import fact_lines, rows_known
 from nightjar.flows.prefect_api.api import check_limit
-from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import CheckReport, Column, Sample
 from nightjar.flows.starting import check_output
 from nightjar.inference.engine import LOCAL
@@ -32,13 +31,8 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
     """
     check_input(request, discovery)
     check_output(request, ray)
-    if (limit := request.job.resources.concurrency_limit) is not None:
-        # If no API is configured, this starts an own server, as a run does; it has the limits of this machine's
-        # database.
-        with reporting_to(start_api(), verbose) as api:
-            api.wait()
-            check_limit(limit)
-    slow = inspect_code(request, elsewhere=named(ray) is not None)
+    limit = request.job.resources.concurrency_limit
+    notes = [check_limit(limit) if limit else "", inspect_code(request, elsewhere=named(ray) is not None)]
     if request.engine == LOCAL:
         checked = check(request, discovery)
     else:
@@ -47,7 +41,7 @@ def report(request: RunRequest, discovery: Discovery, ray: str | None, verbose: 
 
         with cluster(ray, request.job, {}, verbose):
             checked = call(check, request, discovery)
-    return found(request, discovery, checked, [slow] if slow else [])
+    return found(request, discovery, checked, [note for note in notes if note])
 
 
 def found(request: RunRequest, discovery: Discovery, checked: Checked, notes: Sequence[str]) -> CheckReport:
