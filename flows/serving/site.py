@@ -33,10 +33,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
+from nightjar.flows.pages.report.overview import Served, index_page, problem_page
 from nightjar.flows.prefect_api.api import home, run_pages
 from nightjar.flows.prefect_api.ownserver import passwords
-from nightjar.flows.serving.lookup import Served, newest, nights_page, report_page
+from nightjar.flows.serving.lookup import newest, nights_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
@@ -183,12 +183,12 @@ class _Pages:
         runs = await _answered(partial(run_pages, asked), _PAGE_S)
         return HTMLResponse(index_page(found, home(), runs))
 
-    async def _newest(self, served: Served) -> ShownJob:
+    async def _newest(self, served: Served) -> Served:
         """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""
         try:
             return await _answered(partial(newest, served), self._patience_s)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others are shown
-            return replace(served.shown, problem=_said(error, served))
+            return replace(served, problem=_said(error, served))
 
     async def nights(self, request: Request) -> Response:
         return await self._page(request, nights_page, {_HOME: "../../"})

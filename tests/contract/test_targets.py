@@ -22,10 +22,7 @@ from faults import FaultyStorage
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.overview import index_page
 from nightjar.flows.results import FinishedRun, Launched, Night
-from nightjar.flows.serving import lookup
-from nightjar.flows.serving.lookup import Served
 from nightjar.flows.starting import check_night_tables
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS
@@ -430,17 +427,11 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_all_jobs(lake: Lake, kind: str) -> None:
+def test_a_night_that_a_table_does_not_show_says_so_on_its_page(lake: Lake, kind: str) -> None:
     """With the command that commits it; the pages of nights that the table does show are not red for it."""
     lake.write_job(output__tables=[{kind: "table"}])
-    served = Served("lake", str(lake.job_path))
-    assert (lookup.newest(served).late, index_page([lookup.newest(served)]).count("nothing for a person to do")) == (
-        (),
-        1,
-    )
     ready(lake, kind)
     lake.run(engine="local", date=NIGHT)
-    assert lookup.newest(served).late == ()
 
     def refuse(_: str) -> None:
         if (lake.out / "publications" / "00000002.json").exists():
@@ -456,15 +447,11 @@ def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_a
     assert '<h2 id="verdict">Published as #2, but a table does not show it</h2>' in page
     earlier = writing.made(lake.request(date=NIGHT))[1]
     assert '<h2 id="verdict">Published as #1</h2>' in earlier
-    index = index_page([lookup.newest(served)])
-    assert "1 job, 1 with something for a person to do" in index
-    assert "lake</a>: a table does not show what is published" in index
-    for text in (page, earlier, index):
+    for text in (page, earlier):
         assert said in text
         assert f'<dt>commit</dt><dd><code class="command">{command}</code></dd>' in text
     publishing.tables(str(lake.job_path))
     assert "table</dt>" not in writing.made(lake.request())[1]
-    assert "nothing for a person to do" in index_page([lookup.newest(served)])
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -523,7 +510,6 @@ def test_of_a_night_that_can_never_be_in_the_table_nobody_is_told_to_commit_it(l
     page = writing.made(lake.request())[1]
     assert "cannot be in it: a text of &#39;team&#39; is empty" in page
     assert "<dt>commit</dt>" not in page
-    assert lookup.newest(Served("lake", str(lake.job_path))).late == ()
 
 
 @pytest.mark.parametrize("kind", TARGETS)
