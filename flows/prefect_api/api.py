@@ -7,15 +7,13 @@ credentials, becomes an error of one sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from uuid import UUID
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 from packaging.version import Version
 from prefect.client.base import ServerType
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import (
     PREFECT_API_URL,
@@ -24,7 +22,6 @@ from prefect.settings import (
     get_current_settings,
     temporary_settings,
 )
-from prefect.utilities.urls import url_for
 
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.storage.locations import without_password
@@ -32,9 +29,6 @@ from nightjar.inference.storage.locations import without_password
 _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
 _ASK_S = 10.0
 """The longest wait in seconds for a connection to a configured API, and again for its answer."""
-
-_BRIEF_S = 3.0
-"""The same for the links of a page."""
 
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
@@ -59,11 +53,11 @@ def ask_api(url: str) -> str:
 
 
 @contextmanager
-def _client(url: str, patience_s: float = _ASK_S) -> Iterator[SyncPrefectClient]:
+def _client(url: str) -> Iterator[SyncPrefectClient]:
     """Prefect's own client with its settings, but shorter time-outs, because a person waits for the answer."""
     with (
         temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(httpx_settings={"timeout": patience_s}, sync_client=True) as client,
+        get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
     ):
         yield client
 
@@ -168,23 +162,3 @@ def home() -> str:
 def without_user(url: str) -> str:
     """The URL without the user and the password that it may have."""
     return re.sub(r"(?<=://)[^/@]*@", "", url)
-
-
-def run_pages(flow_runs: Iterable[str]) -> dict[str, str]:
-    """The addresses of the pages of flow runs, by their ids as given: of those that the configured API knows.
-
-    A run may have reported to another API. None is known of an API that does not answer.
-    """
-    asked: dict[UUID, str] = {}
-    for each in flow_runs:
-        with suppress(ValueError):
-            asked[UUID(each)] = each
-    url = PREFECT_API_URL.value()
-    if not asked or not url:
-        return {}
-    try:
-        with _client(url, _BRIEF_S) as client:
-            found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(asked))))
-    except _UNUSABLE:
-        return {}
-    return {asked[each.id]: without_user(url_for("flow-run", obj_id=each.id) or "") for each in found}

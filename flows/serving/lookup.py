@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from dataclasses import replace
 
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.report.overview import MAX_NIGHTS, Served, ShownNight, by_date, history_page
-from nightjar.flows.prefect_api.api import run_pages
 from nightjar.inference.errors import JobError
-from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
@@ -72,13 +69,7 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
     request = _request(served, run_id, date)
     if request is None:
         return None
-    around = {"All jobs": "../../../", f"All nights of {served.name}": "../"}
-
-    def pages(report: Report) -> Mapping[str, str]:
-        page = run_pages([report.line.flow_run]).get(report.line.flow_run)
-        return {**around, **({"This run in Prefect": page} if page else {})}
-
-    return writing.made(request, pages)[1]
+    return writing.made(request, {"All jobs": "../../../", f"All nights of {served.name}": "../"})[1]
 
 
 def _job(served: Served) -> Job:

@@ -34,7 +34,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar.flows.pages.report.overview import Served, index_page, problem_page
-from nightjar.flows.prefect_api.api import home, run_pages
+from nightjar.flows.prefect_api.api import home
 from nightjar.flows.prefect_api.ownserver import passwords
 from nightjar.flows.serving.lookup import newest, nights_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
@@ -179,9 +179,7 @@ class _Pages:
 
     async def jobs(self, _: Request) -> Response:
         found = await asyncio.gather(*map(self._newest, self._served.values()))
-        asked = [job.last.line.flow_run for job in found if job.last]
-        runs = await _answered(partial(run_pages, asked), _PAGE_S)
-        return HTMLResponse(index_page(found, home(), runs))
+        return HTMLResponse(index_page(found, home()))
 
     async def _newest(self, served: Served) -> Served:
         """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""

@@ -132,11 +132,11 @@ class Served:
         return _ORDER.index(kind), self.name
 
 
-def index_page(jobs: Sequence[Served], prefect: str = "", runs: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The page. prefect: the address of Prefect's pages. runs: that of the page of each flow run that Prefect knows."""
+def index_page(jobs: Sequence[Served], prefect: str = "") -> str:
+    """The page. prefect: the address of Prefect's pages."""
     ordered = sorted(jobs, key=lambda job: job.order)
     needing = [job for job in ordered if job.problem or job.needing]
-    return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect, runs=runs)
+    return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect)
 
 
 def problem_page(title: str, said: str, around: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from urllib.parse import quote, urlencode
 
 from nightjar.flows.pages.advice import Commands
@@ -51,10 +52,10 @@ def write(request: RunRequest, account: Account | None = None) -> Report:
 
 def made(
     request: RunRequest,
-    around: Callable[[Report], Mapping[str, str]] = lambda _: {},
+    around: Mapping[str, str] = MappingProxyType({}),
     account: Account | None = None,
 ) -> tuple[Report, str]:
-    """Make the report as `write` does, and write nothing. around: gives other pages, as in `report_page`. Returns what
+    """Make the report as `write` does, and write nothing. around: other pages, as in `report_page`. Returns what
     the report says, and the page.
 
     Raises:
@@ -71,7 +72,7 @@ def made(
         **about.of_tables(report.late_tables),
         **about.take_back(report.line),
     }
-    return report, report_page(report, drawn(report), commands, around(report))
+    return report, report_page(report, drawn(report), commands, around)
 
 
 def leave(
