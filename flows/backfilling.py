@@ -56,8 +56,9 @@ def run_nights(
     """
     check_reports(ray, api_url())
     found = []
-    with reporting_to(start_api(), verbose) as reporting, _cluster_of_all(start, ray, verbose):
-        reporting.wait()
+    api = start_api()
+    with reporting_to(api, verbose), _cluster_of_all(start, ray, verbose):
+        api.wait()
         for date in dates:
             night = _night(start, ray, date.isoformat())
             found.append(night)

@@ -15,7 +15,7 @@ from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.prefect_api.api import api_url, worker_env
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Launched
 from nightjar.flows.start_failures import could_not_begin
@@ -54,12 +54,12 @@ def launch(
     waits: bool,
     verbose: bool,
     quiet: bool,
-    server: OwnServer,
+    api: PrefectApi,
 ) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
-    since: when the command began, by the monotonic clock. waits: whether its input is still to come. server: the
-    Prefect server to use if none is configured; it may have begun.
+    since: when the command began, by the monotonic clock. waits: whether its input is still to come. api: whose own
+    server may have begun.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
@@ -67,10 +67,10 @@ def launch(
     call, stopped, finished = Call(request, since), None, None
     try:
         check_reports(address, api_url())
-        api = start_api(server)
+        start_api(api)
         # Prefect's server starts in its own process while Ray starts in this one.
         with (
-            reporting_to(api, verbose) as reporting,
+            reporting_to(api, verbose),
             following(request, console, quiet=quiet) as flow_begins,
             _cluster_if_needed(request, address, waits, verbose) as on_ray,
         ):
@@ -78,7 +78,7 @@ def launch(
                 flow_begins("starting Prefect")
             if request.engine == LOCAL and not was_published(request):
                 predictors.warm(request.job)
-            reporting.wait()
+            api.wait()
             if on_ray:
                 flow_begins("")
             call.show = flow_begins

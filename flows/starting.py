@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
@@ -30,15 +30,15 @@ def launched(request: RunRequest, ray: str | None, console: Console, *, verbose:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
     """
     began = time.monotonic()
-    with OwnServer() as server:
+    with PrefectApi() as api:
         with telling(request, "discover"), seldom_collected():
-            waits = look_first(request, ray, server)
+            waits = look_first(request, ray, api)
         from nightjar.flows.launch import launch
 
-        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
+        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, api=api)
 
 
-def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
+def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
     """Check job, input, labels of the first files, and code. Returns whether the run has to wait for its input.
 
     A process of its own imports the user's code while this one imports Prefect, which takes as long. Prefect's server
@@ -62,7 +62,7 @@ def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
         beginning = Beginning(request.storage, request.job)
         schema = check_request(request, beginning)
     check_output(request, ray)
-    server.begin_early()
+    api.begin_early()
     with Inspection(
         request, silent=True
     ) as inspection:  # the workers import the code again, so what it prints is in the run's logs

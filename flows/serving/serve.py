@@ -26,8 +26,8 @@ from nightjar.flows.flow_call import SERVED
 from nightjar.flows.pages.report.overview import Served
 from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, job_address
 from nightjar.flows.prefect_api.api import is_away, without_user
-from nightjar.flows.prefect_api.ownserver import password_file, passwords
-from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
+from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
+from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.serving.deploy import (
     TAG,
     Deployed,
@@ -153,8 +153,8 @@ def serve_until_ended(
 
     with place(reports_host, reports_port) as reports:
         api = start_api(complete=True)
-        with reporting_to(api, verbose=True) as reporting:
-            reporting.wait()
+        with reporting_to(api, verbose=True):
+            api.wait()
             runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, reports.address)
             base = os.environ.get(REPORTS_VARIABLE) or reports.address  # where people reach the reports
             runs = {REPORTS_VARIABLE: base, SERVED: json.dumps(list(jobs))}
@@ -235,9 +235,9 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
 def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
     """The lines with the addresses of the pages. private: on a terminal, where the addresses may sign in."""
     pages, ends = f"{without_user(api.url).removesuffix('/api')}/deployments", ""
-    if api.server is not None:
+    if api.own:
         ends = "; this server ends with this command, its records stay"
-        pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.server.password)}" if private else pages
+        pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.password)}" if private else pages
     shown = reports.address.replace("//", f"//{passwords()['Reports']}@") if private else reports.address
     file = [] if private else [f"The names and passwords for these addresses are in {password_file()}."]
     return [f"Reports: {shown}", f"Pages: {pages}{ends}. Ctrl-C ends.", *file]

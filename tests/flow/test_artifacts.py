@@ -353,9 +353,12 @@ TELLS = """
 import sys
 from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
-from nightjar.flows.prefect_api.server import PrefectApi, reporting_to
+from nightjar.flows.prefect_api.ownserver import PrefectApi
+from nightjar.flows.prefect_api.server import reporting_to
 
-with reporting_to(PrefectApi(sys.argv[1]), verbose=False):
+api = PrefectApi()
+api.use(sys.argv[1])
+with reporting_to(api, verbose=False):
     for number in range(10):
         emit_event("nightjar.test", {"prefect.resource.id": "nightjar.test"})
         if number == 0:

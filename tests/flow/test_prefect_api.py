@@ -55,7 +55,7 @@ from nightjar.flows.prefect_api.api import (
     is_away,
     require_api,
 )
-from nightjar.flows.prefect_api.ownserver import OwnServer, server_settings
+from nightjar.flows.prefect_api.ownserver import PrefectApi, server_settings
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.inference.errors import (
     ClusterError,
@@ -354,7 +354,7 @@ def test_a_server_begins_early_only_where_none_seems_to_be_configured(
     (tmp_path / "home").mkdir()
     if file:
         (tmp_path / file).write_text(text)
-    with OwnServer() as server:
+    with PrefectApi() as server:
         server.begin_early()
         assert (server.process is not None) == begins
     ended = -signal.SIGTERM if begins else None
@@ -365,14 +365,14 @@ def test_a_server_begins_early_only_where_none_seems_to_be_configured(
 def test_where_prefect_is_imported_its_settings_count(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a notebook."""
     monkeypatch.setenv("PREFECT_API_URL", NOWHERE)
-    with OwnServer() as server, temporary_settings({PREFECT_API_URL: url}):
+    with PrefectApi() as server, temporary_settings({PREFECT_API_URL: url}):
         server.begin_early()
         assert (server.process is None) == (url is not None)
 
 
 def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
     """By a setting that only Prefect itself sees."""
-    with OwnServer() as server, door() as url:
+    with PrefectApi() as server, door() as url:
         server.begin()
         with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: SIGN_IN}):
             assert not start_api(server).own
@@ -383,11 +383,11 @@ def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
 def test_a_server_that_began_early_is_the_one_that_is_used(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(own_home))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    with OwnServer() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
+    with PrefectApi() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
         server.begin_early()
         begun = server.process
         api = start_api(server)
-        assert (api.url, server.process) == (server.url, begun)
+        assert (api, server.process) == (server, begun)
         api.wait()
 
 
@@ -396,7 +396,7 @@ def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Pat
     code = (
         "import os\n"
         "from nightjar.flows.prefect_api.server import start_api\n"
-        "print(start_api().server.process.pid, flush=True)\n"
+        "print(start_api().process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     env = {**os.environ, "PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": ""}
