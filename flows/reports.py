@@ -71,8 +71,7 @@ class Ahead:
 
     rows: those that are known before the files are read; of uncounted_files they are not. where: only the rows that
     match it are scored; empty if the job has none. snapshot: of the table that is the input. reads: the columns of the
-    input. identity: a line for each thing that scores, with the reason for each file of the code. notes: what a person
-    should know.
+    input. identity: a line for each thing that scores, with the reason for each file of the code.
     """
 
     job: str
@@ -85,7 +84,6 @@ class Ahead:
     snapshot: str
     reads: tuple[Column, ...]
     identity: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +127,7 @@ class Sample:
 class CheckReport(Ahead):
     """What `nightjar check` found. state: `ready`.
 
-    columns: those that readers will get.
+    columns: those that readers will get. notes: what a person should know.
     """
 
     date: str
@@ -138,6 +136,7 @@ class CheckReport(Ahead):
     output: str
     columns: tuple[Column, ...]
     sample: Sample
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Begins a run or a backfill for a command: checks everything that it can before Ray starts."""
+"""Begins a run, a check or a backfill for a command, after everything that can be checked before Ray starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from nightjar.inference.run.request import RunRequest, check_date, make_request
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nightjar.flows.reports import CheckReport
     from nightjar.flows.results import Launched, Night
+    from nightjar.inference.input.discovery import Discovery
 
 _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
@@ -92,6 +94,33 @@ def check_output(request: RunRequest, ray: str | None) -> None:
         # The machines of a named cluster may write where this one may not.
         if request.engine == LOCAL or named(ray) is None:
             raise
+
+
+def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: bool) -> CheckReport:
+    """Check everything that a night needs besides its input; the cheapest checks come first.
+
+    Raises:
+        JobError, ClusterError: Something must be changed.
+    """
+    from nightjar.flows.cluster import named
+    from nightjar.flows.pages.estimate import checked
+    from nightjar.flows.prefect_api.api import check_limit
+    from nightjar.inference.run import checking
+    from nightjar.inference.run.inspection import inspect_code
+
+    checking.check_input(request, discovery)
+    check_output(request, ray)
+    limit = request.job.resources.concurrency_limit
+    notes = [check_limit(limit) if limit else "", inspect_code(request, elsewhere=named(ray) is not None)]
+    if request.engine == LOCAL:
+        found = checking.check(request, discovery)
+    else:
+        from nightjar.flows.cluster.connection import cluster  # Ray takes a while to import
+        from nightjar.flows.cluster.tasks import call
+
+        with cluster(ray, request.job, {}, verbose):
+            found = call(checking.check, request, discovery)
+    return checked(request, discovery, found, [note for note in notes if note])
 
 
 def nights(

@@ -178,15 +178,18 @@ def check(
     from nightjar.inference.run.scoring import discover
 
     discovery = discover(request)
-    from nightjar.flows.cli import checking  # Prefect takes a while to import
+    from nightjar.flows import starting
+    from nightjar.flows.cli import tables
+    from nightjar.flows.pages.estimate import check_text
 
     with aside(as_json):
-        said = checking.report(request, discovery, ray, verbose)
+        found = starting.check(request, discovery, ray, verbose)
     if as_json:
-        emit(said)
+        emit(found)
         return
-    for part in checking.as_text(said):
-        tell(part) if isinstance(part, str) else out.print(part)
+    tell(check_text(found))
+    if found.sample.values:
+        out.print(tables.sample_rows(found.sample.names, found.sample.values))
 
 
 def replay(

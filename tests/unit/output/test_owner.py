@@ -14,7 +14,6 @@ import steps as run
 from faults import FaultyStorage, fail
 from nightjar import flows
 from nightjar.flows import starting
-from nightjar.flows.cli import checking
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
@@ -100,7 +99,7 @@ def test_it_is_found_before_prefect_or_a_cluster_starts(lake: Lake, monkeypatch:
             starting.look_first(request, None, server)
         assert server.process is None
         with pytest.raises(JobError, match=r"^output\.uri: "):
-            checking.report(request, discovery, None, False)
+            starting.check(request, discovery, None, False)
         with pytest.raises(JobError, match=r"^output\.uri: "):
             flows.backfill(lake.job_path, "2026-11-01", "2026-11-30", engine=LOCAL)
     assert not lake.out.exists()
