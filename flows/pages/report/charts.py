@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from markupsafe import Markup
 
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import duration, said_of_part
+from nightjar.flows.pages.wording import duration
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.figures import CalibrationBin
@@ -182,8 +182,7 @@ def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:
 
 def account_charts(account: Account) -> tuple[Chart, ...]:
     """The parts of a run's wall time; and what its workers did while they scored."""
-    parts = [(said_of_part(name), seconds) for name, seconds in account.parts.items()]
-    charts = [_seconds_chart(f"The {duration(account.wall_s)} of the run, in their order", parts)]
+    charts = [_seconds_chart(f"The {duration(account.wall_s)} of the run, in their order", list(account.parts.items()))]
     if account.scoring:
         title = f"What {counted(account.workers, 'worker')} did while scoring, on average"
         charts.append(_seconds_chart(title, list(account.scoring.items())))
