@@ -313,8 +313,8 @@ class RunListed(RunFigures):
 class RunStatus(RunListed):
     """How far a run is: its figures as `runs` lists them, and what follows.
 
-    job_file: as the person can type it. holder: who writes the run now. sign_of_life: what is known of that writer, if
-    the run goes on. instead: the run that latest/, dates/ and tables show for the date of this one, if that is another;
+    job_file: as the person can type it. holder: who writes the run now. instead: the run that
+    latest/, dates/ and tables show for the date of this one, if that is another;
     else empty. output_publication: the newest publication of the output, whatever it shows. published: the last of the
     runs that readers see. tables: the job's output.tables; one whose publication is lower does not show yet what
     readers of the files see. summary: its progress in a sentence. again: what makes shards old that had a result.
@@ -326,7 +326,6 @@ class RunStatus(RunListed):
     job: str
     job_file: str
     holder: str | None = None
-    sign_of_life: str = ""
     instead: str = ""
     output_publication: int = 0
     published: tuple[str, ...] = ()

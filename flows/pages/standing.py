@@ -20,7 +20,6 @@ from nightjar.inference.history.run_status import (
     shown_instead,
 )
 from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
@@ -70,7 +69,6 @@ def status(request: RunRequest) -> RunStatus:
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
-        sign_of_life=_sign_of_life(newest.state.holder, known.state, request.lease_s),
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
         again=remarks.again,
         warnings=_warnings(newest, manifest),
@@ -124,15 +122,6 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     return (str(found),) if found else ()
 
 
-def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
-    """What is known of the writer of a run that is going on; empty for any other run."""
-    if holder is None or state not in {"running", "publishing"}:
-        return ""
-    if can_be_asked(holder):
-        return "its process is there now; it may outlive a command that was killed by some seconds, so ask again then"
-    return f"it wrote into the ledger just now; if it writes nothing for {lease_s:g} s, the run is called silent"
-
-
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
     if not found.revision:
@@ -141,7 +130,6 @@ def status_text(found: RunStatus) -> str:
     more = found.failed_shards - len(found.failures)
     facts = [
         ("writer", found.holder or ""),
-        ("alive", found.sign_of_life),
         *_explained_facts(found),
         ("readers", f"see {seen} (publication {found.output_publication})"),
         ("but", named_instead(found.instead) if found.instead else ""),
