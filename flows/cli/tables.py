@@ -159,24 +159,11 @@ def nights(found: Iterable[Night]) -> Table:
     return table_of("", ["night", "state", "rows", "what happened"], rows, no_wrap=("night", "state"))
 
 
-_WHY = {
-    "failed": "repeat the command to continue them",
-    "asks": "a person must answer first, with `nightjar approve` or `nightjar reject`",
-    "rolled back": "somebody rolled them back",
-}
-"""Why readers do not see a night, by its state, and what helps."""
-
-
 def missing(found: Sequence[Night]) -> str:
-    """How many nights readers do not see, and what helps; empty if there are none."""
-    states = [night.state for night in found if not night.ok]
-    if not states:
-        return ""
-    kinds = [state for state in _WHY if state in states]
-    several = len(kinds) > 1
-    each = [f"{states.count(state)} {state}: {_WHY[state]}" if several else _WHY[state] for state in kinds]
-    verb = "is" if len(states) == 1 else "are"
-    return f"{len(states)} of {counted(len(found), 'night')} {verb} not published; {'; '.join(each)}"
+    """How many nights readers do not see, by their state; empty if there are none. The table says what helps."""
+    bad = [night.state for night in found if not night.ok]
+    states = ", ".join(f"{bad.count(state)} {state}" for state in dict.fromkeys(bad))
+    return f"{len(bad)} of {counted(len(found), 'night')} not published: {states}" if bad else ""
 
 
 def table_of(
