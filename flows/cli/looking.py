@@ -69,7 +69,7 @@ def runs(
 
     request = make_request(job, date=date, scores=False)
     place = request.date if request.dated else None
-    found = []
+    shown, found = [], []
     for line in list_runs(request, lines):
         asked = request
         # There are no commands for a run that cannot be read, and its request may not be made.
@@ -78,11 +78,12 @@ def runs(
                 asked = make_request(job, date=place, run_id=line.run_id, scores=False)
             except StorageError as error:  # what it began with; the other runs are shown all the same
                 line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
+        shown.append(line)
         found.append(standing.run_listed(asked, line))
     if as_json:
         emit(found)
         return
-    out.print(tables.runs(request, found))
+    out.print(tables.runs(request, shown))
     for each in found:
         if each.cause or each.tried_again or each.commands:
             tell(standing.reason_text(each))

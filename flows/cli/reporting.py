@@ -78,7 +78,7 @@ def history(
     if as_json:
         emit([night_listed(each) for each in found[:lines]])
     else:
-        out.print(tables.history(request.job.name, found[:lines]))
+        out.print(tables.runs(request, found[:lines]))
     if show:
         page = history_page(request.job.name, request.output, found[:MAX_NIGHTS])
         open_page(page.encode(), f"{request.job.name}-history")

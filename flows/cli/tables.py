@@ -22,7 +22,6 @@ from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import RunListed
     from nightjar.flows.results import Night
     from nightjar.inference.history.replay import Replayed, Values
 
@@ -36,11 +35,13 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 """The columns of the table of shards. The incidents say why a shard failed."""
 
 
-def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
-    """The table of a job's runs."""
+def runs(request: RunRequest, found: Iterable[RunLine]) -> Table:
+    """The table of a job's runs, or nights."""
     rows = []
     for each in found:
-        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
+        # That it did not pass all gates is in lines of its own: a table has no room beside the state.
+        marks = each.marks.replace(", ", "\n")
+        state = f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}{marks}"
         done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
         times = (minute(each.began), duration(each.seconds))
         rows.append(
@@ -128,29 +129,6 @@ def replayed(result: Replayed) -> str:
 def _values(kind: str, values: Values) -> list[str]:
     wide = max((len(name) for name, _ in values), default=0)
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
-
-
-def history(job: str, found: Iterable[RunLine]) -> Table:
-    """The table of a job's nights."""
-    rows = [
-        (
-            each.date,
-            each.name,
-            f"{each.standing.state}{f' #{each.publication}' if each.publication else ''}{_below(each.marks)}",
-            each.rows,
-            each.rows_quarantined,
-            metric_text(each.metric),
-            "" if each.seconds is None else f"{each.seconds:,.0f}",
-        )
-        for each in found
-    ]
-    columns = ["night", "run", "state", "rows", "quarantined", "metric", "seconds"]
-    return table_of(job, columns, rows, no_wrap=("night", "run", "state"))
-
-
-def _below(marks: str) -> str:
-    """That a night did not pass all gates, in lines of its own: a table has no room beside its state."""
-    return marks.replace(", ", "\n")
 
 
 def nights(found: Iterable[Night]) -> Table:
