@@ -13,14 +13,13 @@ import hmac
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
-from types import MappingProxyType
 from typing import TypeVar
 
 import uvicorn
@@ -60,8 +59,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-
-_HOME, _NONE = "All jobs", MappingProxyType[str, str]({})
 
 _log = logging.getLogger(__name__)
 
@@ -147,8 +144,7 @@ def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience
         Route("/favicon.ico", _no_icon),  # browsers ask for it, and would call its absence an error
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    handlers = {404: _no_page, 500: _went_wrong}
-    return _Guarded(Starlette(routes=routes, middleware=[trusted], exception_handlers=handlers), password)
+    return _Guarded(Starlette(routes=routes, middleware=[trusted], exception_handlers={404: _no_page}), password)
 
 
 class _Guarded:
@@ -189,25 +185,23 @@ class _Pages:
             return replace(served, problem=_said(error, served))
 
     async def nights(self, request: Request) -> Response:
-        return await self._page(request, nights_page, {_HOME: "../../"})
+        return await self._page(request, nights_page)
 
     async def report(self, request: Request) -> Response:
         made = partial(report_page, run_id=request.path_params["run"], date=request.query_params.get("date"))
-        return await self._page(request, made, {_HOME: "../../../", "All nights of the job": "../"})
+        return await self._page(request, made)
 
-    async def _page(
-        self, request: Request, make: Callable[[Served], str | None], around: Mapping[str, str]
-    ) -> Response:
-        """A page of a job. around: pages, by name, to link where there is none."""
+    async def _page(self, request: Request, make: Callable[[Served], str | None]) -> Response:
+        """A page of a job."""
         served = self._served.get(request.path_params["job"])
         if served is None:
-            return _problem(404, "No such job", "No job of this name is served here.", around)
+            return _problem(404, "No such job", "No job of this name is served here.")
         try:
             page = await _answered(partial(make, served), max(_PAGE_S, self._patience_s))
         except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
-            return _problem(503, "This page cannot be shown now", _said(error, served), around)
+            return _problem(503, "This page cannot be shown now", _said(error, served))
         if page is None:
-            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun.", around)
+            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun.")
         return HTMLResponse(page)
 
 
@@ -244,13 +238,13 @@ def _said(error: Exception, served: Served) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _problem(status: int, title: str, said: str, around: Mapping[str, str]) -> Response:
-    return HTMLResponse(problem_page(title, said, around), status)
+def _problem(status: int, title: str, said: str) -> Response:
+    return HTMLResponse(problem_page(title, said), status)
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     said = "`nightjar serve` prints the address that signs in, or says which file has the name and the password."
-    answer = _problem(401, "Sign in", said, _NONE)
+    answer = _problem(401, "Sign in", said)
     answer.headers["WWW-Authenticate"] = 'Basic realm="Nightjar", charset="UTF-8"'
     await answer(scope, receive, send)
 
@@ -260,8 +254,4 @@ async def _no_icon(_: Request) -> Response:
 
 
 async def _no_page(_: Request, __: Exception) -> Response:
-    return _problem(404, "No such page", "There is no such page. The page of all jobs is at the root.", _NONE)
-
-
-async def _went_wrong(_: Request, error: Exception) -> Response:
-    return _problem(500, "This page cannot be shown now", f"{type(error).__name__}: {error}", _NONE)
+    return _problem(404, "No such page", "There is no such page. The page of all jobs is at the root.")

@@ -139,6 +139,6 @@ def index_page(jobs: Sequence[Served], prefect: str = "") -> str:
     return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect)
 
 
-def problem_page(title: str, said: str, around: Mapping[str, str]) -> str:
-    """The page in place of one that cannot be shown. said: why, and what to do. around: other pages, by name."""
-    return templates().get_template("problem.html").render(title=title, said=said, around=around)
+def problem_page(title: str, said: str) -> str:
+    """The page in place of one that cannot be shown. said: why, and what to do."""
+    return templates().get_template("problem.html").render(title=title, said=said)

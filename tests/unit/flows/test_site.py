@@ -340,7 +340,7 @@ def test_the_front_page_says_which_revision_readers_see(tmp_path: Path) -> None:
 def test_text_from_outside_is_text(night: Lake) -> None:
     """The name and the file of a job, and what is wrong with it; also in links."""
     job = Served(name=NASTY, path=NASTY, deployment=NASTY, schedule=NASTY, problem=NASTY)
-    for page in (index_page([job]), problem_page(NASTY, NASTY, {NASTY: NASTY})):
+    for page in (index_page([job]), problem_page(NASTY, NASTY)):
         assert "<script" not in page
         assert "&lt;script&gt;" in page
     hostile = replace(served(night), name=NASTY, path=NASTY, schedule=NASTY)
