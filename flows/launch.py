@@ -83,7 +83,16 @@ def launch(
                 flow_begins("")
             call.show = flow_begins
             with keeping_ending(call), handing(call):
-                _call_flow(request, address)
+                nightly(
+                    job=request.job_path,
+                    date=dt.date.fromisoformat(request.date),
+                    run_id=request.run_id,
+                    limit=request.limit,
+                    fresh=request.fresh,
+                    publish=request.publish,
+                    ray=address,
+                    engine=request.engine,
+                )
         finished = call.finished()
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
@@ -99,16 +108,3 @@ def launch(
         raise stopped
     assert finished is not None
     return Launched(finished, api.url, api.own, call.unreported, address)
-
-
-def _call_flow(request: RunRequest, address: str | None) -> None:
-    nightly(
-        job=request.job_path,
-        date=dt.date.fromisoformat(request.date),
-        run_id=request.run_id,
-        limit=request.limit,
-        fresh=request.fresh,
-        publish=request.publish,
-        ray=address,
-        engine=request.engine,
-    )
