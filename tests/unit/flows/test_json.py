@@ -158,7 +158,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
         pages = (
             as_text(done),
             as_page(done.run)[1],
-            made(request)[2],
+            made(request)[1],
         )
         assert not [page for page in pages if "not this run" in page], "no other run is there"
         assert said(capsys, "status", lake.job_path, "repair")["instead"] == ""
@@ -173,7 +173,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     assert f"  note       published, but {means}; `{typed('nightjar')} {unpublish}` makes way for it\n" in text
     page = as_page(done.run)[1]
     assert f"| note | {markdown(f'published, but {means}')}" in page
-    report = html.unescape(made(request)[2])
+    report = html.unescape(made(request)[1])
     assert f"Readers see r1 of this run, but {means}." in report
     assert f'<dt>make way</dt><dd><code class="command">nightjar {unpublish}</code></dd>' in report
     assert said(capsys, "status", lake.job_path, NIGHT)["instead"] == ""

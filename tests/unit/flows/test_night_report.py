@@ -263,7 +263,7 @@ def test_every_command_of_a_named_run_says_the_date_of_its_output(
     lake.run(run_id="repair", date="2026-11-18")
     pq.write_table(pa.table({"id": range(8000), "y": [id % 2 for id in range(8000)]}), lake.folder / "labels.parquet")
     request = lake.request(run_id="repair", date="2026-11-18")
-    report, _, page = made(request)
+    report, page = made(request)
     slow = SlowShard(report.shards[0].shard, 9.0, 1.0)
     page += shown(replace(report, times=replace(report.times, slow=slow)))
     found = {line for line in re.split(r"[\n<>]|: (?=nightjar)", html.unescape(page)) if line.startswith("nightjar ")}
