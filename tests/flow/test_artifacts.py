@@ -224,7 +224,7 @@ def test_the_summary_names_figures_and_files_that_exist(flights_page: Page, flig
     cells = {line[0]: line[1] for line in lines if len(line) == 2}
     assert cells["rows"] == "336,776 in = 336,776 out + 0 quarantined, over 24 shards"
     assert cells["gates"] == "6 of 6 passed"
-    assert cells["AUC-ROC"].startswith("0.6")
+    assert cells["auroc"].startswith("0.6")
     assert cells["speed"].endswith(", on cpu")
     for name in ("data", "shards", "manifest"):
         assert Path(cells[name].strip("`")).exists(), name
