@@ -14,7 +14,7 @@ from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, distinct_text, duration, first_of, metric_text, minute
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
-from nightjar.inference.history.row_diff import RowsCompared, RunRows
+from nightjar.inference.history.row_diff import RowsCompared
 from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
@@ -250,7 +250,7 @@ def _rows(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[Table
         yield f"{len(moved) - _LISTED:,} more outputs changed; --json has their rows, too"
 
 
-def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | str]:
+def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table]:
     """The rows that were not joined."""
     both = (rows_of.before, rows_of.now)
     told = {
@@ -259,20 +259,8 @@ def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | s
         "the key is null": [each.keyless for each in both],
     }
     rows = [(name, *numbers) for name, numbers in told.items() if any(numbers)]
-    if not rows:
-        return
-    yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
-    for run, each in zip((found.before, found.now), both, strict=True):
-        yield from _examples(run, rows_of.key, each)
-
-
-def _examples(run: str, key: Sequence[str], rows: RunRows) -> Iterator[str]:
-    told = (("only in", rows.only, rows.some_only), ("not joined, because repeated, in", 0, rows.some_repeated))
-    for what, total, some in told:
-        if some:
-            keys = "; ".join(_key(key, each) for each in some)
-            more = f" and {total - len(some):,} more" if total > len(some) else ""
-            yield line(f"{what} {run}: {keys}{more}")
+    if rows:
+        yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
 
 
 def _outputs(outputs: Sequence[OutputMoved]) -> Table:
@@ -299,12 +287,6 @@ def _notes(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[str]
             yield line(f"{each.output!r} was not compared: {each.why}")
         elif each.types[0] != each.types[1]:
             yield line(f"{each.output!r} is {each.types[0]} in {found.before} and {each.types[1]} in {found.now}")
-        if each.unmeasured_rows:
-            some = "; ".join(
-                f"{_key(rows.key, row.key)} ({_value(row.before)} → {_value(row.now)})" for row in each.unmeasured_rows
-            )
-            more = each.unmeasured - len(each.unmeasured_rows)
-            yield line(f"{each.output!r} has no distance: {some}{f' and {more:,} more' if more else ''}")
     if len(rows.outputs) > lines:
         yield f"{len(rows.outputs) - lines:,} more outputs: --lines {len(rows.outputs)}"
 
@@ -334,10 +316,6 @@ def _moved(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Tabl
         rows.append((*(line(_value(value)) for value in (*row.key, row.before, row.now)), *([figure] if apart else [])))
     columns = [*key, found.before, found.now, *([apart] if apart else [])]
     return table_of("", columns, rows, numbers=range(len(key), len(key) + 3) if apart else ())
-
-
-def _key(names: Sequence[str], values: Sequence[str]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
 
 
 def _value(value: str | None) -> str:
