@@ -15,7 +15,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from prefect.utilities.urls import url_for
@@ -41,26 +40,6 @@ _PAUSE_S = 0.25
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers after which the same message may be taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """The JSON body of the request."""
-
-    event: Occasion
-    job: str
-    run_id: str
-    date: str
-    verdict: str
-    """How the night ended, in a few words."""
-    cause: str
-    """Why it failed, the question, or the warnings of a published night; may be empty."""
-    command: str
-    """The command to type next."""
-    link: str
-    """The run's page in Prefect; empty without one."""
-    text: str
-    """All of this, for a chat."""
 
 
 def published(finished: FinishedRun) -> str:
@@ -103,10 +82,8 @@ def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, comman
             "was told; set it there"
         )
     hide([address])
-    content = json.dumps(
-        asdict(_message(request, event, verdict, cause, command, _link(request) if begun else ""))
-    ).encode()
-    posting = _Posting(address, content)
+    message = _message(request, event, verdict, clip(cause), command, _link(request) if begun else "")
+    posting = _Posting(address, json.dumps(message).encode())
     thread = threading.Thread(target=posting.post, daemon=True, name="nightjar-notify")
     thread.start()
     thread.join(PATIENCE_S)
@@ -116,13 +93,22 @@ def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, comman
     return f"notify.{key}: nobody was told: {posting.problem} (tried {posting.tries} times in {PATIENCE_S:g} s at most)"
 
 
-def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> Message:
+def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> dict[str, str]:
+    """The JSON body of the request. text: all of it, for a chat."""
     about = f"{request.job.name} {request.run_id}: {verdict}"
-    cause = clip(cause)
     text = "\n".join(filter(None, [about, cause, f"`{command}`" if command else "", link]))
-    night = (request.job.name, request.run_id, request.date)
-    # Slack and Mattermost take <…> for links and mentions, as <!channel>; the cause may hold values of the input.
-    return Message(event, *night, verdict, cause, command, link, html.escape(text, quote=False))
+    return {
+        "event": event,
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "date": request.date,
+        "verdict": verdict,
+        "cause": cause,
+        "command": command,
+        "link": link,
+        # Slack and Mattermost take <…> for links and mentions, as <!channel>; the cause may hold values of the input.
+        "text": html.escape(text, quote=False),
+    }
 
 
 def _link(request: RunRequest) -> str:
