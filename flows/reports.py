@@ -352,13 +352,6 @@ class RunShown(RunStatus):
     incidents: tuple[Incident, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NightListed(RunFigures):
-    """A night in the list of `history`. state: as in `runs`."""
-
-    state: str
-
-
 @dataclass(frozen=True, slots=True)
 class ReportWritten:
     """The page of a night that `nightjar report` wrote. state: as in `RunStatus`. page: its URI."""

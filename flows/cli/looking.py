@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,27 +62,15 @@ def runs(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
-    from nightjar.inference.errors import StorageError
-    from nightjar.inference.history.run_status import UNREADABLE, Standing, list_runs
+    from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, scores=False)
-    place = request.date if request.dated else None
-    shown, found = [], []
-    for line in list_runs(request, lines):
-        asked = request
-        # There are no commands for a run that cannot be read, and its request may not be made.
-        if line.standing.state != UNREADABLE:
-            try:
-                asked = make_request(job, date=place, run_id=line.run_id, scores=False)
-            except StorageError as error:  # what it began with; the other runs are shown all the same
-                line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
-        shown.append(line)
-        found.append(standing.run_listed(asked, line))
+    found = standing.runs_listed(request, list_runs(request, lines))
     if as_json:
         emit(found)
         return
-    out.print(tables.runs(request, shown))
+    out.print(tables.runs(request, found))
     for each in found:
         if each.cause or each.tried_again or each.commands:
             tell(standing.reason_text(each))

@@ -15,13 +15,13 @@ from nightjar.flows.pages.wording import cells, distinct_text, duration, first_o
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
 from nightjar.inference.history.row_diff import RowsCompared
-from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
+    from nightjar.flows.reports import RunListed
     from nightjar.flows.results import Night
     from nightjar.inference.history.replay import Replayed, Values
 
@@ -35,13 +35,13 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 """The columns of the table of shards. The incidents say why a shard failed."""
 
 
-def runs(request: RunRequest, found: Iterable[RunLine]) -> Table:
+def runs(request: RunRequest, found: Iterable[RunListed]) -> Table:
     """The table of a job's runs, or nights."""
     rows = []
     for each in found:
         # That it did not pass all gates is in lines of its own: a table has no room beside the state.
         marks = each.marks.replace(", ", "\n")
-        state = f"{each.standing.words}{f' r{each.revision}' if each.revision else ''}{marks}"
+        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{marks}"
         done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
         times = (minute(each.began), duration(each.seconds))
         rows.append(

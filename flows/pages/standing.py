@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
-from nightjar.flows.reports import FailedShard, NightListed, RunListed, RunShown, RunStatus
+from nightjar.flows.reports import FailedShard, RunListed, RunShown, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
+    UNREADABLE,
     RunFigures,
     RunLine,
+    Standing,
     run_line,
     run_not_begun,
     shown_instead,
@@ -24,7 +26,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.records import as_line
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.waiting import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
@@ -145,11 +147,27 @@ def status_text(found: RunStatus) -> str:
     return "\n".join([head, *fact_lines(facts)])
 
 
+def runs_listed(request: RunRequest, lines: Iterable[RunLine]) -> list[RunListed]:
+    """Runs of the request's output, each with the commands about it."""
+    place = request.date if request.dated else None
+    found = []
+    for line in lines:
+        asked = request
+        # There are no commands for a run that cannot be read, and its request may not be made.
+        if line.standing.state != UNREADABLE:
+            try:
+                asked = make_request(request.job_path, date=place, run_id=line.run_id, scores=False)
+            except StorageError as error:  # what it began with; the other runs are shown all the same
+                line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
+        found.append(run_listed(asked, line))
+    return found
+
+
 def run_listed(request: RunRequest, run: RunLine) -> RunListed:
     """A run with why it stands so, and the commands that show more, repeat or mend it."""
     found = run.standing
     return RunListed(
-        **_figures(run),
+        **{each.name: getattr(run, each.name) for each in fields(RunFigures)},
         state=found.state,
         standing=found.words,
         cause=found.cause,
@@ -157,15 +175,6 @@ def run_listed(request: RunRequest, run: RunLine) -> RunListed:
         tried_again=found.tried,
         commands=Commands.here(request).of_standing(found),
     )
-
-
-def night_listed(run: RunLine) -> NightListed:
-    """A line of `history`."""
-    return NightListed(**_figures(run), state=run.standing.state)
-
-
-def _figures(run: RunLine) -> dict[str, Any]:
-    return {each.name: getattr(run, each.name) for each in fields(RunFigures)}
 
 
 def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
