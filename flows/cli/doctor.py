@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
-from nightjar.flows.cluster.local import readers_of_token, token_file
 from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.adapter import frameworks
@@ -47,7 +44,6 @@ def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
     yield _versions()
     yield _prefect()
     yield _cluster(ray)
-    yield _token()
     yield _memory()
     yield Finding("GPUs", True, "; ".join(filter(None, (framework.devices() for framework in frameworks()))))
     if job is not None:
@@ -95,17 +91,6 @@ def _cluster(address: str | None) -> Finding:
         return Finding("Ray", True, describe_cluster(named(address)))
     except NightjarError as error:
         return Finding("Ray", False, str(error), "see docs/clusters.md")
-
-
-def _token() -> Finding:
-    """Check who may read Ray's token, because everybody who can read it may run code in this user's clusters."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return Finding("token", True, "Ray's is in RAY_AUTH_TOKEN")
-    path = token_file()
-    if open_to := readers_of_token():
-        found = f"others may read Ray's, {path} has mode {open_to}"
-        return Finding("token", False, found, f"chmod 600 {shlex.quote(str(path))}")
-    return Finding("token", True, f"Ray's, {path}, is for this user alone" if path.exists() else "Ray has none yet")
 
 
 def _memory() -> Finding:
