@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 from prefect.artifacts import (
-    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -26,7 +25,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.escaping import address, cell, code, markdown
+from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
@@ -148,23 +147,12 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
 
 
 def show_summary(run: FinishedRun) -> None:
-    """Write the report; send the page that a person reads in the morning, and a link to the output."""
+    """Write the report; send the page that a person reads in the morning."""
     request = run.request
-    where = f"{request.run_uri}/r{run.scored.revision}"
     report = writing.leave(request, _warn, finished=run.scored.finished, account=run.account)
     state, page = finished_page(run, report)
-    name = request.job.name
-    deliver(
-        {
-            f"{name}-summary": lambda: create_markdown_artifact(page, key=f"{name}-summary", description=state),
-            f"{name}-output": lambda: create_link_artifact(
-                address(where),
-                link_text=markdown(where),
-                key=f"{name}-output",
-                description=f"Output of {markdown(request.run_id)}",
-            ),
-        }
-    )
+    key = f"{request.job.name}-summary"
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description=state)})
 
 
 def _warn(said: str) -> None:

@@ -140,11 +140,10 @@ def test_every_artifact_carries_the_jobs_name(flights_page: Page) -> None:
         "flight-delays-retries": "table",
         "flight-delays-gates": "table",
         "flight-delays-summary": "markdown",
-        "flight-delays-output": "markdown",
     }
     tasks = {task.id for task in flights_page.tasks}
     whole = {key for key, artifact in flights_page.artifacts.items() if artifact.task_run_id not in tasks}
-    assert whole == {"flight-delays-summary", "flight-delays-output"}
+    assert whole == {"flight-delays-summary"}
     assert all(artifact.flow_run_id == flights_page.run.id for artifact in flights_page.artifacts.values())
 
 
@@ -228,7 +227,6 @@ def test_the_summary_names_figures_and_files_that_exist(flights_page: Page, flig
     assert cells["speed"].endswith(", on cpu")
     for name in ("data", "shards", "manifest"):
         assert Path(cells[name].strip("`")).exists(), name
-    assert str(flights.out / "runs" / DATE / "r1") in str(flights_page.artifacts["flight-delays-output"].data)
 
 
 def test_a_failed_run_says_which_shards(partial: Partial, partial_page: Page) -> None:

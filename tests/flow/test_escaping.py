@@ -323,17 +323,6 @@ def test_a_deployments_description_holds_no_markup_of_the_job() -> None:
 
 
 @pytest.mark.flow
-def test_the_link_to_the_output_is_one_link(hostile: Hostile, pages: list[Artifact]) -> None:
-    """To where the output lies, under the name of where it lies."""
-    (page,) = (artifact for artifact in pages if artifact.key == "hostile-output")
-    (inline,) = (token for token in READER.parse(str(page.data)) if token.type == "inline")
-    opening, *text, closing = inline.children or []
-    assert (opening.type, closing.type) == ("link_open", "link_close")
-    assert plain(text) == str(hostile.lake.revision())
-    assert unquote(str(opening.attrs["href"])) == f"file://{hostile.lake.revision()}"
-
-
-@pytest.mark.flow
 def test_descriptions_hold_no_markup_of_others(pages: list[Artifact]) -> None:
     """They are Markdown, too."""
     for artifact in pages:
