@@ -58,20 +58,15 @@ class Failure:
     """The description of a failed run.
 
     how: how it ended, in a few words. seen: what readers see, as a sentence. facts: (word, text): how far the run came,
-    what a person should know about how it was scored, or can do about its files. commands: word → command. continues:
-    whether `repeat` scores only what is missing. report: the URI of its report; empty if there is none.
+    what a person should know about how it was scored, or can do about its files. commands: word → command. report: the
+    URI of its report; empty if there is none.
     """
 
     how: str
     seen: str
     facts: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
-    continues: bool
     report: str = ""
-
-    def adds(self, word: str) -> bool:
-        """Whether the remark that it scores only what is missing belongs to this command."""
-        return word == "repeat" and self.continues
 
 
 def failure(commands: Commands, error: NightjarError, report: str | None = None) -> Failure:
@@ -90,7 +85,6 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
         seen=after.seen if begun else "Nothing was scored and nothing new was published.",
         facts=(*facts, *_beside(error)),
         commands=commands.of_error(error, state, fresh=after.fresh),
-        continues=begun and not after.fresh,
         report=written(request) if report is None else report,
     )
 
@@ -126,11 +120,7 @@ def asking_page(request: RunRequest, question: Question) -> str:
 
 def as_text(found: Failure) -> str:
     """The text for the terminal, where the error itself was printed before."""
-    commands = (
-        (word, f"{command}{'   (scores only what is missing)' if found.adds(word) else ''}")
-        for word, command in found.commands.items()
-    )
-    facts = [*found.facts, *commands, ("report", found.report)]
+    facts = [*found.facts, *found.commands.items(), ("report", found.report)]
     return "\n".join([found.seen, *fact_lines(facts)])
 
 
@@ -150,10 +140,7 @@ def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
         "",
         *gate_rows(error),
         *[f"- {word}: {markdown(text)}" for word, text in found.facts],
-        *[
-            f"- {word}{', which scores only what is missing' if found.adds(word) else ''}: {code(command)}"
-            for word, command in found.commands.items()
-        ],
+        *[f"- {word}: {code(command)}" for word, command in found.commands.items()],
         *([f"- report: [{markdown(found.report)}]({address(found.report)})"] if found.report else []),
         *([f"- report now: [{markdown(page)}]({page})"] if (page := served_at(request)) else []),
         *(rows_without_result(request) if isinstance(error, RunFailed) else []),
