@@ -69,11 +69,7 @@ def refused(name: str, job: str, error: NightjarError) -> None:
     """Send the event of a run that could not begin, because the job is wrong. name: of the job. job: the file's
     path.
     """
-    emit_event(
-        FAILED,
-        resource={"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name},
-        payload={"job": job, "error": type(error).__name__, "message": str(error)},
-    )
+    _send(FAILED, name, {}, job=job, error=type(error).__name__, message=str(error))
 
 
 def _lost(request: RunRequest) -> int:
@@ -86,14 +82,11 @@ def _lost(request: RunRequest) -> int:
 
 
 def _emit(event: str, request: RunRequest, **payload: Any) -> None:
-    name = request.job.name
-    emit_event(
-        event,
-        resource={
-            "prefect.resource.id": f"nightjar.job.{name}",
-            "prefect.resource.name": name,
-            "nightjar.run": request.run_id,
-            "nightjar.date": request.date,
-        },
-        payload={"job": request.job_path, "run_id": request.run_id, "date": request.date, **payload},
-    )
+    run = {"run_id": request.run_id, "date": request.date}
+    about = {"nightjar.run": request.run_id, "nightjar.date": request.date}
+    _send(event, request.job.name, about, job=request.job_path, **run, **payload)
+
+
+def _send(event: str, name: str, about: dict[str, str], **payload: Any) -> None:
+    resource = {"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name, **about}
+    emit_event(event, resource=resource, payload=payload)
