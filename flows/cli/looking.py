@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightjar.flows.cli.options import (
-    DateOfRunOption,
     DateOption,
     JobArgument,
     JsonOption,
     LatestOption,
     LinesOption,
+    NightOption,
     OptionalRunArgument,
     PlaceOption,
     RayOption,
@@ -89,7 +89,9 @@ def show(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
+    from nightjar.flows.reports import RunShown
     from nightjar.inference.history.run_tables import RunReport
+    from nightjar.inference.records import as_line
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
@@ -99,7 +101,7 @@ def show(
     # A part has a row at least, so that so many parts have as many rows as may be shown.
     shards, incidents = (report.shards(lines), report.incidents(lines, parts=lines)) if report else ([], [])
     if as_json:
-        emit(standing.run_shown(found, shards, incidents))
+        emit(RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents)))
         return
     tell(standing.status_text(found))
     if report and shards:
@@ -206,7 +208,7 @@ def doctor(
 def logs(
     job: JobArgument,
     run_id: OptionalRunArgument = None,
-    date: DateOfRunOption = None,
+    date: NightOption = None,
     shard: Annotated[
         str | None,
         typer.Option(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightjar.flows.cli.options import (
-    DateOfRunOption,
     DateOption,
     EngineOption,
     JobArgument,
     JsonOption,
     LimitOption,
+    NightOption,
     OptionalRunArgument,
     RayOption,
     RunOption,
@@ -60,7 +60,7 @@ def run(
 def retry(
     job: JobArgument,
     run_id: OptionalRunArgument = None,
-    date: DateOfRunOption = None,
+    date: NightOption = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -198,7 +198,7 @@ def replay(
     *,
     shard: Annotated[str, typer.Option("--shard", help="The shard.")],
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
-    date: DateOfRunOption = None,
+    date: NightOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, if the shard has several.")] = None,
     model: Annotated[str, typer.Option("--model", help="The model, if the job has several. Default: all.")] = "",
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import duration, fact_lines, money, rows_known
+from nightjar.flows.pages.wording import duration, fact_lines, money, rounded, rows_known
 from nightjar.flows.reports import CheckReport, Column, Estimate, PlanReport, Sample, TokenEstimate
 from nightjar.inference.identity.identity import described
 from nightjar.inference.job.outputtypes import type_name
@@ -159,7 +159,7 @@ def _token_facts(found: TokenEstimate, actors: int) -> list[tuple[str, str]]:
     return [
         (
             "tokens",
-            f"about {_about(found.prompt_tokens)} in and {_about(found.output_tokens)} out: an estimate from "
+            f"about {rounded(found.prompt_tokens)} in and {rounded(found.output_tokens)} out: an estimate from "
             f"{counted(found.rows_measured, 'row')} of one shard, which took {used.prompt_tokens:,} in and "
             f"{used.output_tokens:,} out{told}",
         ),
@@ -170,11 +170,6 @@ def _token_facts(found: TokenEstimate, actors: int) -> list[tuple[str, str]]:
             else []
         ),
     ]
-
-
-def _about(tokens: int) -> str:
-    """No more digits than a sample can tell."""
-    return f"{round(float(f'{tokens:.3g}')):,}"
 
 
 def checked(request: RunRequest, discovery: Discovery, found: Checked, notes: Sequence[str]) -> CheckReport:

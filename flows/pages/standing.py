@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
-from nightjar.flows.reports import FailedShard, RunListed, RunShown, RunStatus
+from nightjar.flows.reports import FailedShard, RunListed, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
     UNREADABLE,
@@ -33,7 +33,7 @@ from nightjar.inference.validation.gates import warnings
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
-    from nightjar.inference.history.run_tables import Incident, ShardLine
+    pass
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -175,11 +175,6 @@ def run_listed(request: RunRequest, run: RunLine) -> RunListed:
         tried_again=found.tried,
         commands=Commands.here(request).of_standing(found),
     )
-
-
-def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
-    """A run, and the first of its shards and incidents."""
-    return RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents))
 
 
 def _never_text(found: RunStatus) -> str:

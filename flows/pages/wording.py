@@ -253,12 +253,9 @@ def distinct_text(found: Distinct | None) -> str:
         return ""
     if not found.error:
         return f"{found.count:,}"
-    return f"≈ {_short(found.count)} ± {found.error:.1%}"
+    return f"≈ {rounded(found.count)} ± {found.error:.1%}"
 
 
-def _short(count: int) -> str:
-    """A number with three digits."""
-    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if count >= 999.5 * size / 1000:
-            return f"{count / size:.3g}{unit}"
-    return str(count)
+def rounded(count: int) -> str:
+    """The first three digits of a number."""
+    return f"{round(float(f'{count:.3g}')):,}"
