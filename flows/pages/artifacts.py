@@ -42,10 +42,6 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
 
-_COMMANDS = 400_000
-"""The most characters of all replay commands in a table; further lines have no command, because half of one is
-useless."""
-
 
 def shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Send]:
     """The table of shards, and that of retries and quarantined rows, by key, as functions that send them."""
@@ -95,15 +91,11 @@ def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, 
 def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Escape and shorten the cells, so that the page shows them, and the server emits the table's event.
 
-    The page renders text in cells as Markdown; the server refuses an event above about 1.5 MB.
+    The page renders text in cells as Markdown; the server refuses an event above about 1.5 MB. A command stays whole.
     """
-    lines, room = [], _COMMANDS
-    for line in table:
-        replay = line.get("replay", "")
-        room -= len(replay)
-        commands = {"replay": markdown(replay if room >= 0 else "")} if "replay" in line else {}
-        lines.append({name: cell(value) for name, value in line.items()} | commands)
-    return lines
+    return [
+        {name: markdown(value) if name == "replay" else cell(value) for name, value in line.items()} for line in table
+    ]
 
 
 def show_shards(request: RunRequest) -> None:

@@ -72,11 +72,9 @@ _RIGHT = 0.4
 _LABEL = 18
 """The most characters of a label in a plot."""
 
-_LARGEST = 1e300
-"""The largest number that is drawn: matplotlib adds room beside it, which must be a number, too."""
-
-_LONG = 1e15
-"""From here on numbers are written with an exponent: not even a float has all digits of a greater one."""
+_LARGEST = 1e15
+"""From here on numbers are not drawn, and are written with an exponent: not even a float has all digits of a greater
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
 
     A value that cannot be drawn is a gap, which the title tells of; the table has it.
     """
-    values = [float(value) if -_LARGEST <= value <= _LARGEST else math.nan for _, value in nights]
+    values = [float(value) if abs(value) < _LARGEST else math.nan for _, value in nights]
     gaps = sum(map(math.isnan, values))
 
     def draw(axes: Axes) -> None:
@@ -147,8 +145,7 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
         axes.margins(y=0.2)
         if min(filter(math.isfinite, values), default=0.0) >= 0:
             axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
-        if all(abs(value) < _LONG for value in values if not math.isnan(value)):
-            axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
 
     title = f"{name} over {len(nights)} nights"
     if gaps:
@@ -212,7 +209,7 @@ def _value(value: float) -> str:
     """A value in a table."""
     if abs(value) < 1e6:
         return f"{value:,.6g}"
-    return f"{value:,.0f}" if abs(value) < _LONG else f"{Decimal(value):.6g}"
+    return f"{value:,.0f}" if abs(value) < _LARGEST else f"{Decimal(value):.6g}"
 
 
 def _short(text: str, most: int = _LABEL) -> str:

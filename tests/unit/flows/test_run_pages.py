@@ -11,13 +11,13 @@ from test_report import BAD_ROW, plan_in, scored, writing
 from faults import FaultyStorage, fail
 from nightjar.flows.pages import finished
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.artifacts import _COMMANDS, _bounded, _headed
+from nightjar.flows.pages.artifacts import _bounded, _headed
 from nightjar.flows.pages.failure import after_failure, failure
 from nightjar.flows.pages.report.writing import write
 from nightjar.flows.pages.wording import left_out, money
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import GateFailed, JobError, QuarantineFull, ShardsFailed
-from nightjar.inference.history.run_tables import MAX_LINES, RunReport
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Counts, Failed
@@ -128,13 +128,3 @@ def test_a_row_is_named_once_however_often_it_was_tried(lake: Lake) -> None:
 def test_a_row_that_was_scored_in_the_end_has_nothing_to_replay(far: Lake) -> None:
     tried(far)
     assert [each.row for each in RunReport(far.request(), 1).replays(3)] == [BAD_ROW]
-
-
-def test_commands_of_a_table_are_bounded_and_none_is_cut() -> None:
-    """However many rows and however long paths: the server refuses the event of a table that is too large."""
-    long = "nightjar replay " + "x" * 4000
-    table = _bounded([{"replay": long, "message": long} for _ in range(MAX_LINES)])
-    assert {line["replay"] for line in table} == {long, ""}
-    assert table[0]["replay"] == long
-    assert _COMMANDS / 2 < sum(len(line["replay"]) for line in table) <= _COMMANDS
-    assert {len(line["message"]) for line in table} == {301}
