@@ -13,7 +13,7 @@ from nightjar.flows.pages.advice import Commands, aftermath
 from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.report.writing import served_at, written
 from nightjar.flows.pages.wording import describe, fact_lines, said_of
-from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, Unanswered
+from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.history.run_status import before_it_begins
 from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks
 from nightjar.inference.ledger import endings
@@ -79,7 +79,7 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
     after = aftermath(request)
     ended = endings.of_error(error, "")
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if after.taken_back else outcome if known else "never begun"
+    state = "rolled back" if isinstance(error, TakenBack) else outcome if known else "never begun"
     return Failure(
         how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
         seen=after.seen if begun else "Nothing was scored and nothing new was published.",
