@@ -6,8 +6,6 @@ Each night is a run of `nightly`. All report to the same API and use the same cl
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from prefect.client.schemas.objects import State
@@ -15,13 +13,13 @@ from rich.console import Console
 
 from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import API_AWAY, Call, handing
+from nightjar.flows.launch import cluster_of
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.prefect_api.api import api_url, worker_env
+from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
 from nightjar.flows.start_failures import request_to_begin, telling
-from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, NightjarError, TakenBack
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
@@ -57,7 +55,11 @@ def run_nights(
     check_reports(ray, api_url())
     found = []
     api = start_api()
-    with reporting_to(api, verbose), _cluster_of_all(start, ray, verbose):
+    with reporting_to(api, verbose), cluster_of(start, ray, verbose) as on_ray:
+        if on_ray:
+            from nightjar.inference.engine.ray.capacity import check_cluster
+
+            check_cluster(start.job)
         api.wait()
         for date in dates:
             night = _night(start, ray, date.isoformat())
@@ -66,19 +68,6 @@ def run_nights(
                 said = f"{night.date}: {night.state}: {night.said}"
                 console.print(said, highlight=False, markup=False, soft_wrap=True)
     return tuple(found)
-
-
-@contextmanager
-def _cluster_of_all(start: RunRequest, ray: str | None, verbose: bool) -> Iterator[None]:
-    if start.engine == LOCAL:
-        yield
-        return
-    from nightjar.flows.cluster.connection import cluster
-    from nightjar.inference.engine.ray.capacity import check_cluster
-
-    with cluster(ray, start.job, worker_env(), verbose):
-        check_cluster(start.job)
-        yield
 
 
 def _night(start: RunRequest, ray: str | None, night: str) -> Night:

@@ -29,13 +29,11 @@ from nightjar.inference.run.scoring import was_published
 
 
 @contextmanager
-def _cluster_if_needed(request: RunRequest, address: str | None, waits: bool, verbose: bool) -> Iterator[bool]:
-    """Connect to the run's cluster, if the run certainly needs it; else the flow connects later. Yields whether it did.
-
-    A run that waits for its input needs the cluster only when the input is there. A run that was published before needs
-    it only if something is left to score.
+def cluster_of(request: RunRequest, address: str | None, verbose: bool, *, needed: bool = True) -> Iterator[bool]:
+    """Connect to the cluster of a run, if its engine is Ray. Yields whether it did. needed: whether the run certainly
+    needs it; else the flow connects later.
     """
-    if request.engine == LOCAL or waits or was_published(request):
+    if request.engine == LOCAL or not needed:
         yield False
         return
     with seldom_collected():
@@ -68,15 +66,18 @@ def launch(
     try:
         check_reports(address, api_url())
         start_api(api)
+        # A run that waits for its input needs the cluster only when the input is there; one that was published before
+        # needs it only if something is left to score.
+        published = was_published(request)
         # Prefect's server starts in its own process while Ray starts in this one.
         with (
             reporting_to(api, verbose),
             following(request, console, quiet=quiet) as flow_begins,
-            _cluster_if_needed(request, address, waits, verbose) as on_ray,
+            cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
         ):
             if not on_ray:
                 flow_begins("starting Prefect")
-            if request.engine == LOCAL and not was_published(request):
+            if request.engine == LOCAL and not published:
                 predictors.warm(request.job)
             api.wait()
             if on_ray:
