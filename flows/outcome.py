@@ -107,7 +107,9 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
         if question is not None and _can_suspend():
             if (ended := answered(request, ray)) is not None:
                 return ended  # by somebody who was told of the question, and was faster than this run
-            _suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
+            form = Reply.with_initial_data(description=asking_page(request, question))
+            timeout = int(request.job.approval.deadline_h * 3600) + _LEAST_S
+            suspend_flow_run(wait_for_input=form, timeout=timeout, key=_key(question))  # does not return
     except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
         _warn(f"this run cannot be suspended ({fault}); `nightjar approve` answers it")
     return Failed(name="Asks", message=str(error), data=error)
@@ -146,18 +148,6 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
 def _can_suspend() -> bool:
     """Whether this flow run can be suspended: it belongs to a deployment, and is no night of a backfill."""
     return deployment.id is not None and flow_run.parent_flow_run_id is None
-
-
-def _suspend(question: Question, seconds: float, told: str) -> None:
-    """End this flow run's process until somebody answers on its page; does not return.
-
-    told: what is asked, in Markdown. seconds: until the deadline.
-
-    Raises:
-        RuntimeError: Prefect does not let this flow run be suspended.
-    """
-    form = Reply.with_initial_data(description=told)
-    suspend_flow_run(wait_for_input=form, timeout=int(seconds) + _LEAST_S, key=_key(question))
 
 
 def _reply_to(question: Question) -> Reply | None:

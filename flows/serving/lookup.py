@@ -37,7 +37,8 @@ def newest(served: Served) -> Served:
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = []
     for place, line in enumerate(lines[:_SHOWN]):
-        night = ShownNight(line=line, report=_report_of(served, job, line))
+        run = writing.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
+        night = ShownNight(line=line, report=run and f"{served.page}{run}")
         if night.asks or (place == 0 and night.tone == "bad"):
             night = replace(night, needs_person=True, commands=_commands(served, job, line))
         nights.append(night)
@@ -100,11 +101,6 @@ def _lines(served: Served, job: Job, days: int, most: int) -> list[RunLine]:
 def _place(job: Job, date: str) -> str:
     """The date that a run's output is named by; empty if all nights have the same output."""
     return date if is_dated(job.output.uri) else ""
-
-
-def _report_of(served: Served, job: Job, line: RunLine) -> str:
-    """The address of a run's report, from the page of all jobs; empty if nothing of it was begun."""
-    return f"{served.page}{writing.run_address(line.run_id, _place(job, line.date))}" if line.revision else ""
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:

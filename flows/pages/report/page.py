@@ -114,7 +114,11 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             else verdict(report.line),
             tone="bad" if _behind(report) else tone(report.line.standing.state, report.line.marks),
             instead=named_instead(report.instead) if report.instead else "",
-            said=[*_tables(report), *report.remarks, *warnings(report)],
+            said=[
+                *(("table", late_table(each, report.newest)) for each in report.late_tables),
+                *report.remarks,
+                *warnings(report),
+            ],
             commands=commands,
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
@@ -151,10 +155,6 @@ def _behind(report: Report) -> bool:
     return report.line.standing.state == "published" and any(
         not each.final and (each.problem or each.publication < report.line.publication) for each in report.late_tables
     )
-
-
-def _tables(report: Report) -> list[tuple[str, str]]:
-    return [("table", late_table(each, report.newest)) for each in report.late_tables]
 
 
 def warnings(report: Report) -> list[tuple[str, str]]:
