@@ -95,7 +95,7 @@ class PrefectApi:
             return
         self.password = os.environ.get(_ASKED) or passwords()["Pages"]
         go_past_proxies()
-        with listening(USUAL_PORT if complete else 0) as shared:
+        with listening(None if complete else 0, USUAL_PORT) as shared:
             self.url = f"http://127.0.0.1:{shared.getsockname()[1]}/api"
             words = [str(shared.fileno()), str(os.getpid()), *(["complete"] if complete else [])]
             self.process = subprocess.Popen(
@@ -231,12 +231,19 @@ def go_past_proxies() -> None:
         os.environ[name] = ",".join(filter(None, [hosts, *missing]))
 
 
-def listening(wanted: int = 0) -> socket.socket:
-    """A socket that listens at this port of 127.0.0.1, or at any free one if it is taken. The server inherits it."""
+def listening(port: int | None, usual: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket that listens at this port; None: at the usual one or, if that is taken, at any free one.
+
+    Raises:
+        OSError: This machine has no such host, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(("127.0.0.1", wanted))
+        return socket.create_server((host, usual if port is None else port), family=family)
     except OSError:
-        return socket.create_server(("127.0.0.1", 0))
+        if port is not None:
+            raise
+        return socket.create_server((host, 0), family=family)
 
 
 def stop(process: subprocess.Popen[bytes], patience_s: float = _END_S) -> None:

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nightjar.flows.pages.report.overview import Served, index_page, problem_page
 from nightjar.flows.prefect_api.api import home
-from nightjar.flows.prefect_api.ownserver import passwords
+from nightjar.flows.prefect_api.ownserver import listening, passwords
 from nightjar.flows.serving.lookup import newest, nights_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
 
@@ -96,22 +96,12 @@ def place(host: str, port: int | None) -> Iterator[Place]:
         ClusterError: This machine has no such host, or the port is taken.
     """
     try:
-        shared = _listening(host, port)
+        shared = listening(port, USUAL_PORT, host)
     except OSError as error:
         named = f"--reports-host {host}" + (f" --reports-port {port}" if port else "")
         raise ClusterError(f"{named}: no pages can be served there: {error}; choose another one") from error
     with shared:
         yield Place(shared, host)
-
-
-def _listening(host: str, port: int | None) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, USUAL_PORT if port is None else port), family=family)
-    except OSError:
-        if port is not None:
-            raise
-        return socket.create_server((host, 0), family=family)
 
 
 @contextmanager
