@@ -39,27 +39,18 @@ __all__ = [
     "status",
 ]
 
-_MODULES = {
-    "DecisionMade": "nightjar.flows.reports",
-    "Files": "nightjar.inference.output.nights",
-    "LateEvaluation": "nightjar.inference.validation.evaluations",
-    "Night": "nightjar.flows.results",
-    "RunResult": "nightjar.flows.reports",
-    "RunStatus": "nightjar.flows.reports",
-    "RunsCompared": "nightjar.inference.history.comparison",
-    "approve": "nightjar.flows.api",
-    "backfill": "nightjar.flows.api",
-    "baseline": "nightjar.flows.api",
-    "diff": "nightjar.flows.api",
-    "evaluate": "nightjar.flows.api",
-    "files": "nightjar.flows.api",
-    "nightly": "nightjar.flows.nightly_flow",
-    "reject": "nightjar.flows.api",
-    "run": "nightjar.flows.api",
-    "status": "nightjar.flows.api",
+_NAMES = {
+    "flows.api": ("approve", "backfill", "baseline", "diff", "evaluate", "files", "reject", "run", "status"),
+    "flows.nightly_flow": ("nightly",),
+    "flows.reports": ("DecisionMade", "RunResult", "RunStatus"),
+    "flows.results": ("Night",),
+    "inference.history.comparison": ("RunsCompared",),
+    "inference.output.nights": ("Files",),
+    "inference.validation.evaluations": ("LateEvaluation",),
 }
-"""The module of each public name. It is imported on first use, because Prefect and Ray take seconds to import."""
+"""Module → its public names. It is imported on first use, because Prefect and Ray take seconds to import."""
 
+_MODULES = {name: f"nightjar.{module}" for module, names in _NAMES.items() for name in names}
 
 __getattr__ = public(__name__, _MODULES)
 

@@ -101,7 +101,6 @@ def backfill(
     Raises:
         JobError: The job or its model must be changed.
         ClusterError: The Ray cluster cannot be reached, or cannot do what the job asks.
-        RunFailed: The backfill could not be completed; repeat it.
         TablesBehind: nights are published that a table of the job does not show.
     """
     from rich.console import Console

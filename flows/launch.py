@@ -15,7 +15,7 @@ from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.failure import after_failure
 from nightjar.flows.prefect_api.api import api_url, worker_env
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Launched
 from nightjar.flows.start_failures import could_not_begin
@@ -29,13 +29,11 @@ from nightjar.inference.run.scoring import was_published
 
 
 @contextmanager
-def _cluster_if_needed(request: RunRequest, address: str | None, waits: bool, verbose: bool) -> Iterator[bool]:
-    """Connect to the run's cluster, if the run certainly needs it; else the flow connects later. Yields whether it did.
-
-    A run that waits for its input needs the cluster only when the input is there. A run that was published before needs
-    it only if something is left to score.
+def cluster_of(request: RunRequest, address: str | None, verbose: bool, *, needed: bool = True) -> Iterator[bool]:
+    """Connect to the cluster of a run, if its engine is Ray. Yields whether it did. needed: whether the run certainly
+    needs it; else the flow connects later.
     """
-    if request.engine == LOCAL or waits or was_published(request):
+    if request.engine == LOCAL or not needed:
         yield False
         return
     with seldom_collected():
@@ -54,12 +52,12 @@ def launch(
     waits: bool,
     verbose: bool,
     quiet: bool,
-    server: OwnServer,
+    api: PrefectApi,
 ) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
-    since: when the command began, by the monotonic clock. waits: whether its input is still to come. server: the
-    Prefect server to use if none is configured; it may have begun.
+    since: when the command began, by the monotonic clock. waits: whether its input is still to come. api: whose own
+    server may have begun.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
@@ -67,23 +65,35 @@ def launch(
     call, stopped, finished = Call(request, since), None, None
     try:
         check_reports(address, api_url())
-        api = start_api(server)
+        start_api(api)
+        # A run that waits for its input needs the cluster only when the input is there; one that was published before
+        # needs it only if something is left to score.
+        published = was_published(request)
         # Prefect's server starts in its own process while Ray starts in this one.
         with (
-            reporting_to(api, verbose) as reporting,
+            reporting_to(api, verbose),
             following(request, console, quiet=quiet) as flow_begins,
-            _cluster_if_needed(request, address, waits, verbose) as on_ray,
+            cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
         ):
             if not on_ray:
                 flow_begins("starting Prefect")
-            if request.engine == LOCAL and not was_published(request):
+            if request.engine == LOCAL and not published:
                 predictors.warm(request.job)
-            reporting.wait()
+            api.wait()
             if on_ray:
                 flow_begins("")
             call.show = flow_begins
             with keeping_ending(call), handing(call):
-                _call_flow(request, address)
+                nightly(
+                    job=request.job_path,
+                    date=dt.date.fromisoformat(request.date),
+                    run_id=request.run_id,
+                    limit=request.limit,
+                    fresh=request.fresh,
+                    publish=request.publish,
+                    ray=address,
+                    engine=request.engine,
+                )
         finished = call.finished()
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
@@ -99,16 +109,3 @@ def launch(
         raise stopped
     assert finished is not None
     return Launched(finished, api.url, api.own, call.unreported, address)
-
-
-def _call_flow(request: RunRequest, address: str | None) -> None:
-    nightly(
-        job=request.job_path,
-        date=dt.date.fromisoformat(request.date),
-        run_id=request.run_id,
-        limit=request.limit,
-        fresh=request.fresh,
-        publish=request.publish,
-        ray=address,
-        engine=request.engine,
-    )

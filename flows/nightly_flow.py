@@ -40,6 +40,7 @@ from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, Ru
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
 from nightjar.inference.run.publishing import publish_run, unanswered
@@ -169,7 +170,7 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
             raise  # with its traceback, for whoever mends the code
         return ended
     except (KeyboardInterrupt, TerminationSignal) as signal:
-        stopped = outcome.stopped(signal)
+        stopped = stopped_by(signal)
         call.end(stopped)
         if request is not None:
             outcome.keep_reason(request, stopped)

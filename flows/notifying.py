@@ -8,16 +8,13 @@ body of its own in place of these fields, does not try again, and does not say w
 from __future__ import annotations
 
 import html
-import http.client
 import json
+import logging
 import os
 import threading
 import time
-import urllib.error
-import urllib.request
-from dataclasses import asdict, dataclass
-from typing import IO, Any
 
+import httpx
 from prefect.utilities.urls import url_for
 
 from nightjar.flows.pages.advice import Commands
@@ -41,26 +38,6 @@ _PAUSE_S = 0.25
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 """Answers after which the same message may be taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """The JSON body of the request."""
-
-    event: Occasion
-    job: str
-    run_id: str
-    date: str
-    verdict: str
-    """How the night ended, in a few words."""
-    cause: str
-    """Why it failed, the question, or the warnings of a published night; may be empty."""
-    command: str
-    """The command to type next."""
-    link: str
-    """The run's page in Prefect; empty without one."""
-    text: str
-    """All of this, for a chat."""
 
 
 def published(finished: FinishedRun) -> str:
@@ -103,26 +80,34 @@ def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, comman
             "was told; set it there"
         )
     hide([address])
-    content = json.dumps(
-        asdict(_message(request, event, verdict, cause, command, _link(request) if begun else ""))
-    ).encode()
-    posting = _Posting(address, content)
-    thread = threading.Thread(target=posting.post, daemon=True, name="nightjar-notify")
+    message = _message(request, event, verdict, clip(cause), command, _link(request) if begun else "")
+    posting, content = _Posting(), json.dumps(message).encode()
+    thread = threading.Thread(target=posting.post, args=(address, content), daemon=True, name="nightjar-notify")
     thread.start()
     thread.join(PATIENCE_S)
     if not posting.problem:
         return ""
     key = "webhook" if notify.webhook else "webhook_env"
-    return f"notify.{key}: nobody was told: {posting.problem} (tried {posting.tries} times in {PATIENCE_S:g} s at most)"
+    problem = clip(posting.problem)  # it may have the address
+    return f"notify.{key}: nobody was told: {problem} (tried {posting.tries} times in {PATIENCE_S:g} s at most)"
 
 
-def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> Message:
+def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> dict[str, str]:
+    """The JSON body of the request. text: all of it, for a chat."""
     about = f"{request.job.name} {request.run_id}: {verdict}"
-    cause = clip(cause)
     text = "\n".join(filter(None, [about, cause, f"`{command}`" if command else "", link]))
-    night = (request.job.name, request.run_id, request.date)
-    # Slack and Mattermost take <…> for links and mentions, as <!channel>; the cause may hold values of the input.
-    return Message(event, *night, verdict, cause, command, link, html.escape(text, quote=False))
+    return {
+        "event": event,
+        "job": request.job.name,
+        "run_id": request.run_id,
+        "date": request.date,
+        "verdict": verdict,
+        "cause": cause,
+        "command": command,
+        "link": link,
+        # Slack and Mattermost take <…> for links and mentions, as <!channel>; the cause may hold values of the input.
+        "text": html.escape(text, quote=False),
+    }
 
 
 def _link(request: RunRequest) -> str:
@@ -130,51 +115,33 @@ def _link(request: RunRequest) -> str:
     return (url_for("flow-run", obj_id=request.flow_run) or "") if has_pages() else ""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Makes a redirection an error: urllib would follow it without the message."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
-        return None
-
-
 class _Posting:
-    """Posts one message, with the standard library, because httpx logs each address.
+    """Posts one message. problem: why it has not arrived; empty once it has. tries: the tries so far."""
 
-    problem: why the message has not arrived; empty once it has. tries: the tries so far.
-    """
-
-    def __init__(self, address: str, content: bytes) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "nightjar"}
-        self._request = urllib.request.Request(address, content, headers, method="POST")
+    def __init__(self) -> None:
         self.problem, self.tries = "no answer in time", 0
 
-    def post(self) -> None:
+    def post(self, address: str, content: bytes) -> None:
         """Try until the message has arrived, is refused for good, or the time is over."""
-        opener, deadline, pause = urllib.request.build_opener(_NoRedirect), time.monotonic() + PATIENCE_S, _PAUSE_S
-        while True:
-            self.tries += 1
-            self.problem, again = self._try(opener, max(0.1, min(_TRY_S, deadline - time.monotonic())))
-            if not again or time.monotonic() + pause >= deadline:
-                return
-            time.sleep(pause)
-            pause *= 2
+        logging.getLogger("httpx").addFilter(_without_address)
+        deadline, pause = time.monotonic() + PATIENCE_S, _PAUSE_S
+        headers = {"Content-Type": "application/json", "User-Agent": "nightjar"}
+        with httpx.Client(timeout=_TRY_S, headers=headers) as client:
+            while True:
+                self.tries += 1
+                try:
+                    answer = client.post(address, content=content)
+                    self.problem = "" if answer.is_success else f"the webhook answered {answer.status_code}"
+                    again = answer.status_code in _PASSING
+                except Exception as error:  # noqa: BLE001 (whatever it is, the night is done, and the warning says so)
+                    self.problem, again = f"{type(error).__name__} {error}", isinstance(error, httpx.TransportError)
+                if not again or time.monotonic() + pause >= deadline:
+                    return
+                time.sleep(pause)
+                pause *= 2
 
-    def _try(self, opener: urllib.request.OpenerDirector, patience_s: float) -> tuple[str, bool]:
-        """Post once. Returns why it did not arrive, and whether to try again."""
-        try:
-            with opener.open(self._request, timeout=patience_s) as answer:
-                answer.read(1)
-            return "", False
-        except urllib.error.HTTPError as error:
-            with error:
-                return f"the webhook answered {error.code}", error.code in _PASSING
-        except (OSError, http.client.HTTPException) as error:
-            # Only the kind of error and the system's words: the message may have the address.
-            reason = getattr(error, "reason", error)
-            said = reason.strerror if isinstance(reason, OSError) and reason.strerror else ""
-            kind = type(reason if isinstance(reason, Exception) else error).__name__
-            return f"{kind} {said}".strip(), True
-        except Exception as error:  # noqa: BLE001 (whatever it is, the night is done, and the warning says so)
-            return type(error).__name__, False
+
+def _without_address(record: logging.LogRecord) -> bool:
+    """Keep secrets out of the line that httpx logs of each request."""
+    record.msg, record.args = clip(record.getMessage()), ()
+    return True

@@ -19,7 +19,7 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.input import RunInput, keyset_from_base_key
 from prefect.logging import get_run_logger
@@ -34,18 +34,15 @@ from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.failure import asking_page
 from nightjar.flows.pages.report import writing
 from nightjar.flows.prefect_api import events
-from nightjar.flows.prefect_api.api import was_cancelled
 from nightjar.flows.reports import DecisionMade
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import (
     ClusterError,
     Held,
-    Interrupted,
     NightjarError,
     Rejected,
     Unanswered,
 )
-from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.run import approving, failure_notes
@@ -53,9 +50,6 @@ from nightjar.inference.run.request import RunRequest
 
 _KEEP_S = 10.0
 """Seconds that a run waits at its end until its reason is kept."""
-
-CANCELLED = "cancelled in Prefect, on its page or by its command"
-"""The reason of a run that somebody cancelled; Prefect does not keep who it was."""
 
 _LEAST_S = 60
 """Seconds that Prefect waits at least, so that the ledger's deadline is the one that counts."""
@@ -113,7 +107,9 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
         if question is not None and _can_suspend():
             if (ended := answered(request, ray)) is not None:
                 return ended  # by somebody who was told of the question, and was faster than this run
-            _suspend(question, request.job.approval.deadline_h * 3600, asking_page(request, question))
+            form = Reply.with_initial_data(description=asking_page(request, question))
+            timeout = int(request.job.approval.deadline_h * 3600) + _LEAST_S
+            suspend_flow_run(wait_for_input=form, timeout=timeout, key=_key(question))  # does not return
     except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
         _warn(f"this run cannot be suspended ({fault}); `nightjar approve` answers it")
     return Failed(name="Asks", message=str(error), data=error)
@@ -152,18 +148,6 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
 def _can_suspend() -> bool:
     """Whether this flow run can be suspended: it belongs to a deployment, and is no night of a backfill."""
     return deployment.id is not None and flow_run.parent_flow_run_id is None
-
-
-def _suspend(question: Question, seconds: float, told: str) -> None:
-    """End this flow run's process until somebody answers on its page; does not return.
-
-    told: what is asked, in Markdown. seconds: until the deadline.
-
-    Raises:
-        RuntimeError: Prefect does not let this flow run be suspended.
-    """
-    form = Reply.with_initial_data(description=told)
-    suspend_flow_run(wait_for_input=form, timeout=int(seconds) + _LEAST_S, key=_key(question))
 
 
 def _reply_to(question: Question) -> Reply | None:
@@ -258,13 +242,6 @@ def _notify(request: RunRequest, done: approving.Answered) -> str:
     if done.publication is None:
         return notifying.failed(request, Rejected(done.question.no(done.decision)))
     return notifying.published(FinishedRun(request, done.scored, done.verdict, done.publication))
-
-
-def stopped(signal: BaseException) -> Interrupted:
-    """Who stopped this run. A run that is cancelled in Prefect is sent SIGTERM, as others are: the API knows which."""
-    if isinstance(signal, TerminationSignal) and was_cancelled(UUID(flow_run.id)):
-        return Interrupted(CANCELLED)
-    return stopped_by(signal)
 
 
 def keep_reason(request: RunRequest, error: NightjarError) -> None:

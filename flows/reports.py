@@ -71,8 +71,7 @@ class Ahead:
 
     rows: those that are known before the files are read; of uncounted_files they are not. where: only the rows that
     match it are scored; empty if the job has none. snapshot: of the table that is the input. reads: the columns of the
-    input. identity: a line for each thing that scores, with the reason for each file of the code. notes: what a person
-    should know.
+    input. identity: a line for each thing that scores, with the reason for each file of the code.
     """
 
     job: str
@@ -85,7 +84,6 @@ class Ahead:
     snapshot: str
     reads: tuple[Column, ...]
     identity: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +127,7 @@ class Sample:
 class CheckReport(Ahead):
     """What `nightjar check` found. state: `ready`.
 
-    columns: those that readers will get.
+    columns: those that readers will get. notes: what a person should know.
     """
 
     date: str
@@ -138,6 +136,7 @@ class CheckReport(Ahead):
     output: str
     columns: tuple[Column, ...]
     sample: Sample
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +313,8 @@ class RunListed(RunFigures):
 class RunStatus(RunListed):
     """How far a run is: its figures as `runs` lists them, and what follows.
 
-    job_file: as the person can type it. holder: who writes the run now. sign_of_life: what is known of that writer, if
-    the run goes on. instead: the run that latest/, dates/ and tables show for the date of this one, if that is another;
+    job_file: as the person can type it. holder: who writes the run now. instead: the run that
+    latest/, dates/ and tables show for the date of this one, if that is another;
     else empty. output_publication: the newest publication of the output, whatever it shows. published: the last of the
     runs that readers see. tables: the job's output.tables; one whose publication is lower does not show yet what
     readers of the files see. summary: its progress in a sentence. again: what makes shards old that had a result.
@@ -327,7 +326,6 @@ class RunStatus(RunListed):
     job: str
     job_file: str
     holder: str | None = None
-    sign_of_life: str = ""
     instead: str = ""
     output_publication: int = 0
     published: tuple[str, ...] = ()
@@ -352,13 +350,6 @@ class RunShown(RunStatus):
 
     shards_shown: tuple[ShardLine, ...] = ()
     incidents: tuple[Incident, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class NightListed(RunFigures):
-    """A night in the list of `history`. state: as in `runs`."""
-
-    state: str
 
 
 @dataclass(frozen=True, slots=True)

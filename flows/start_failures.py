@@ -67,12 +67,10 @@ def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
 
 
 @contextmanager
-def telling(request: RunRequest, step: str, unless: tuple[type[NightjarError], ...] = ()) -> Iterator[None]:
-    """Call `could_not_begin` if the block fails. unless: errors of nights that have begun: these report themselves."""
+def telling(request: RunRequest, step: str) -> Iterator[None]:
+    """Call `could_not_begin` if the block fails."""
     try:
         yield
-    except unless:
-        raise
     except NightjarError as error:
         could_not_begin(request, error, step)
         raise

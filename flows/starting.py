@@ -1,4 +1,4 @@
-"""Begins a run or a backfill for a command: checks everything that it can before Ray starts."""
+"""Begins a run, a check or a backfill for a command, after everything that can be checked before Ray starts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import JobError, RunFailed
+from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.run.request import RunRequest, check_date, make_request
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nightjar.flows.reports import CheckReport
     from nightjar.flows.results import Launched, Night
+    from nightjar.inference.input.discovery import Discovery
 
 _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
@@ -30,15 +32,15 @@ def launched(request: RunRequest, ray: str | None, console: Console, *, verbose:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
     """
     began = time.monotonic()
-    with OwnServer() as server:
+    with PrefectApi() as api:
         with telling(request, "discover"), seldom_collected():
-            waits = look_first(request, ray, server)
+            waits = look_first(request, ray, api)
         from nightjar.flows.launch import launch
 
-        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, server=server)
+        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, api=api)
 
 
-def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
+def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
     """Check job, input, labels of the first files, and code. Returns whether the run has to wait for its input.
 
     A process of its own imports the user's code while this one imports Prefect, which takes as long. Prefect's server
@@ -62,7 +64,7 @@ def look_first(request: RunRequest, ray: str | None, server: OwnServer) -> bool:
         beginning = discover_first(request.storage, request.job)
         schema = check_request(request, beginning)
     check_output(request, ray)
-    server.begin_early()
+    api.begin_early()
     with Inspection(
         request, silent=True
     ) as inspection:  # the workers import the code again, so what it prints is in the run's logs
@@ -94,6 +96,33 @@ def check_output(request: RunRequest, ray: str | None) -> None:
             raise
 
 
+def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: bool) -> CheckReport:
+    """Check everything that a night needs besides its input; the cheapest checks come first.
+
+    Raises:
+        JobError, ClusterError: Something must be changed.
+    """
+    from nightjar.flows.cluster import named
+    from nightjar.flows.pages.estimate import checked
+    from nightjar.flows.prefect_api.api import check_limit
+    from nightjar.inference.run import checking
+    from nightjar.inference.run.inspection import inspect_code
+
+    checking.check_input(request, discovery)
+    check_output(request, ray)
+    limit = request.job.resources.concurrency_limit
+    notes = [check_limit(limit) if limit else "", inspect_code(request, elsewhere=named(ray) is not None)]
+    if request.engine == LOCAL:
+        found = checking.check(request, discovery)
+    else:
+        from nightjar.flows.cluster.connection import cluster  # Ray takes a while to import
+        from nightjar.flows.cluster.tasks import call
+
+        with cluster(ray, request.job, {}, verbose):
+            found = call(checking.check, request, discovery)
+    return checked(request, discovery, found, [note for note in notes if note])
+
+
 def nights(
     job: str | Path,
     first: str,
@@ -108,7 +137,7 @@ def nights(
     """Run the nights of a backfill, and print each on the console when it ends.
 
     Raises:
-        NightjarError: As in `backfill`.
+        NightjarError: As in `api.backfill`.
     """
     from nightjar.inference.run.refusals import check_model
 
@@ -120,12 +149,12 @@ def nights(
         start.check_owner()
         check_model(start)  # the other checks depend on the night
         check_output(start, ray)
-    from nightjar.flows.backfill_flow import launch_backfill, nights_between
+    from nightjar.flows.backfilling import nights_between, run_nights
 
     # Wrong options are no failure of the first night.
     dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
-    with telling(start, "start", unless=(RunFailed,)):
-        return launch_backfill(start, dates, ray, console, verbose=verbose, quiet=quiet)
+    with telling(start, "start"):
+        return run_nights(start, dates, ray, console, verbose=verbose, quiet=quiet)
 
 
 def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:

@@ -1,7 +1,6 @@
 """Waits for a run's input, and for a slot of the global concurrency limit that jobs with the same GPUs share.
 
-The holder of a slot renews its lease; Prefect frees the slot of a dead holder when the lease ends. Prefect does not say
-who holds a slot, so the holder sends events.
+The holder of a slot renews its lease; Prefect frees the slot of a dead holder when the lease ends, after five minutes.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from nightjar.flows.flow_call import current_call
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import markdown
-from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import is_away, no_such_limit
 from nightjar.inference.errors import GateFailed, RunFailed
-from nightjar.inference.ledger.holders import Holder, is_dead, this_holder
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input, keeping
 
@@ -71,9 +68,6 @@ def waiting(request: RunRequest) -> Iterator[Callable[[str], None]]:
         show("")  # only of a run that goes on: of another the last sentence stays
 
 
-_LEASE_MIN = 5
-"""Minutes until the lease of a holder that does not renew it ends: Prefect's default."""
-
 _ASK_S = 10.0
 """Seconds between two requests for a slot."""
 
@@ -94,12 +88,9 @@ def slot(request: RunRequest, limit: str | None) -> Iterator[None]:
         return
     with waiting(request) as tell:
         held = _acquired(limit, tell)
-    holder = this_holder(f"{request.job.name} {request.run_id}", request.flow_run, request.engine)
-    events.slot(limit, events.TAKEN, holder)
     try:
         yield
     finally:
-        events.slot(limit, events.GIVEN_BACK, holder)
         try:
             held.close()
         except (httpx.HTTPError, PrefectException, OSError) as error:
@@ -108,20 +99,22 @@ def slot(request: RunRequest, limit: str | None) -> Iterator[None]:
 
 
 def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
-    """A slot, once one is free. tell: called with the sentence about the wait whenever it changes."""
-    lost, told = 0.0, ""
+    """A slot, once one is free. tell: called with a sentence if the run has to wait."""
+    lost, told = 0.0, False
     while True:
         try:
             # Only a free slot is requested: Prefect logs an error whenever it refuses one.
-            if not (taken := _taken(limit)):
+            if not _all_taken(limit):
                 with ExitStack() as held:
                     held.enter_context(
                         concurrency(limit, strict=True, max_retries=0, raise_on_lease_renewal_failure=False)
                     )
                     return held.pop_all()
-            lost, before, told = 0.0, told, sentence(limit, events.slot_holders(limit, taken))
-            if told != before:
-                tell(told)
+            lost = 0.0
+            if not told:
+                shows = f"`prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"
+                tell(f"waiting for a slot of the concurrency limit {limit}; {shows}")
+                told = True
         except ObjectNotFound as error:
             raise no_such_limit(limit) from error
         except (ConcurrencySlotAcquisitionError, httpx.HTTPError) as error:
@@ -135,17 +128,7 @@ def _acquired(limit: str, tell: Callable[[str], None]) -> ExitStack:
         time.sleep(_ASK_S)
 
 
-def _taken(limit: str) -> int:
-    """The number of slots if all are taken; else 0."""
+def _all_taken(limit: str) -> bool:
     with get_client(sync_client=True) as client:
         found = client.read_global_concurrency_limit_by_name(limit)
-    return found.active_slots if found.active and 0 < found.limit <= found.active_slots else 0
-
-
-def sentence(limit: str, holders: list[Holder]) -> str:
-    """The sentence about a wait for a slot, and who holds the slots."""
-    told = f"waiting for a slot of the concurrency limit {limit}"
-    if not holders:
-        return f"{told}; `prefect gcl inspect {shlex.quote(limit)}` shows how many are taken"
-    ends = f", which is dead: its slot is free {_LEASE_MIN} minutes after its death at the latest"
-    return f"{told}, held by " + "; and by ".join(f"{each}{ends if is_dead(each) else ''}" for each in holders)
+    return found.active and 0 < found.limit <= found.active_slots

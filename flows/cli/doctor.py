@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
-from nightjar.flows.cluster.local import readers_of_token, token_file
 from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.adapter import frameworks
@@ -45,9 +42,8 @@ class Finding:
 def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
     """Check everything; with a job also its storage and model. All checks run, whatever one finds."""
     yield _versions()
-    yield from _prefect()
+    yield _prefect()
     yield _cluster(ray)
-    yield _token()
     yield _memory()
     yield Finding("GPUs", True, "; ".join(filter(None, (framework.devices() for framework in frameworks()))))
     if job is not None:
@@ -74,23 +70,20 @@ def _libraries() -> Iterator[str]:
             yield distribution(name).name
 
 
-def _prefect() -> Iterator[Finding]:
+def _prefect() -> Finding:
     url = PREFECT_API_URL.value()
     if not url:
-        yield Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
-        return
-    answer, url = ask_api(url), without_user(url)
-    if answer.problem:
-        yield Finding("Prefect", False, answer.problem, answer.remedy)
-        return
-    if not answer.version:
-        yield Finding("Prefect", True, f"{url}: Prefect Cloud")
-        return
-    theirs = answer.version
+        return Finding("Prefect", True, "PREFECT_API_URL is not set: each command starts a server of its own")
+    try:
+        theirs = ask_api(url)
+    except NightjarError as error:
+        return Finding("Prefect", False, str(error))
+    if not theirs:
+        return Finding("Prefect", True, f"{without_user(url)}: Prefect Cloud")
     ours = version("prefect")
     same = theirs.split(".")[:2] == ours.split(".")[:2]
     remedy = "" if same else f"run server and client on one minor version: pip install prefect=={theirs}"
-    yield Finding("Prefect", same, f"{url}: version {theirs}, here {ours}", remedy)
+    return Finding("Prefect", same, f"{without_user(url)}: version {theirs}, here {ours}", remedy)
 
 
 def _cluster(address: str | None) -> Finding:
@@ -98,17 +91,6 @@ def _cluster(address: str | None) -> Finding:
         return Finding("Ray", True, describe_cluster(named(address)))
     except NightjarError as error:
         return Finding("Ray", False, str(error), "see docs/clusters.md")
-
-
-def _token() -> Finding:
-    """Check who may read Ray's token, because everybody who can read it may run code in this user's clusters."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return Finding("token", True, "Ray's is in RAY_AUTH_TOKEN")
-    path = token_file()
-    if open_to := readers_of_token():
-        found = f"others may read Ray's, {path} has mode {open_to}"
-        return Finding("token", False, found, f"chmod 600 {shlex.quote(str(path))}")
-    return Finding("token", True, f"Ray's, {path}, is for this user alone" if path.exists() else "Ray has none yet")
 
 
 def _memory() -> Finding:

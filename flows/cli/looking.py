@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nightjar.flows.cli.options import (
-    DateOfRunOption,
     DateOption,
     JobArgument,
     JsonOption,
     LatestOption,
     LinesOption,
+    NightOption,
     OptionalRunArgument,
     PlaceOption,
     RayOption,
@@ -63,22 +62,11 @@ def runs(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
-    from nightjar.inference.errors import StorageError
-    from nightjar.inference.history.run_status import UNREADABLE, Standing, list_runs
+    from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, scores=False)
-    place = request.date if request.dated else None
-    found = []
-    for line in list_runs(request, lines):
-        asked = request
-        # There are no commands for a run that cannot be read, and its request may not be made.
-        if line.standing.state != UNREADABLE:
-            try:
-                asked = make_request(job, date=place, run_id=line.run_id, scores=False)
-            except StorageError as error:  # what it began with; the other runs are shown all the same
-                line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
-        found.append(standing.run_listed(asked, line))
+    found = standing.runs_listed(request, list_runs(request, lines))
     if as_json:
         emit(found)
         return
@@ -101,7 +89,9 @@ def show(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages import standing
+    from nightjar.flows.reports import RunShown
     from nightjar.inference.history.run_tables import RunReport
+    from nightjar.inference.records import as_line
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
@@ -111,7 +101,7 @@ def show(
     # A part has a row at least, so that so many parts have as many rows as may be shown.
     shards, incidents = (report.shards(lines), report.incidents(lines, parts=lines)) if report else ([], [])
     if as_json:
-        emit(standing.run_shown(found, shards, incidents))
+        emit(RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents)))
         return
     tell(standing.status_text(found))
     if report and shards:
@@ -218,7 +208,7 @@ def doctor(
 def logs(
     job: JobArgument,
     run_id: OptionalRunArgument = None,
-    date: DateOfRunOption = None,
+    date: NightOption = None,
     shard: Annotated[
         str | None,
         typer.Option(

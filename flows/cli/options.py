@@ -45,9 +45,6 @@ NightOption = Annotated[
     str | None, typer.Option("--date", help="The night's logical date, instead of RUN, or if output.uri has {date}.")
 ]
 LatestOption = Annotated[str | None, typer.Option("--date", help="Logical date. Default: the latest night.")]
-DateOfRunOption = Annotated[
-    str | None, typer.Option("--date", help="The run's date, if output.uri has {date} and its name is not a date.")
-]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Name of the run. Default: its date.")]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The most lines of a table.")]
 LimitOption = Annotated[

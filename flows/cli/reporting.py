@@ -45,7 +45,7 @@ def report(
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
     request.check_owner()
-    made, _ = writing.write(request)
+    made = writing.write(request)
     if as_json:
         emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))
     else:
@@ -67,18 +67,15 @@ def history(
     """
     from nightjar.flows.cli import tables
     from nightjar.flows.pages.report.overview import MAX_NIGHTS, by_date, history_page
-    from nightjar.flows.pages.standing import night_listed
+    from nightjar.flows.pages.standing import runs_listed
     from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, scores=False)
     most = max(lines, MAX_NIGHTS) if show else lines
-    runs = list_runs(request, most)
-    found = by_date(runs)
-    if as_json:
-        emit([night_listed(each) for each in found[:lines]])
-    else:
-        out.print(tables.history(request.job.name, found[:lines]))
+    found = by_date(list_runs(request, most))
+    listed = runs_listed(request, found[:lines])
+    emit(listed) if as_json else out.print(tables.runs(request, listed))
     if show:
         page = history_page(request.job.name, request.output, found[:MAX_NIGHTS])
         open_page(page.encode(), f"{request.job.name}-history")

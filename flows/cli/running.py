@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightjar.flows.cli.options import (
-    DateOfRunOption,
     DateOption,
     EngineOption,
     JobArgument,
     JsonOption,
     LimitOption,
+    NightOption,
     OptionalRunArgument,
     RayOption,
     RunOption,
@@ -60,7 +60,7 @@ def run(
 def retry(
     job: JobArgument,
     run_id: OptionalRunArgument = None,
-    date: DateOfRunOption = None,
+    date: NightOption = None,
     ray: RayOption = None,
     engine: EngineOption = "ray",
     as_json: JsonOption = False,
@@ -178,15 +178,18 @@ def check(
     from nightjar.inference.run.scoring import discover
 
     discovery = discover(request)
-    from nightjar.flows.cli import checking  # Prefect takes a while to import
+    from nightjar.flows import starting
+    from nightjar.flows.cli import tables
+    from nightjar.flows.pages.estimate import check_text
 
     with aside(as_json):
-        said = checking.report(request, discovery, ray, verbose)
+        found = starting.check(request, discovery, ray, verbose)
     if as_json:
-        emit(said)
+        emit(found)
         return
-    for part in checking.as_text(said):
-        tell(part) if isinstance(part, str) else out.print(part)
+    tell(check_text(found))
+    if found.sample.values:
+        out.print(tables.sample_rows(found.sample.names, found.sample.values))
 
 
 def replay(
@@ -195,7 +198,7 @@ def replay(
     *,
     shard: Annotated[str, typer.Option("--shard", help="The shard.")],
     row: Annotated[int, typer.Option("--row", help="The row's index in its file.")],
-    date: DateOfRunOption = None,
+    date: NightOption = None,
     file: Annotated[str | None, typer.Option("--file", help="The file, if the shard has several.")] = None,
     model: Annotated[str, typer.Option("--model", help="The model, if the job has several. Default: all.")] = "",
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,

@@ -15,7 +15,6 @@ from nightjar.flows.pages.wording import cells, distinct_text, duration, first_o
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
 from nightjar.inference.history.row_diff import RowsCompared
-from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed
@@ -36,11 +35,13 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 """The columns of the table of shards. The incidents say why a shard failed."""
 
 
-def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
-    """The table of a job's runs."""
+def runs(request: RunRequest, found: Iterable[RunListed]) -> Table:
+    """The table of a job's runs, or nights."""
     rows = []
     for each in found:
-        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{_below(each.marks)}"
+        # That it did not pass all gates is in lines of its own: a table has no room beside the state.
+        marks = each.marks.replace(", ", "\n")
+        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{marks}"
         done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
         times = (minute(each.began), duration(each.seconds))
         rows.append(
@@ -128,53 +129,17 @@ def _values(kind: str, values: Values) -> list[str]:
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
 
 
-def history(job: str, found: Iterable[RunLine]) -> Table:
-    """The table of a job's nights."""
-    rows = [
-        (
-            each.date,
-            each.name,
-            f"{each.standing.state}{f' #{each.publication}' if each.publication else ''}{_below(each.marks)}",
-            each.rows,
-            each.rows_quarantined,
-            metric_text(each.metric),
-            "" if each.seconds is None else f"{each.seconds:,.0f}",
-        )
-        for each in found
-    ]
-    columns = ["night", "run", "state", "rows", "quarantined", "metric", "seconds"]
-    return table_of(job, columns, rows, no_wrap=("night", "run", "state"))
-
-
-def _below(marks: str) -> str:
-    """That a night did not pass all gates, in lines of its own: a table has no room beside its state."""
-    return marks.replace(", ", "\n")
-
-
 def nights(found: Iterable[Night]) -> Table:
     """The table of a backfill's nights."""
     rows = [(night.date, night.state, night.rows, night.said) for night in found]
     return table_of("", ["night", "state", "rows", "what happened"], rows, no_wrap=("night", "state"))
 
 
-_WHY = {
-    "failed": "repeat the command to continue them",
-    "asks": "a person must answer first, with `nightjar approve` or `nightjar reject`",
-    "rolled back": "somebody rolled them back",
-}
-"""Why readers do not see a night, by its state, and what helps."""
-
-
 def missing(found: Sequence[Night]) -> str:
-    """How many nights readers do not see, and what helps; empty if there are none."""
-    states = [night.state for night in found if not night.ok]
-    if not states:
-        return ""
-    kinds = [state for state in _WHY if state in states]
-    several = len(kinds) > 1
-    each = [f"{states.count(state)} {state}: {_WHY[state]}" if several else _WHY[state] for state in kinds]
-    verb = "is" if len(states) == 1 else "are"
-    return f"{len(states)} of {counted(len(found), 'night')} {verb} not published; {'; '.join(each)}"
+    """How many nights readers do not see, by their state; empty if there are none. The table says what helps."""
+    bad = [night.state for night in found if not night.ok]
+    states = ", ".join(f"{bad.count(state)} {state}" for state in dict.fromkeys(bad))
+    return f"{len(bad)} of {counted(len(found), 'night')} not published: {states}" if bad else ""
 
 
 def table_of(
@@ -283,7 +248,7 @@ def _rows(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[Table
         yield f"{len(moved) - _LISTED:,} more outputs changed; --json has their rows, too"
 
 
-def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | str]:
+def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table]:
     """The rows that were not joined."""
     both = (rows_of.before, rows_of.now)
     told = {
@@ -292,14 +257,8 @@ def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table | s
         "the key is null": [each.keyless for each in both],
     }
     rows = [(name, *numbers) for name, numbers in told.items() if any(numbers)]
-    if not rows:
-        return
-    yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
-    for run, each in zip((found.before, found.now), both, strict=True):
-        if each.some_only:
-            keys = "; ".join(_key(rows_of.key, some) for some in each.some_only)
-            more = f" and {each.only - len(each.some_only):,} more" if each.only > len(each.some_only) else ""
-            yield line(f"only in {run}: {keys}{more}")
+    if rows:
+        yield table_of("", ["not joined", found.before, found.now], rows, numbers=(1, 2))
 
 
 def _outputs(outputs: Sequence[OutputMoved]) -> Table:
@@ -355,10 +314,6 @@ def _moved(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Tabl
         rows.append((*(line(_value(value)) for value in (*row.key, row.before, row.now)), *([figure] if apart else [])))
     columns = [*key, found.before, found.now, *([apart] if apart else [])]
     return table_of("", columns, rows, numbers=range(len(key), len(key) + 3) if apart else ())
-
-
-def _key(names: Sequence[str], values: Sequence[str]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
 
 
 def _value(value: str | None) -> str:

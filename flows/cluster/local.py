@@ -63,14 +63,6 @@ def token_file() -> Path:
     return Path(given) if given else Path.home() / ".ray" / "auth_token"
 
 
-def readers_of_token() -> str:
-    """The token file's mode, if others may read it; empty if nobody else may, or if there is no such file."""
-    with suppress(FileNotFoundError):
-        mode = stat.S_IMODE(token_file().stat().st_mode)
-        return f"{mode:04o}" if mode & OTHERS else ""
-    return ""
-
-
 def keep_token_private() -> None:
     """Make sure that only this user can read the token file, and create it, before Ray writes one that is open to all.
 
@@ -83,7 +75,7 @@ def keep_token_private() -> None:
     try:
         if not path.exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ:
             create_private(path, new_token())
-        if readers_of_token():
+        if path.exists() and path.stat().st_mode & OTHERS:
             path.chmod(0o600)
     except OSError as error:
         raise ClusterError(

@@ -171,13 +171,11 @@ def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
 class Aftermath:
     """The state after a run has failed. seen: what readers see, as a sentence.
 
-    fresh: repeating the run needs `--fresh` again, because it has no revision of its own yet. taken_back: the run was
-    published, and a person took it back, so that repeating it changes nothing.
+    fresh: repeating the run needs `--fresh` again, because it has no revision of its own yet.
     """
 
     seen: str
     fresh: bool
-    taken_back: bool = False
 
 
 def aftermath(request: RunRequest) -> Aftermath:
@@ -193,5 +191,4 @@ def aftermath(request: RunRequest) -> Aftermath:
     fresh = request.fresh and not own
     if newest is not None and shown is not None and shown.revision == newest.number:
         return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)
-    taken_back = newest is not None and newest.success is not None
-    return Aftermath("What was committed is kept and nothing new was published.", fresh, taken_back and not fresh)
+    return Aftermath("What was committed is kept and nothing new was published.", fresh)

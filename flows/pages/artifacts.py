@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 from prefect.artifacts import (
-    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -26,11 +25,10 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.escaping import address, cell, code, markdown
+from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.failure import as_page, failure
 from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.charts import pictures
 from nightjar.flows.pages.wording import cells, partly, said_of
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import NightjarError, StorageError
@@ -39,15 +37,10 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.output.revisions import Revision, newest_revision
 from nightjar.inference.records import Event
-from nightjar.inference.run.account import Account
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
-
-_COMMANDS = 400_000
-"""The most characters of all replay commands in a table; further lines have no command, because half of one is
-useless."""
 
 
 def shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Send]:
@@ -98,15 +91,11 @@ def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, 
 def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Escape and shorten the cells, so that the page shows them, and the server emits the table's event.
 
-    The page renders text in cells as Markdown; the server refuses an event above about 1.5 MB.
+    The page renders text in cells as Markdown; the server refuses an event above about 1.5 MB. A command stays whole.
     """
-    lines, room = [], _COMMANDS
-    for line in table:
-        replay = line.get("replay", "")
-        room -= len(replay)
-        commands = {"replay": markdown(replay if room >= 0 else "")} if "replay" in line else {}
-        lines.append({name: cell(value) for name, value in line.items()} | commands)
-    return lines
+    return [
+        {name: markdown(value) if name == "replay" else cell(value) for name, value in line.items()} for line in table
+    ]
 
 
 def show_shards(request: RunRequest) -> None:
@@ -150,37 +139,22 @@ def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
 
 
 def show_summary(run: FinishedRun) -> None:
-    """Write the report; send the page that a person reads in the morning, and a link to the output."""
+    """Write the report; send the page that a person reads in the morning."""
     request = run.request
-    left = _leave_report(request, finished=run.scored.finished, account=run.account)
-    where = f"{request.run_uri}/r{run.scored.revision}"
-    state, page = finished_page(run, left.report)
-    page += pictures(left.plots)
-    name = request.job.name
-    deliver(
-        {
-            f"{name}-summary": lambda: create_markdown_artifact(page, key=f"{name}-summary", description=state),
-            f"{name}-output": lambda: create_link_artifact(
-                address(where),
-                link_text=markdown(where),
-                key=f"{name}-output",
-                description=f"Output of {markdown(request.run_id)}",
-            ),
-        }
-    )
+    report = writing.leave(request, _warn, finished=run.scored.finished, account=run.account)
+    state, page = finished_page(run, report)
+    key = f"{request.job.name}-summary"
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description=state)})
 
 
-def _leave_report(request: RunRequest, *, finished: bool = False, account: Account | None = None) -> writing.Left:
-    """Write the report of the night; why it could not be written is in the log. As `leave`."""
-    warn = get_run_logger().warning
-    return writing.leave(request, lambda said: warn("%s", said), finished=finished, account=account)
+def _warn(said: str) -> None:
+    get_run_logger().warning("%s", said)
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the page of a run that failed. ray: the cluster that was named."""
-    left = _leave_report(request)
-    found = failure(Commands(request, ray=ray), error, left.report)
-    key, page = f"{request.job.name}-summary", as_page(found, request, error) + pictures(left.plots)
+    found = failure(Commands(request, ray=ray), error, writing.leave(request, _warn))
+    key, page = f"{request.job.name}-summary", as_page(found, request, error)
     log_remarks(found.facts)
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 

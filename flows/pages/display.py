@@ -42,6 +42,7 @@ class _Watch:
         self.flowing = threading.Event()
         self.done = threading.Event()
         self._request = request
+        self._ledger = follow(request.storage, request.run_uri)
 
     def flow_begins(self, waiting: str = "") -> None:
         """Note that Ray and Prefect are up, or what input the flow waits for; the ledger says nothing yet."""
@@ -50,29 +51,25 @@ class _Watch:
 
     def steps(self) -> Iterator[tuple[str, Progress | None]]:
         """Yield what is being done and the progress, every `POLL_S`, and once more at the end."""
-        ledger = self._ledger()
-        before, progress = "", None
-        try:
-            if found := next(ledger):
-                before = found.writer  # the last one before this command
-        except StorageError:
-            ledger = self._ledger()  # an iterator that raised has ended
+        found = self._progress()
+        before = found.writer if found else ""  # the last one before this command
         while True:
             last = self.done.wait(POLL_S)
-            try:
-                progress = next(ledger) if self.flowing.is_set() else None
-                # Progress of an earlier command is not this one's.
-                progress = progress if progress and progress.writer != before else None
-            except StorageError as error:
-                # The display must not end a run that can still write, so it tries again.
-                print(f"progress cannot be read: {error}", file=sys.stderr)
-                ledger = self._ledger()
+            found = self._progress() if self.flowing.is_set() else None
+            # Progress of an earlier command is not this one's.
+            progress = found if found and found.writer != before else None
             yield (_STEPS[progress.step] if progress and progress.step else self.doing), progress
             if last:
                 return
 
-    def _ledger(self) -> Iterator[Progress | None]:
-        return follow(self._request.storage, self._request.run_uri)
+    def _progress(self) -> Progress | None:
+        """The progress by the ledger; None if there is none, or if it cannot be read: the run may still write."""
+        try:
+            return next(self._ledger)
+        except StorageError as error:
+            print(f"progress cannot be read: {error}", file=sys.stderr)
+            self._ledger = follow(self._request.storage, self._request.run_uri)  # an iterator that raised has ended
+            return None
 
 
 class _Clock(ProgressColumn):

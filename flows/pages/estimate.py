@@ -1,13 +1,13 @@
-"""`nightjar plan`: what a run would score, and how long it would take, as a record and in words."""
+"""`nightjar plan` and `nightjar check`: what is known of a run before it scores, as records and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import duration, fact_lines, money, rows_known
-from nightjar.flows.reports import Column, Estimate, PlanReport, TokenEstimate
+from nightjar.flows.pages.wording import duration, fact_lines, money, rounded, rows_known
+from nightjar.flows.reports import CheckReport, Column, Estimate, PlanReport, Sample, TokenEstimate
 from nightjar.inference.identity.identity import described
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import counted
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nightjar.inference.history.replay import Measured
     from nightjar.inference.input.discovery import Discovery
     from nightjar.inference.input.plan import Plan
+    from nightjar.inference.run.checking import Checked
     from nightjar.inference.run.results import RunPlan
 
 START_S = 20.0
@@ -36,7 +37,7 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
     return PlanReport(
-        **about_input(request, discovery, plan.rows, ()),
+        **about_input(request, discovery, plan.rows),
         unread=discovery.unread,
         files_left_out=discovery.left_out,
         shards=len(plan),
@@ -49,7 +50,7 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
     )
 
 
-def about_input(request: RunRequest, discovery: Discovery, rows: int, notes: Iterable[str]) -> dict[str, Any]:
+def about_input(request: RunRequest, discovery: Discovery, rows: int) -> dict[str, Any]:
     """The fields of `Ahead`. rows: those that are known."""
     return {
         "job": request.job.name,
@@ -62,7 +63,6 @@ def about_input(request: RunRequest, discovery: Discovery, rows: int, notes: Ite
         "snapshot": discovery.snapshot,
         "reads": tuple(Column(each.name, type_name(each.type)) for each in discovery.schema),
         "identity": tuple(described(request.job, request.scoring)),
-        "notes": tuple(notes),
     }
 
 
@@ -129,7 +129,7 @@ def plan_text(found: PlanReport) -> str:
         ("where", f"of these rows only those with {found.where}{without}" if found.where else ""),
         ("reads", columns_text(found.reads)),
         *identity_facts(found.identity),
-        *(("note", note) for note in (found.unread, *found.notes)),
+        ("note", found.unread),
         *(_measured_facts(found.measured) if found.measured else ()),
     ]
     return "\n".join([head, *fact_lines(facts)])
@@ -159,7 +159,7 @@ def _token_facts(found: TokenEstimate, actors: int) -> list[tuple[str, str]]:
     return [
         (
             "tokens",
-            f"about {_about(found.prompt_tokens)} in and {_about(found.output_tokens)} out: an estimate from "
+            f"about {rounded(found.prompt_tokens)} in and {rounded(found.output_tokens)} out: an estimate from "
             f"{counted(found.rows_measured, 'row')} of one shard, which took {used.prompt_tokens:,} in and "
             f"{used.output_tokens:,} out{told}",
         ),
@@ -172,6 +172,45 @@ def _token_facts(found: TokenEstimate, actors: int) -> list[tuple[str, str]]:
     ]
 
 
-def _about(tokens: int) -> str:
-    """No more digits than a sample can tell."""
-    return f"{round(float(f'{tokens:.3g}')):,}"
+def checked(request: RunRequest, discovery: Discovery, found: Checked, notes: Sequence[str]) -> CheckReport:
+    """Everything that `check` found. notes: besides those of the check."""
+    sampled, shown = found.sampled, found.sampled.shown
+    return CheckReport(
+        **about_input(request, discovery, discovery.rows),
+        notes=(*found.warnings, *notes),
+        date=request.date,
+        state="ready",
+        device=found.device,
+        output=request.output,
+        columns=tuple(Column(name, kind) for name, kind in found.columns),
+        sample=Sample(
+            rows=sampled.rows,
+            places=sampled.places,
+            failed=sampled.failed,
+            nonfinite=dict(sampled.nonfinite),
+            file=shown.uri if shown else None,
+            names=tuple(shown.names) if shown else (),
+            values=tuple(tuple(row) for row in shown.rows) if shown else (),
+        ),
+    )
+
+
+def check_text(found: CheckReport) -> str:
+    """What `check` found, for people; a table of the scored rows comes after it."""
+    sample = found.sample
+    rows = rows_known(found.rows, found.uncounted_files)
+    rows += " (before input.where)" if found.where and found.rows else ""
+    scores = f"scores {sample.rows:,} rows of {counted(sample.places, 'place')} on" if sample.rows else "is on"
+    facts = [
+        ("input", f"snapshot {found.snapshot} of its table" if found.snapshot else ""),
+        ("reads", columns_text(found.reads)),
+        ("columns", ", ".join(f"{line(each.name)} {each.type}" for each in found.columns)),
+        *identity_facts(found.identity),
+        ("sample", f"the first rows of {sample.file}" if sample.values else ""),
+    ]
+    ready = (
+        f"{found.job}: {counted(found.files, 'file')}, {rows}; the model "
+        f"loads and {scores} {found.device}; {found.output} accepts conditional writes. "
+        f"{'Ready, but see the notes.' if found.notes else 'Ready.'}"
+    )
+    return "\n".join([ready, *fact_lines(facts), *(f"Note: {line(note)}" for note in found.notes)])

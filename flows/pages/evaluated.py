@@ -16,22 +16,6 @@ if TYPE_CHECKING:
 _MISTAKES = 5
 """The most pairs of classes that a line names."""
 
-_CALLED = {
-    "auroc": "AUC-ROC",
-    "average_precision": "AUC-PR",
-    "log_loss": "log loss",
-    "brier": "Brier score",
-    "ece": "calibration error (ECE)",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R2",
-    "f1": "F1",
-    "ndcg": "NDCG",
-    "mrr": "MRR",
-    "map": "MAP",
-}
-"""The metrics that people call otherwise than a check does."""
-
 
 def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     """The evaluation as (name, value), empty without a label: the first metric, the others, and what they are of."""
@@ -41,13 +25,13 @@ def evaluation_lines(metrics: Figures) -> list[tuple[str, str]]:
     lines = list[tuple[str, str]]()
     if found.lead:
         (lead, figure), *others = found.metrics.items()
-        lines.append((_CALLED.get(lead, lead), f"{_shown(figure)} over {found.rows:,} rows"))
+        lines.append((lead, f"{_shown(figure)} over {found.rows:,} rows"))
         if others:
-            lines.append(("metrics", ", ".join(f"{_CALLED.get(name, name)} {_shown(each)}" for name, each in others)))
+            lines.append(("metrics", ", ".join(f"{name} {_shown(each)}" for name, each in others)))
         if found.positives is not None:
             lines.append(("labels", f"{found.positives / found.rows:.1%} of the rows have label 1"))
         for why in dict.fromkeys(found.missing.values()):
-            names = [_CALLED.get(name, name) for name, reason in found.missing.items() if reason == why]
+            names = [name for name, reason in found.missing.items() if reason == why]
             lines.append(("missing", f"{', '.join(names)}: {why}"))
     if found.classes is not None and (pairs := found.classes.confusion):
         wrong = (f"{short_name(each.label)} → {short_name(each.output)} {each.rows:,}" for each in pairs)

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 
 from nightjar.flows.pages.advice import Commands, aftermath
 from nightjar.flows.pages.escaping import address, cell, code, markdown
-from nightjar.flows.pages.report.writing import none_written, served_at, written
+from nightjar.flows.pages.report.writing import served_at, written
 from nightjar.flows.pages.wording import describe, fact_lines, said_of
-from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, Unanswered
+from nightjar.inference.errors import GateFailed, NightjarError, RunFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.history.run_status import before_it_begins
-from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, printed_last, remarks
+from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
 from nightjar.inference.output.revisions import newest_revision
@@ -25,9 +24,6 @@ from nightjar.inference.validation.gates import warnings
 
 _REPLAYS = 3
 """The number of rows whose replay commands a page shows for copying; the table has more."""
-
-_PRINTED = 3
-"""The number of failed shards whose last printed lines a page shows; the table of shards has more."""
 
 
 def gate_rows(error: NightjarError) -> list[str]:
@@ -57,47 +53,20 @@ def rows_without_result(request: RunRequest) -> list[str]:
     return ["", "Rows that could not be scored, the first of them:", "", *lines] if lines else []
 
 
-def printed(request: RunRequest) -> list[str]:
-    """The last printed lines of failed shards."""
-    try:
-        found = printed_last(request.storage, request.run_uri)
-    except StorageError:
-        return []
-    if not found:
-        return []
-    command = Commands(request).command("logs", *request.words)
-    lines = ["", f"Printed last; all of it: {code(command)}"]
-    for shard, last in islice(found.items(), _PRINTED):
-        lines += [
-            "",
-            f"shard {code(shard)}" if shard else "by the workers",
-            "",
-            *(f"- {code(each)}" for each in last),
-        ]
-    return lines
-
-
 @dataclass(frozen=True)
 class Failure:
     """The description of a failed run.
 
     how: how it ended, in a few words. seen: what readers see, as a sentence. facts: (word, text): how far the run came,
-    what a person should know about how it was scored, or can do about its files. commands: word → command. continues:
-    whether `repeat` scores only what is missing. report: the URI of its report; empty if there is none. none_written:
-    that it should have a report and has none.
+    what a person should know about how it was scored, or can do about its files. commands: word → command. report: the
+    URI of its report; empty if there is none.
     """
 
     how: str
     seen: str
     facts: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
-    continues: bool
     report: str = ""
-    none_written: str = ""
-
-    def adds(self, word: str) -> bool:
-        """Whether the remark that it scores only what is missing belongs to this command."""
-        return word == "repeat" and self.continues
 
 
 def failure(commands: Commands, error: NightjarError, report: str | None = None) -> Failure:
@@ -109,18 +78,14 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
     begun, known, facts = _progress(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
-    left = written(request) if report is None else report
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if after.taken_back else outcome if known else "never begun"
+    state = "rolled back" if isinstance(error, TakenBack) else outcome if known else "never begun"
     return Failure(
         how=f"{outcome} at {ended.where}" if ended and ended.where else outcome,
         seen=after.seen if begun else "Nothing was scored and nothing new was published.",
         facts=(*facts, *_beside(error)),
         commands=commands.of_error(error, state, fresh=after.fresh),
-        continues=begun and not after.fresh,
-        report=left,
-        # Whoever stops a run does not wait for its report.
-        none_written=none_written(request) if isinstance(error, RunFailed) and begun and not left else "",
+        report=written(request) if report is None else report,
     )
 
 
@@ -155,11 +120,7 @@ def asking_page(request: RunRequest, question: Question) -> str:
 
 def as_text(found: Failure) -> str:
     """The text for the terminal, where the error itself was printed before."""
-    commands = (
-        (word, f"{command}{'   (scores only what is missing)' if found.adds(word) else ''}")
-        for word, command in found.commands.items()
-    )
-    facts = [*found.facts, *commands, ("report", found.report or found.none_written)]
+    facts = [*found.facts, *found.commands.items(), ("report", found.report)]
     return "\n".join([found.seen, *fact_lines(facts)])
 
 
@@ -169,7 +130,7 @@ def after_failure(request: RunRequest, error: NightjarError, ray: str | None = N
 
 
 def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
-    """The page in Markdown, with the rows that gates refuse and the last printed lines."""
+    """The page in Markdown, with the rows that gates refuse."""
     lines = [
         f"# {request.job.name} {markdown(request.run_id)}: {markdown(found.how)}",
         "",
@@ -179,13 +140,9 @@ def as_page(found: Failure, request: RunRequest, error: NightjarError) -> str:
         "",
         *gate_rows(error),
         *[f"- {word}: {markdown(text)}" for word, text in found.facts],
-        *[
-            f"- {word}{', which scores only what is missing' if found.adds(word) else ''}: {code(command)}"
-            for word, command in found.commands.items()
-        ],
+        *[f"- {word}: {code(command)}" for word, command in found.commands.items()],
         *([f"- report: [{markdown(found.report)}]({address(found.report)})"] if found.report else []),
         *([f"- report now: [{markdown(page)}]({page})"] if (page := served_at(request)) else []),
         *(rows_without_result(request) if isinstance(error, RunFailed) else []),
-        *printed(request),
     ]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.escaping import address, code, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.failure import lost_rows, rows_without_result
-from nightjar.flows.pages.report.writing import none_written, served_at, written
+from nightjar.flows.pages.report.writing import served_at, written
 from nightjar.flows.pages.wording import (
     duration,
     fact_lines,
@@ -143,7 +143,7 @@ def as_text(launched: Launched) -> str:
         *_figures(run),
         *_paths(run),
         *(("", f"the first: {said}") for said, _ in lost),
-        ("report", written(run.request) or none_written(run.request)),
+        ("report", written(run.request)),
         *_remarks(run, away if launched.unreported else ()),
     ]
     return "\n".join([_headline(run), *fact_lines(facts), "", *_next_steps(launched)])

@@ -5,34 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
-from nightjar.flows.reports import FailedShard, NightListed, RunListed, RunShown, RunStatus
+from nightjar.flows.reports import FailedShard, RunListed, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
+    UNREADABLE,
     RunFigures,
     RunLine,
+    Standing,
     run_line,
     run_not_begun,
     shown_instead,
 )
 from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.ledger.holders import Holder, can_be_asked
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.records import as_line
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.waiting import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
-    from nightjar.inference.history.run_tables import Incident, ShardLine
+    pass
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -70,7 +71,6 @@ def status(request: RunRequest) -> RunStatus:
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
-        sign_of_life=_sign_of_life(newest.state.holder, known.state, request.lease_s),
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
         again=remarks.again,
         warnings=_warnings(newest, manifest),
@@ -124,15 +124,6 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
     return (str(found),) if found else ()
 
 
-def _sign_of_life(holder: Holder | None, state: str, lease_s: float) -> str:
-    """What is known of the writer of a run that is going on; empty for any other run."""
-    if holder is None or state not in {"running", "publishing"}:
-        return ""
-    if can_be_asked(holder):
-        return "its process is there now; it may outlive a command that was killed by some seconds, so ask again then"
-    return f"it wrote into the ledger just now; if it writes nothing for {lease_s:g} s, the run is called silent"
-
-
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
     if not found.revision:
@@ -141,7 +132,6 @@ def status_text(found: RunStatus) -> str:
     more = found.failed_shards - len(found.failures)
     facts = [
         ("writer", found.holder or ""),
-        ("alive", found.sign_of_life),
         *_explained_facts(found),
         ("readers", f"see {seen} (publication {found.output_publication})"),
         ("but", named_instead(found.instead) if found.instead else ""),
@@ -157,11 +147,27 @@ def status_text(found: RunStatus) -> str:
     return "\n".join([head, *fact_lines(facts)])
 
 
+def runs_listed(request: RunRequest, lines: Iterable[RunLine]) -> list[RunListed]:
+    """Runs of the request's output, each with the commands about it."""
+    place = request.date if request.dated else None
+    found = []
+    for line in lines:
+        asked = request
+        # There are no commands for a run that cannot be read, and its request may not be made.
+        if line.standing.state != UNREADABLE:
+            try:
+                asked = make_request(request.job_path, date=place, run_id=line.run_id, scores=False)
+            except StorageError as error:  # what it began with; the other runs are shown all the same
+                line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
+        found.append(run_listed(asked, line))
+    return found
+
+
 def run_listed(request: RunRequest, run: RunLine) -> RunListed:
     """A run with why it stands so, and the commands that show more, repeat or mend it."""
     found = run.standing
     return RunListed(
-        **_figures(run),
+        **{each.name: getattr(run, each.name) for each in fields(RunFigures)},
         state=found.state,
         standing=found.words,
         cause=found.cause,
@@ -169,20 +175,6 @@ def run_listed(request: RunRequest, run: RunLine) -> RunListed:
         tried_again=found.tried,
         commands=Commands.here(request).of_standing(found),
     )
-
-
-def night_listed(run: RunLine) -> NightListed:
-    """A line of `history`."""
-    return NightListed(**_figures(run), state=run.standing.state)
-
-
-def _figures(run: RunLine) -> dict[str, Any]:
-    return {each.name: getattr(run, each.name) for each in fields(RunFigures)}
-
-
-def run_shown(found: RunStatus, shards: Iterable[ShardLine], incidents: Iterable[Incident]) -> RunShown:
-    """A run, and the first of its shards and incidents."""
-    return RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents))
 
 
 def _never_text(found: RunStatus) -> str:

@@ -183,38 +183,12 @@ def duration(seconds: float | None) -> str:
 _TOLD, _LEAST_S = 0.03, 0.05
 """The least share of a whole that is told by its name, and the least seconds of all others together."""
 
-_SAID = {
-    "start": "starting",
-    "input": "waiting for the input",
-    "discover": "discovering",
-    "turn": "waiting for its turn",
-    "plan": "planning",
-    "load": "preflight",
-    "actors": "starting actors",
-    "score": "scoring",
-    "wait": "waiting to try again",
-    "close": "closing",
-    "audit": "auditing",
-    "rescore": "scoring again",
-    "gates": "gates",
-    "manifest": "the manifest",
-    "publish": "publishing",
-    "again": "scoring that was repeated",
-    "tasks": "Prefect's tasks",
-}
-"""The parts of an account, in words."""
-
-
-def said_of_part(name: str) -> str:
-    """A part of an account, in words."""
-    return _SAID.get(name, name)
-
 
 def where_time_went(account: Account) -> str:
     """The parts of a run's wall time, the longest first, and what its workers did while they scored."""
     longest = sorted(account.parts.items(), key=lambda part: -part[1])
     told = [(name, seconds) for name, seconds in longest if seconds >= _TOLD * account.wall_s]
-    said = [f"{said_of_part(name)} {duration(seconds)}{_shares(account, name)}" for name, seconds in told]
+    said = [f"{name} {duration(seconds)}{_shares(account, name)}" for name, seconds in told]
     if (rest := account.wall_s - sum(seconds for _, seconds in told)) >= _LEAST_S:
         said.append(f"the rest {duration(rest)}")
     return ", ".join(said)
@@ -281,12 +255,9 @@ def distinct_text(found: Distinct | None) -> str:
         return ""
     if not found.error:
         return f"{found.count:,}"
-    return f"≈ {_short(found.count)} ± {found.error:.1%}"
+    return f"≈ {rounded(found.count)} ± {found.error:.1%}"
 
 
-def _short(count: int) -> str:
-    """A number with three digits."""
-    for size, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if count >= 999.5 * size / 1000:
-            return f"{count / size:.3g}{unit}"
-    return str(count)
+def rounded(count: int) -> str:
+    """The first three digits of a number."""
+    return f"{round(float(f'{count:.3g}')):,}"

@@ -7,16 +7,13 @@ credentials, becomes an error of one sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from uuid import UUID
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 from packaging.version import Version
 from prefect.client.base import ServerType
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import (
     PREFECT_API_URL,
@@ -25,7 +22,6 @@ from prefect.settings import (
     get_current_settings,
     temporary_settings,
 )
-from prefect.utilities.urls import url_for
 
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.storage.locations import without_password
@@ -34,75 +30,54 @@ _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT
 _ASK_S = 10.0
 """The longest wait in seconds for a connection to a configured API, and again for its answer."""
 
-_BRIEF_S = 3.0
-"""The same for a run that is being stopped, which must end soon, and for the links of a page."""
-
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
 _UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a configured API."""
+def ask_api(url: str) -> str:
+    """Ask a configured API for its version, once, with the same credentials and certificates as a run.
 
-    version: str = ""
-    """The server's version; empty for Prefect Cloud, which fits every client."""
-    problem: str = ""
-    """Why no run can report to the API; empty if runs can."""
-    remedy: str = ""
+    Returns the server's version; empty for Prefect Cloud, which fits every client.
 
-
-def ask_api(url: str) -> Answer:
-    """Ask a configured API for its version, once, with the same credentials and certificates as a run."""
+    Raises:
+        ClusterError: The API does not answer, or does not let this command in; no run can report to it.
+    """
     try:
         with _client(url) as client:
             if client.server_type == ServerType.CLOUD:
                 client.read_flows(limit=1)  # every read needs the key
-                return Answer()
-            said = client.request("GET", "/admin/version")
-        version = str(Version(str(said.json())))
+                return ""
+            return str(Version(str(client.request("GET", "/admin/version").json())))
     except _UNUSABLE as error:
-        problem, remedy = _explained(url, error)
-        return Answer(problem=without_password(problem), remedy=remedy)
-    return Answer(version)
+        raise ClusterError(without_password(_explained(url, error))) from error
 
 
 @contextmanager
-def _client(url: str, patience_s: float = _ASK_S) -> Iterator[SyncPrefectClient]:
+def _client(url: str) -> Iterator[SyncPrefectClient]:
     """Prefect's own client with its settings, but shorter time-outs, because a person waits for the answer."""
     with (
         temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(httpx_settings={"timeout": patience_s}, sync_client=True) as client,
+        get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
     ):
         yield client
 
 
-def _explained(url: str, error: Exception) -> tuple[str, str]:
+def _explained(url: str, error: Exception) -> str:
     """Why no run can report to this API, and what to do about it."""
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _NOT_LET_IN:
         said = f"{error.response.status_code} {error.response.reason_phrase}"
         mended = "set PREFECT_API_AUTH_STRING to what that server was started with (for Prefect Cloud, PREFECT_API_KEY)"
-        return f"Prefect at {url} does not let this command in ({said})", mended
+        return f"Prefect at {url} does not let this command in ({said}); {mended}"
     if isinstance(error, OSError):  # errors of the network are httpx's, so this is a file's
-        return f"Prefect's certificates cannot be read: {_first_line(error)}", "mend PREFECT_API_SSL_CERT_FILE"
+        return f"Prefect's certificates cannot be read: {_first_line(error)}; mend PREFECT_API_SSL_CERT_FILE"
     # Not JSON, or no version: the page of some other server.
     why = "it answered, but not as a Prefect API" if isinstance(error, ValueError) else _first_line(error)
     private = ", or PREFECT_API_SSL_CERT_FILE if its certificate is private" if url.startswith("https:") else ""
-    return f"no Prefect API at {url}: {why}", f"start that server, or mend PREFECT_API_URL{private}"
+    return f"no Prefect API at {url}: {why}; start that server, or mend PREFECT_API_URL{private}"
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def require(url: str, instead: str = "") -> None:
-    """Return if a run can report there. instead: an alternative to the remedy, for the message.
-
-    Raises:
-        ClusterError: The configured API does not answer, or does not let this command in.
-    """
-    if (answer := ask_api(url)).problem:
-        raise ClusterError(f"{answer.problem}; {answer.remedy}{instead}")
 
 
 def check_limit(name: str) -> str:
@@ -121,30 +96,15 @@ def check_limit(name: str) -> str:
             "PREFECT_API_URL is not set. A run's own server has only the limits in this machine's Prefect database; "
             f"if {name!r} is not there, the run ends before it scores (`prefect gcl create {name} --limit 1`)"
         )
-    require(url)
+    ask_api(url)
     try:
         with _client(url) as client:
             client.read_global_concurrency_limit_by_name(name)
     except ObjectNotFound as error:
         raise no_such_limit(name) from error
     except _UNUSABLE as error:
-        raise ClusterError(
-            without_password(f"Prefect at {url} did not say whether it has the limit {name!r}: {_first_line(error)}")
-        ) from error
+        raise ClusterError(without_password(_explained(url, error))) from error
     return ""
-
-
-def was_cancelled(flow_run: UUID) -> bool:
-    """Whether the API says that this flow run is cancelled or being cancelled."""
-    url = PREFECT_API_URL.value()
-    if not url:
-        return False  # nobody can cancel a run on such a server
-    try:
-        with _client(url, _BRIEF_S) as client:
-            state = client.read_flow_run(flow_run).state
-    except _UNUSABLE:
-        return False
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
 
 
 def is_away(error: BaseException | None) -> bool:
@@ -181,7 +141,7 @@ def require_api() -> str:
             "(`PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD prefect server start`) and here set PREFECT_API_URL, as "
             "http://127.0.0.1:4200/api, and PREFECT_API_AUTH_STRING; or use `nightjar serve`, which starts its own"
         )
-    require(configured)
+    ask_api(configured)
     return home()
 
 
@@ -202,23 +162,3 @@ def home() -> str:
 def without_user(url: str) -> str:
     """The URL without the user and the password that it may have."""
     return re.sub(r"(?<=://)[^/@]*@", "", url)
-
-
-def run_pages(flow_runs: Iterable[str]) -> dict[str, str]:
-    """The addresses of the pages of flow runs, by their ids as given: of those that the configured API knows.
-
-    A run may have reported to another API. None is known of an API that does not answer.
-    """
-    asked: dict[UUID, str] = {}
-    for each in flow_runs:
-        with suppress(ValueError):
-            asked[UUID(each)] = each
-    url = PREFECT_API_URL.value()
-    if not asked or not url:
-        return {}
-    try:
-        with _client(url, _BRIEF_S) as client:
-            found = client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(asked))))
-    except _UNUSABLE:
-        return {}
-    return {asked[each.id]: without_user(url_for("flow-run", obj_id=each.id) or "") for each in found}

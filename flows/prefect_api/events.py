@@ -1,4 +1,4 @@
-"""Events for Prefect's automations: a night was published, failed, or asks a person; a shard has no result.
+"""Events for Prefect's automations: a night was published, failed, or asks a person; a table is behind.
 
 Each event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
 events are lost, but never a run.
@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
-from prefect.client.orchestration import get_client
 from prefect.events import emit_event
-from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
-from prefect.exceptions import PrefectException
 
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError
 from nightjar.inference.history.run_tables import lost
-from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.output.revisions import newest_revision, revision_uri
 from nightjar.inference.run.request import RunRequest
 
@@ -27,16 +21,7 @@ if TYPE_CHECKING:
 PUBLISHED = "nightjar.run.published"
 FAILED = "nightjar.run.failed"
 ASKS = "nightjar.run.asks"
-SHARD_FAILED = "nightjar.shard.failed"
 TABLES_BEHIND = "nightjar.tables.behind"
-TAKEN, GIVEN_BACK = "nightjar.slot.taken", "nightjar.slot.given-back"
-"""Events of `nightjar.limit.<name>`, by the process that holds a slot of this global concurrency limit."""
-
-_EVENTS = 50
-"""The most events that Prefect gives at a time."""
-
-MAX_SHARDS = 50
-"""The most failed shards of a run that get an event each; `nightjar.run.failed` has the number of all."""
 
 
 def published(finished: FinishedRun) -> None:
@@ -71,10 +56,8 @@ def _published(finished: FinishedRun) -> None:
 
 def failed(request: RunRequest, error: NightjarError) -> None:
     """Send the event of a run that ended without a publication."""
-    shards = _lost(request) if isinstance(error, RunFailed) else []
-    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=len(shards))
-    for shard in shards[:MAX_SHARDS]:
-        _emit(SHARD_FAILED, request, **shard)
+    shards = _lost(request) if isinstance(error, RunFailed) else 0
+    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=shards)
 
 
 def asks(request: RunRequest, error: NightjarError) -> None:
@@ -86,63 +69,24 @@ def refused(name: str, job: str, error: NightjarError) -> None:
     """Send the event of a run that could not begin, because the job is wrong. name: of the job. job: the file's
     path.
     """
-    emit_event(
-        FAILED,
-        resource={"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name},
-        payload={"job": job, "error": type(error).__name__, "message": str(error)},
-    )
+    _send(FAILED, name, {}, job=job, error=type(error).__name__, message=str(error))
 
 
-def slot(limit: str, event: str, holder: Holder) -> None:
-    """Send an event of a slot of a concurrency limit."""
-    resource = {"prefect.resource.id": f"nightjar.limit.{limit}", "prefect.resource.name": limit}
-    emit_event(event, resource=resource, payload=to_json(holder))
-
-
-def slot_holders(limit: str, taken: int) -> list[Holder]:
-    """Who holds these slots of a concurrency limit, the newest holder first; empty if that is not known."""
-    wanted = EventFilter(
-        event=EventNameFilter(name=[TAKEN, GIVEN_BACK]), resource=EventResourceFilter(id=[f"nightjar.limit.{limit}"])
-    )
-    try:
-        with get_client(sync_client=True) as client:
-            found = client.read_events(wanted, limit=_EVENTS).events
-        given_back = {event.payload["nonce"] for event in found if event.event == GIVEN_BACK}
-        holders = [of_json(Holder, event.payload) for event in found if event.event == TAKEN]
-    except (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError, LookupError, TypeError):
-        return []
-    # A killed holder gave nothing back; whoever has taken its slot since is newer.
-    return [holder for holder in holders if holder.nonce not in given_back][:taken]
-
-
-def _lost(request: RunRequest) -> list[dict[str, Any]]:
-    """The failed shards without a result, each with its last failure."""
+def _lost(request: RunRequest) -> int:
+    """The number of failed shards without a result."""
     try:
         newest = newest_revision(request.storage, request.run_uri)
-        found = lost(newest) if newest is not None else {}
+        return len(lost(newest)) if newest is not None else 0
     except StorageError:
-        return []  # The run failed because the storage is away, and the event says so.
-    return [
-        {
-            "shard": shard,
-            "file": said[-1].uri,
-            "attempts": len(said),
-            "cause": said[-1].cause,
-            "message": said[-1].message,
-        }
-        for shard, said in found.items()
-    ]
+        return 0  # The run failed because the storage is away, and the event says so.
 
 
 def _emit(event: str, request: RunRequest, **payload: Any) -> None:
-    name = request.job.name
-    emit_event(
-        event,
-        resource={
-            "prefect.resource.id": f"nightjar.job.{name}",
-            "prefect.resource.name": name,
-            "nightjar.run": request.run_id,
-            "nightjar.date": request.date,
-        },
-        payload={"job": request.job_path, "run_id": request.run_id, "date": request.date, **payload},
-    )
+    run = {"run_id": request.run_id, "date": request.date}
+    about = {"nightjar.run": request.run_id, "nightjar.date": request.date}
+    _send(event, request.job.name, about, job=request.job_path, **run, **payload)
+
+
+def _send(event: str, name: str, about: dict[str, str], **payload: Any) -> None:
+    resource = {"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name, **about}
+    emit_event(event, resource=resource, payload=payload)

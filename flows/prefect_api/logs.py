@@ -42,18 +42,13 @@ def _terminals() -> set[logging.StreamHandler[Any]]:
 _LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
 
 
-class _OneSentence(logging.Filter):
-    """Logs the error in place of "exited with unexpected exception" and a traceback of Prefect's own frames."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, NightjarError):
-            record.msg, record.args = f"{type(error).__name__}: {error}", ()
-            record.exc_info, record.exc_text = None, None
-        return True
-
-
-_one_sentence = _OneSentence()
+def _one_sentence(record: logging.LogRecord) -> bool:
+    """Log our error in place of "exited with unexpected exception" and a traceback of Prefect's own frames."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, NightjarError):
+        record.msg, record.args = f"{type(error).__name__}: {error}", ()
+        record.exc_info, record.exc_text = None, None
+    return True
 
 
 def expect_failures() -> None:

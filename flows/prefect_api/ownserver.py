@@ -52,6 +52,8 @@ location.replace("/deployments");
 """Prefect's pages keep the password so. A browser does not send what follows `#` to any server."""
 
 _KEPT_LINES = 20
+START_S = 120.0
+_POLL_S = 0.1
 _END_S = 10.0
 """Seconds that a process has to end in order; then it is ended by force."""
 _BEGUN_S = 60.0
@@ -59,18 +61,24 @@ _BEGUN_S = 60.0
 are cut off in the middle: then no server would start any more."""
 
 
-class OwnServer:
-    """A Prefect server of this process's own, started by `begin` and ended with the context.
+class PrefectApi:
+    """The API that runs report to: the configured one (`use`), or a server of this process's own (`begin`), which ends
+    with the context.
 
-    password: `name:password`, as clients and pages must give it. answers: whether the server has answered once.
+    password: of an own server, `name:password`, as clients and pages must give it; empty for a configured API.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.password = ""
         self.process: subprocess.Popen[bytes] | None = None
-        self.answers = False
+        self._answers = False
         self._said: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a server that ends with this process."""
+        return bool(self.password)
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +95,7 @@ class OwnServer:
             return
         self.password = os.environ.get(_ASKED) or passwords()["Pages"]
         go_past_proxies()
-        with listening(USUAL_PORT if complete else 0) as shared:
+        with listening(None if complete else 0, USUAL_PORT) as shared:
             self.url = f"http://127.0.0.1:{shared.getsockname()[1]}/api"
             words = [str(shared.fileno()), str(os.getpid()), *(["complete"] if complete else [])]
             self.process = subprocess.Popen(
@@ -108,9 +116,43 @@ class OwnServer:
         if not _seems_configured():
             self.begin()
 
+    def use(self, configured: str) -> None:
+        """Use the API at this URL, and end a server that has begun."""
+        self.end()
+        self.url, self.password = configured, ""
+
+    def wait(self) -> None:
+        """Return when an own server answers. A configured API was asked before.
+
+        Raises:
+            ClusterError: The own server did not start.
+        """
+        if not self.own:
+            return
+        import httpx
+
+        began = time.monotonic()
+        # One client for all requests, without certificates: reading these takes longer than a request.
+        with httpx.Client(timeout=5, verify=False) as client:
+            while True:
+                try:
+                    if client.get(f"{self.url}/health").status_code == httpx.codes.OK:
+                        break
+                    problem = "it answered, but not as a Prefect API"
+                except httpx.HTTPError as error:
+                    problem = str(error)
+                self.check_alive()
+                if time.monotonic() - began > START_S:
+                    raise ClusterError(
+                        f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat "
+                        "the command when the machine is less busy, or set PREFECT_API_URL to a server that runs"
+                    )
+                time.sleep(_POLL_S)
+        self._answers = True
+
     def check_alive(self) -> None:
-        """Raise a ClusterError if it has ended by itself."""
-        if self.process is not None and self.process.poll() is not None:
+        """Raise a ClusterError if it is an own server that has ended by itself."""
+        if self.own and self.process is not None and self.process.poll() is not None:
             said = self._said[-1] if self._said else "no message"
             raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
 
@@ -120,7 +162,7 @@ class OwnServer:
         One that still imports ends at once, and one that makes its database, which takes seconds, when that is done.
         """
         if self.process is not None:
-            stop(self.process, _END_S if self.answers else _BEGUN_S)
+            stop(self.process, _END_S if self._answers else _BEGUN_S)
 
     def _listen(self) -> None:
         """Keep the last lines that it prints, until it ends."""
@@ -189,12 +231,19 @@ def go_past_proxies() -> None:
         os.environ[name] = ",".join(filter(None, [hosts, *missing]))
 
 
-def listening(wanted: int = 0) -> socket.socket:
-    """A socket that listens at this port of 127.0.0.1, or at any free one if it is taken. The server inherits it."""
+def listening(port: int | None, usual: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket that listens at this port; None: at the usual one or, if that is taken, at any free one.
+
+    Raises:
+        OSError: This machine has no such host, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(("127.0.0.1", wanted))
+        return socket.create_server((host, usual if port is None else port), family=family)
     except OSError:
-        return socket.create_server(("127.0.0.1", 0))
+        if port is not None:
+            raise
+        return socket.create_server((host, 0), family=family)
 
 
 def stop(process: subprocess.Popen[bytes], patience_s: float = _END_S) -> None:
@@ -238,18 +287,10 @@ def server_settings(port: int = 0) -> dict[Setting, Any]:
     return {setting: value for setting, value in usual.items() if setting.name not in given}
 
 
-def nights_ahead() -> int:
-    """The number of nights of a job that fall due while the own server is down and are run when it is up again."""
-    from prefect.settings import PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS as AHEAD
-
-    count: int = server_settings().get(AHEAD, AHEAD.value())
-    return count
-
-
 def serve(shared: socket.socket, *, complete: bool) -> None:
     """Serve the Prefect API on a socket that listens, until this process is told to end.
 
-    complete: as in `OwnServer.begin`.
+    complete: as in `PrefectApi.begin`.
     """
     from prefect.settings import temporary_settings
 

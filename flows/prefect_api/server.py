@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
-import httpx
 from prefect.logging.configuration import setup_logging
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
@@ -22,13 +19,11 @@ from prefect.settings import (
 )
 
 from nightjar.flows.prefect_api import logs
-from nightjar.flows.prefect_api.api import require
-from nightjar.flows.prefect_api.ownserver import OwnServer
+from nightjar.flows.prefect_api.api import ask_api
+from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.environ import environment, held
 from nightjar.inference.errors import ClusterError
 
-START_S = 120.0
-_POLL_S = 0.1
 _EVENT_TRIES = 2
 """How often an event is sent again if the API does not take it. From the fourth time on Prefect waits before each."""
 
@@ -38,72 +33,29 @@ _OWN_INSTEAD = (
 )
 
 
-@dataclass(frozen=True)
-class PrefectApi:
-    """The API that runs report to."""
-
-    url: str
-    server: OwnServer | None = None
-    """The server of this command's own, which ends with it; None if another API is configured."""
-
-    @property
-    def own(self) -> bool:
-        """Whether it ends with this command."""
-        return self.server is not None
-
-    def check_alive(self) -> None:
-        """Raise a ClusterError if this is the own server and it has ended."""
-        if self.server is not None:
-            self.server.check_alive()
-
-    def wait(self) -> None:
-        """Return when the own server answers. A configured API was asked before.
-
-        Raises:
-            ClusterError: The own server did not start.
-        """
-        if self.server is None:
-            return
-        began = time.monotonic()
-        # One client for all requests, without certificates: reading these takes longer than a request.
-        with httpx.Client(timeout=5, verify=False) as client:
-            while True:
-                try:
-                    if client.get(f"{self.url}/health").status_code == httpx.codes.OK:
-                        break
-                    problem = "it answered, but not as a Prefect API"
-                except httpx.HTTPError as error:
-                    problem = str(error)
-                self.check_alive()
-                if time.monotonic() - began > START_S:
-                    raise ClusterError(
-                        f"the local Prefect server at {self.url} did not start within {START_S:g} s: {problem}. Repeat "
-                        "the command when the machine is less busy, or set PREFECT_API_URL to a server that runs"
-                    )
-                time.sleep(_POLL_S)
-        self.server.answers = True
-
-
-def start_api(server: OwnServer | None = None, *, complete: bool = False) -> PrefectApi:
+def start_api(api: PrefectApi | None = None, *, complete: bool = False) -> PrefectApi:
     """Return the configured API if it answers; else an own server that begins, for which `wait` waits.
 
-    server: the one to use, which may have begun. It is ended if it is not needed. complete: start it with pages and
-    services, and at Prefect's usual port if that is free.
+    api: the one to use, whose server may have begun. complete: start it with pages and services, and at Prefect's usual
+    port if that is free.
 
     Raises:
         ClusterError: The configured API does not answer, or does not let this command in.
     """
-    server = server or OwnServer()
+    api = api or PrefectApi()
     if configured := PREFECT_API_URL.value():
-        server.end()
-        require(configured, _OWN_INSTEAD)
-        return PrefectApi(configured)
-    server.begin(complete=complete)
-    return PrefectApi(server.url, server)
+        api.use(configured)
+        try:
+            ask_api(configured)
+        except ClusterError as error:
+            raise ClusterError(f"{error}{_OWN_INSTEAD}") from error
+    else:
+        api.begin(complete=complete)
+    return api
 
 
 @contextmanager
-def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
+def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[None]:
     """Run flows with this API, and with a quiet terminal unless `verbose`. Stops an own server at the end."""
     settings = {
         PREFECT_API_URL: api.url,
@@ -113,24 +65,21 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[PrefectApi]:
         # Without this each process of the cluster would ask, and its task would fail if the API is away just then.
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
-    signs_in = {PREFECT_API_AUTH_STRING: api.server.password} if api.server else {}
-    try:
-        with (
-            environment({setting.name: password for setting, password in signs_in.items()}),  # for the run's own Ray
-            temporary_settings({**settings, **signs_in}),
-            _giving_up_events_soon(api),
-            held(_pages, not api.own),
-        ):
-            setup_logging()
-            if not verbose:
-                logs.quiet()
-            try:
-                yield api
-            finally:
-                drain()
-    finally:
-        if api.server is not None:
-            api.server.end()
+    signs_in = {PREFECT_API_AUTH_STRING: api.password} if api.own else {}
+    with (
+        api,
+        environment({setting.name: password for setting, password in signs_in.items()}),  # for the run's own Ray
+        temporary_settings({**settings, **signs_in}),
+        _giving_up_events_soon(api),
+        held(_pages, not api.own),
+    ):
+        setup_logging()
+        if not verbose:
+            logs.quiet()
+        try:
+            yield
+        finally:
+            drain()
 
 
 _pages: ContextVar[bool] = ContextVar("pages", default=True)

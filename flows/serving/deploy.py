@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,26 +128,11 @@ def as_deployment(
         description=f"Scores {code(job.input.shown)} with {models} into {code(job.output.uri)}."
         + (f" [Its nights and their reports]({nights})" if nights else ""),
         tags=[TAG, job.name],
-        version=_git_revision(Path(path).parent),
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
         paused=before is not None and before.paused and GONE not in before.tags,
         work_pool_name=pool,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-
-
-def _git_revision(folder: Path) -> str | None:
-    """The git commit of the job file's folder, with `-dirty` if there are changes; None outside a repository."""
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
 
 
 @contextmanager

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.overview import MAX_NIGHTS, ShownJob, ShownNight, by_date, history_page
-from nightjar.flows.pages.wording import late_table
-from nightjar.flows.prefect_api.api import run_pages
+from nightjar.flows.pages.report.overview import MAX_NIGHTS, Served, ShownNight, by_date, history_page
 from nightjar.inference.errors import JobError
-from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
-from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import targets
 from nightjar.inference.run.request import RunRequest, is_run_id, make_request
 
 _SHOWN, _LOOKED_AT = 5, 12
@@ -31,33 +24,8 @@ _DAYS, _MORE_DAYS = 7, 31
 """Where each night has an output of its own, the days that are looked at: for the page of all jobs, and for a job's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A job that is served."""
-
-    name: str
-    path: str
-    """The path of its file."""
-    schedule: str = ""
-    """In words."""
-    deployment: str = ""
-    """The address of its page in Prefect."""
-
-    @property
-    def page(self) -> str:
-        """The address of the page of all its nights, from the page of all jobs."""
-        return writing.job_address(self.name)
-
-    @property
-    def shown(self) -> ShownJob:
-        """The job without its nights."""
-        return ShownJob(
-            name=self.name, path=self.path, page=self.page, deployment=self.deployment, schedule=self.schedule
-        )
-
-
-def newest(served: Served) -> ShownJob:
-    """The newest nights of a job, with the commands for those that need a person.
+def newest(served: Served) -> Served:
+    """The job with its newest nights, and the commands for those that need a person.
 
     Raises:
         JobError: Its file is wrong now.
@@ -67,10 +35,14 @@ def newest(served: Served) -> ShownJob:
     lines = [line for line in _lines(served, job, _DAYS, _LOOKED_AT) if line.run_id != BASELINE]
     # Of one date, the night itself comes before trials, which have other names.
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
-    nights = [ShownNight(line=line, report=_report_of(served, job, line)) for line in lines[:_SHOWN]]
-    found = replace(served.shown, nights=tuple(nights), **_late_tables(served, job, lines))
-    needing = {night.line.name: replace(night, commands=_commands(served, job, night.line)) for night in found.needing}
-    return replace(found, nights=tuple(needing.get(night.line.name, night) for night in nights))
+    nights = []
+    for place, line in enumerate(lines[:_SHOWN]):
+        run = writing.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
+        night = ShownNight(line=line, report=run and f"{served.page}{run}")
+        if night.asks or (place == 0 and night.tone == "bad"):
+            night = replace(night, needs_person=True, commands=_commands(served, job, line))
+        nights.append(night)
+    return replace(served, nights=tuple(nights))
 
 
 def nights_page(served: Served) -> str:
@@ -98,13 +70,7 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
     request = _request(served, run_id, date)
     if request is None:
         return None
-    around = {"All jobs": "../../../", f"All nights of {served.name}": "../"}
-
-    def pages(report: Report) -> Mapping[str, str]:
-        page = run_pages([report.line.flow_run]).get(report.line.flow_run)
-        return {**around, **({"This run in Prefect": page} if page else {})}
-
-    return writing.made(request, pages)[2]
+    return writing.made(request, {"All jobs": "../../../", f"All nights of {served.name}": "../"})[1]
 
 
 def _job(served: Served) -> Job:
@@ -135,33 +101,6 @@ def _lines(served: Served, job: Job, days: int, most: int) -> list[RunLine]:
 def _place(job: Job, date: str) -> str:
     """The date that a run's output is named by; empty if all nights have the same output."""
     return date if is_dated(job.output.uri) else ""
-
-
-def _late_tables(served: Served, job: Job, lines: list[RunLine]) -> dict[str, Any]:
-    """The publications that the job's tables do not show, and the command that commits them; empty if there are none.
-
-    lines: the job's runs, the latest first. If each night has an output of its own, that of the latest one counts.
-    """
-    date = next((line.date for line in lines if line.date), "")
-    if not job.output.tables or not date:
-        return {}
-    request = make_request(served.path, date=date, scores=False)
-    newest = max(publish.numbers(request.storage, request.output), default=0)
-    published = any(line.shown for line in lines if not request.dated or line.date == date)
-    found = targets.late_tables(
-        targets.shown(request.storage, request.output, request.job.output.tables), newest, published
-    )
-    if not found:
-        return {}
-    return {
-        "late": tuple(late_table(each, newest) for each in found),
-        "commit": Commands(request).commit,
-    }
-
-
-def _report_of(served: Served, job: Job, line: RunLine) -> str:
-    """The address of a run's report, from the page of all jobs; empty if nothing of it was begun."""
-    return f"{served.page}{writing.run_address(line.run_id, _place(job, line.date))}" if line.revision else ""
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:

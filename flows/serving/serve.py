@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -24,10 +23,11 @@ from prefect.utilities.urls import url_for
 from rich.console import Console
 
 from nightjar.flows.flow_call import SERVED
+from nightjar.flows.pages.report.overview import Served
 from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, job_address
 from nightjar.flows.prefect_api.api import is_away, without_user
-from nightjar.flows.prefect_api.ownserver import nights_ahead, password_file, passwords
-from nightjar.flows.prefect_api.server import PrefectApi, reporting_to, start_api
+from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
+from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.serving.deploy import (
     TAG,
     Deployed,
@@ -40,7 +40,6 @@ from nightjar.flows.serving.deploy import (
     schedule_of,
     without_job,
 )
-from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name
 from nightjar.inference.environ import environment
@@ -54,8 +53,6 @@ _POLL = "/deployments/get_scheduled_flow_runs"
 """The path of the request for due runs. Its error ends the runner; any other request's error is only logged."""
 
 _log = get_logger("runner")
-_observer_log = get_logger("FlowRunCancellingObserver")
-"""Where Prefect says that its connection for cancellations was lost, and that it polls from then on."""
 
 
 class PatientRunner(Runner):
@@ -66,21 +63,19 @@ class PatientRunner(Runner):
 
     def __init__(self, over: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
-        self._patience = _Patience(over)
+        self._asking: _PatientClient | None = None
+        self._over = over
         self._serving: asyncio.Task[Any] | None = None
 
     async def start(self, run_once: bool = False, webserver: bool | None = None) -> None:
         self._serving = asyncio.current_task()
-        brief = _Brief(self._patience)
-        _observer_log.addFilter(brief)
-        try:
-            async with _Client(_PatientClient(self._patience)):
-                await super().start(run_once, webserver)
-        finally:
-            _observer_log.removeFilter(brief)
+        self._asking = _PatientClient(self._over)
+        async with _Client(self._asking):
+            await super().start(run_once, webserver)
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        self._patience.ends = True
+        if self._asking is not None:
+            self._asking.ends = True
         await super().__aexit__(*exc_info)
 
     def handle_sigterm(self, *_: Any, **__: Any) -> None:
@@ -93,58 +88,34 @@ class PatientRunner(Runner):
         self._serving.get_loop().call_soon_threadsafe(self._serving.cancel)
 
 
-class _Patience:
-    """Logs once that the API is away, and once that it is back. ends: the runner stops, and waits for no API."""
+class _PatientClient(PrefectClient):
+    """Prefect's client, whose requests are repeated until the API answers. ends: the runner stops, and waits for no
+    API.
+    """
 
     def __init__(self, over: Callable[[], None]) -> None:
-        self.ends = False
-        self._over, self._away = over, False
-
-    def away(self, error: httpx.HTTPError, path: str) -> None:
-        if path == _POLL:
-            self._over()
-        if not self._away:
-            _log.warning("Prefect's API is away, asking again until it is back: %s", error or type(error).__name__)
-        self._away = True
-
-    def back(self) -> None:
-        if self._away:
-            _log.warning("Prefect's API is back")
-        self._away = False
-
-
-class _Brief(logging.Filter):
-    """Makes one line of a lost connection, where Prefect logs a traceback; drops it once the runner ends."""
-
-    def __init__(self, patience: _Patience) -> None:
-        super().__init__()
-        self._patience = patience
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and (error := record.exc_info[1]):
-            record.msg, record.args = f"{record.getMessage()} ({str(error) or type(error).__name__})", ()
-            record.exc_info = None
-        return not self._patience.ends
-
-
-class _PatientClient(PrefectClient):
-    """Prefect's client, whose requests are repeated until the API answers."""
-
-    def __init__(self, patience: _Patience) -> None:
         api, key, password = PREFECT_API_URL.value(), PREFECT_API_KEY.value(), PREFECT_API_AUTH_STRING.value()
         super().__init__(api, api_key=key, auth_string=password)
-        self._patience = patience
+        self.ends = False
+        self._over, self._away = over, False
 
     async def request(self, method: Any, path: Any, *args: Any, **kwargs: Any) -> httpx.Response:
         while True:
             try:
                 answer = await super().request(method, path, *args, **kwargs)
             except httpx.HTTPError as error:
-                if not is_away(error) or self._patience.ends:
+                if not is_away(error) or self.ends:
                     raise
-                self._patience.away(error, path)
+                if path == _POLL:
+                    self._over()
+                if not self._away:
+                    said = error or type(error).__name__
+                    _log.warning("Prefect's API is away, asking again until it is back: %s", said)
+                self._away = True
             else:
-                self._patience.back()
+                if self._away:
+                    _log.warning("Prefect's API is back")
+                self._away = False
                 return answer
             await asyncio.sleep(_ASK_S)
 
@@ -182,8 +153,8 @@ def serve_until_ended(
 
     with place(reports_host, reports_port) as reports:
         api = start_api(complete=True)
-        with reporting_to(api, verbose=True) as reporting:
-            reporting.wait()
+        with reporting_to(api, verbose=True):
+            api.wait()
             runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, reports.address)
             base = os.environ.get(REPORTS_VARIABLE) or reports.address  # where people reach the reports
             runs = {REPORTS_VARIABLE: base, SERVED: json.dumps(list(jobs))}
@@ -196,7 +167,13 @@ def serve_until_ended(
                 except RuntimeError as error:  # Prefect's runner: it cannot start, because the server has ended, say
                     api.check_alive()
                     raise ClusterError(f"Prefect's runner has failed: {error}; repeat the command") from error
-            tell(_ended(api.own))
+                except BaseExceptionGroup:  # of the runner's tasks
+                    api.check_alive()
+                    raise
+            tell(
+                "stopped serving; schedules stay; nights that Prefect has made ahead are run when something serves "
+                "again, others by `nightjar backfill`"
+            )
 
 
 def _deployed(
@@ -250,10 +227,6 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
             for line in said:
                 tell(line)
             asyncio.run(_start(runner))
-    except BaseExceptionGroup as group:
-        if (lost := _first(group)) is None:
-            raise
-        raise lost from None
     finally:
         # All that is left is to end in order; the runner's own handler would fail, as its loop is closed.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -262,9 +235,9 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
 def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
     """The lines with the addresses of the pages. private: on a terminal, where the addresses may sign in."""
     pages, ends = f"{without_user(api.url).removesuffix('/api')}/deployments", ""
-    if api.server is not None:
+    if api.own:
         ends = "; this server ends with this command, its records stay"
-        pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.server.password)}" if private else pages
+        pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.password)}" if private else pages
     shown = reports.address.replace("//", f"//{passwords()['Reports']}@") if private else reports.address
     file = [] if private else [f"The names and passwords for these addresses are in {password_file()}."]
     return [f"Reports: {shown}", f"Pages: {pages}{ends}. Ctrl-C ends.", *file]
@@ -275,27 +248,7 @@ async def _start(runner: Runner) -> None:
     await runner.start()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> ClusterError | None:
-    """The ClusterError that our code raised in one of the runner's tasks, if any."""
-    ours: BaseException | None = group.subgroup(ClusterError)
-    while isinstance(ours, BaseExceptionGroup):
-        ours = ours.exceptions[0]
-    return ours if isinstance(ours, ClusterError) else None
-
-
 def unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Ignore cancellations at the end; Python before 3.12 would show a traceback for each open connection."""
     if not isinstance(context.get("exception"), asyncio.CancelledError):
         loop.default_exception_handler(context)
-
-
-def _ended(own: bool) -> str:
-    """The last line: what happens to later nights. Prefect's server makes their runs ahead, but only while it is up."""
-    if not own:
-        return (
-            "stopped serving; schedules stay; runs that fall due while Prefect is up start when something serves again"
-        )
-    return (
-        f"stopped serving; schedules stay; the first {nights_ahead()} nights of each job that fall due are run "
-        "when something serves again; for more, use `nightjar backfill`"
-    )

@@ -13,14 +13,13 @@ import hmac
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
-from types import MappingProxyType
 from typing import TypeVar
 
 import uvicorn
@@ -33,10 +32,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
-from nightjar.flows.prefect_api.api import home, run_pages
-from nightjar.flows.prefect_api.ownserver import passwords
-from nightjar.flows.serving.lookup import Served, newest, nights_page, report_page
+from nightjar.flows.pages.report.overview import Served, index_page, problem_page
+from nightjar.flows.prefect_api.api import home
+from nightjar.flows.prefect_api.ownserver import listening, passwords
+from nightjar.flows.serving.lookup import newest, nights_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0
@@ -60,8 +59,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-
-_HOME, _NONE = "All jobs", MappingProxyType[str, str]({})
 
 _log = logging.getLogger(__name__)
 
@@ -99,22 +96,12 @@ def place(host: str, port: int | None) -> Iterator[Place]:
         ClusterError: This machine has no such host, or the port is taken.
     """
     try:
-        shared = _listening(host, port)
+        shared = listening(port, USUAL_PORT, host)
     except OSError as error:
         named = f"--reports-host {host}" + (f" --reports-port {port}" if port else "")
         raise ClusterError(f"{named}: no pages can be served there: {error}; choose another one") from error
     with shared:
         yield Place(shared, host)
-
-
-def _listening(host: str, port: int | None) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, USUAL_PORT if port is None else port), family=family)
-    except OSError:
-        if port is not None:
-            raise
-        return socket.create_server((host, 0), family=family)
 
 
 @contextmanager
@@ -147,8 +134,7 @@ def site(served: Sequence[Served], hosts: Sequence[str], password: str, patience
         Route("/favicon.ico", _no_icon),  # browsers ask for it, and would call its absence an error
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    handlers = {404: _no_page, 500: _went_wrong}
-    return _Guarded(Starlette(routes=routes, middleware=[trusted], exception_handlers=handlers), password)
+    return _Guarded(Starlette(routes=routes, middleware=[trusted], exception_handlers={404: _no_page}), password)
 
 
 class _Guarded:
@@ -179,37 +165,33 @@ class _Pages:
 
     async def jobs(self, _: Request) -> Response:
         found = await asyncio.gather(*map(self._newest, self._served.values()))
-        asked = [job.last.line.flow_run for job in found if job.last]
-        runs = await _answered(partial(run_pages, asked), _PAGE_S)
-        return HTMLResponse(index_page(found, home(), runs))
+        return HTMLResponse(index_page(found, home()))
 
-    async def _newest(self, served: Served) -> ShownJob:
+    async def _newest(self, served: Served) -> Served:
         """The newest nights of a job, or why they cannot be shown: that must not hide the other jobs."""
         try:
             return await _answered(partial(newest, served), self._patience_s)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others are shown
-            return replace(served.shown, problem=_said(error, served))
+            return replace(served, problem=_said(error, served))
 
     async def nights(self, request: Request) -> Response:
-        return await self._page(request, nights_page, {_HOME: "../../"})
+        return await self._page(request, nights_page)
 
     async def report(self, request: Request) -> Response:
         made = partial(report_page, run_id=request.path_params["run"], date=request.query_params.get("date"))
-        return await self._page(request, made, {_HOME: "../../../", "All nights of the job": "../"})
+        return await self._page(request, made)
 
-    async def _page(
-        self, request: Request, make: Callable[[Served], str | None], around: Mapping[str, str]
-    ) -> Response:
-        """A page of a job. around: pages, by name, to link where there is none."""
+    async def _page(self, request: Request, make: Callable[[Served], str | None]) -> Response:
+        """A page of a job."""
         served = self._served.get(request.path_params["job"])
         if served is None:
-            return _problem(404, "No such job", "No job of this name is served here.", around)
+            return _problem(404, "No such job", "No job of this name is served here.")
         try:
             page = await _answered(partial(make, served), max(_PAGE_S, self._patience_s))
         except Exception as error:  # noqa: BLE001 - it is said on the page, and logged if nothing foresaw it
-            return _problem(503, "This page cannot be shown now", _said(error, served), around)
+            return _problem(503, "This page cannot be shown now", _said(error, served))
         if page is None:
-            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun.", around)
+            return _problem(404, "No such run", f"Nothing of such a run of {served.name} was begun.")
         return HTMLResponse(page)
 
 
@@ -246,13 +228,13 @@ def _said(error: Exception, served: Served) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _problem(status: int, title: str, said: str, around: Mapping[str, str]) -> Response:
-    return HTMLResponse(problem_page(title, said, around), status)
+def _problem(status: int, title: str, said: str) -> Response:
+    return HTMLResponse(problem_page(title, said), status)
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     said = "`nightjar serve` prints the address that signs in, or says which file has the name and the password."
-    answer = _problem(401, "Sign in", said, _NONE)
+    answer = _problem(401, "Sign in", said)
     answer.headers["WWW-Authenticate"] = 'Basic realm="Nightjar", charset="UTF-8"'
     await answer(scope, receive, send)
 
@@ -262,8 +244,4 @@ async def _no_icon(_: Request) -> Response:
 
 
 async def _no_page(_: Request, __: Exception) -> Response:
-    return _problem(404, "No such page", "There is no such page. The page of all jobs is at the root.", _NONE)
-
-
-async def _went_wrong(_: Request, error: Exception) -> Response:
-    return _problem(500, "This page cannot be shown now", f"{type(error).__name__}: {error}", _NONE)
+    return _problem(404, "No such page", "There is no such page. The page of all jobs is at the root.")

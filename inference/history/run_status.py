@@ -148,10 +148,9 @@ class RunFigures(Counts):
 
 @dataclass(frozen=True, kw_only=True)
 class RunLine(RunFigures):
-    """One run of a job, and how it stands. flow_run: the last one that scored or judged it, as its ledger names it."""
+    """One run of a job, and how it stands."""
 
     standing: Standing
-    flow_run: str = ""
 
 
 def shown_instead(now: publish.Snapshot, run_id: str) -> str:
@@ -207,7 +206,6 @@ def run_line(request: RunRequest, newest: revs.Revision, shown: Published | None
     progress = newest.state.progress
     manifest = sealed_manifest(request, newest.state)
     began, seconds = took(request, newest, manifest)
-    scored = _scored(newest.state)
     return RunLine(
         run_id=request.run_id,
         date=newest.state.planned.date if newest.state.planned else _date_of(request),
@@ -223,7 +221,6 @@ def run_line(request: RunRequest, newest: revs.Revision, shown: Published | None
         **progress.counts.by_name,
         failed=progress.failed_attempts,
         metric=_metric(request, newest, manifest, shown),
-        flow_run=scored[-1].flow_run if scored else "",
         **overruled(manifest.gates if manifest else ()),
     )
 

@@ -17,7 +17,7 @@ from nightjar.inference.errors import InputCorrupt, Missing, SchemaMismatch, Sto
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.logs.printed import last_lines, tail
+from nightjar.inference.logs.printed import last_lines
 from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards
@@ -112,7 +112,10 @@ class RunReport:
     def _printed(self) -> dict[str, list[str]]:
         planned, committed = self._planned, self.state.committed
         lost = {shard: said for shard, said in self.state.failures.items() if shard in planned - committed}
-        return said_last(self.storage, self.uri, lost)
+        try:
+            return last_lines(self.storage, self.uri, lost)
+        except StorageError:
+            return {}  # so that the rest is still reported
 
     def shards(self, limit: int = MAX_LINES) -> list[ShardLine]:
         """The shards to show: those without a result first, then those that failed before, then the slowest."""
@@ -257,30 +260,6 @@ class RunReport:
         with pq.ParquetFile(self.storage.open(uri)) as file:
             several = [MODEL] if MODEL in file.schema_arrow.names else []
             return file.read(columns=["_file", "_row", *several, "error", "message", "replay"], use_threads=False)
-
-
-def said_last(storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]]) -> dict[str, list[str]]:
-    """The last printed lines of failed shards; empty if they cannot be read, so that the rest is still reported."""
-    try:
-        return last_lines(storage, revision, failures)
-    except StorageError:
-        return {}
-
-
-def printed_last(storage: Storage, run_uri: str) -> dict[str, list[str]]:
-    """The last printed lines of the shards without a result; if no shard failed, those of the workers, under "".
-
-    Raises:
-        StorageError: They cannot be read.
-    """
-    newest = revs.newest_revision(storage, run_uri)
-    if newest is None or newest.sealed:
-        return {}
-    failures = lost(newest)
-    if failures:
-        return last_lines(storage, newest.uri, failures)
-    said = tail(storage, newest.uri)
-    return {"": said} if said else {}
 
 
 def remarks(newest: revs.Revision) -> list[tuple[str, str]]:

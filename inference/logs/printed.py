@@ -154,12 +154,6 @@ def read_log(storage: Storage, uri: str) -> list[Line]:
         ) from error
 
 
-def tail(storage: Storage, revision: str, count: int = LAST) -> list[str]:
-    """The last lines of the newest part, of any worker."""
-    names = [entry.uri for entry in storage.list(folder(revision)) if entry.uri.endswith(".jsonl")]
-    return [line.text for line in read_log(storage, names[-1])[-count:]] if names else []
-
-
 def last_lines(
     storage: Storage, revision: str, failures: Mapping[str, Sequence[Failed]], count: int = LAST
 ) -> dict[str, list[str]]:

@@ -97,10 +97,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     history = lake.folder / "history.html"
     history.write_text(history_page(request.job.name, request.output, found))
     made = {
-        "good": write(lake.request(date="2026-11-17"))[0].page,
-        "warned": write(lake.request(date="2026-11-18"))[0].page,
-        "refused": write(lake.request(date="2026-11-19"))[0].page,
-        "failed": write(lake.request(date="2026-11-20"))[0].page,
+        "good": write(lake.request(date="2026-11-17")).page,
+        "warned": write(lake.request(date="2026-11-18")).page,
+        "refused": write(lake.request(date="2026-11-19")).page,
+        "failed": write(lake.request(date="2026-11-20")).page,
         "history": str(history),
     }
     return {name: Path(path).as_uri() for name, path in made.items()}

@@ -22,10 +22,7 @@ from faults import FaultyStorage
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.overview import index_page
 from nightjar.flows.results import FinishedRun, Launched, Night
-from nightjar.flows.serving import lookup
-from nightjar.flows.serving.lookup import Served
 from nightjar.flows.starting import check_night_tables
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS
@@ -430,17 +427,11 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_all_jobs(lake: Lake, kind: str) -> None:
+def test_a_night_that_a_table_does_not_show_says_so_on_its_page(lake: Lake, kind: str) -> None:
     """With the command that commits it; the pages of nights that the table does show are not red for it."""
     lake.write_job(output__tables=[{kind: "table"}])
-    served = Served("lake", str(lake.job_path))
-    assert (lookup.newest(served).late, index_page([lookup.newest(served)]).count("nothing for a person to do")) == (
-        (),
-        1,
-    )
     ready(lake, kind)
     lake.run(engine="local", date=NIGHT)
-    assert lookup.newest(served).late == ()
 
     def refuse(_: str) -> None:
         if (lake.out / "publications" / "00000002.json").exists():
@@ -450,21 +441,17 @@ def test_a_night_that_a_table_does_not_show_says_so_on_its_page_and_on_that_of_a
     lake.run(engine="local", storage=storage)
     said = f"{lake.folder}/table shows publication 1, not yet 2"
     command = f"nightjar tables {lake.job_path}"
-    report, _, page = writing.made(lake.request())
+    report, page = writing.made(lake.request())
     assert [each.publication for each in report.late_tables] == [1]
     assert '<section class="verdict bad"' in page
     assert '<h2 id="verdict">Published as #2, but a table does not show it</h2>' in page
-    earlier = writing.made(lake.request(date=NIGHT))[2]
+    earlier = writing.made(lake.request(date=NIGHT))[1]
     assert '<h2 id="verdict">Published as #1</h2>' in earlier
-    index = index_page([lookup.newest(served)])
-    assert "1 job, 1 with something for a person to do" in index
-    assert "lake</a>: a table does not show what is published" in index
-    for text in (page, earlier, index):
+    for text in (page, earlier):
         assert said in text
         assert f'<dt>commit</dt><dd><code class="command">{command}</code></dd>' in text
     publishing.tables(str(lake.job_path))
-    assert "table</dt>" not in writing.made(lake.request())[2]
-    assert "nothing for a person to do" in index_page([lookup.newest(served)])
+    assert "table</dt>" not in writing.made(lake.request())[1]
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -516,7 +503,7 @@ def test_for_a_night_that_does_not_fit_no_run_of_another_night_fails(lake: Lake,
     with pytest.raises(TablesBehind, match="of 2026-11-19 is not in it: a text of 'team' is empty"):
         publishing.tables(str(lake.job_path))
     assert "table lacks 2026-11-19; " in standing.status_text(standing.status(lake.request()))
-    assert "table lacks 2026-11-19; " in writing.made(lake.request())[2]
+    assert "table lacks 2026-11-19; " in writing.made(lake.request())[1]
 
 
 @pytest.mark.parametrize("kind", TARGETS)

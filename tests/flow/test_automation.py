@@ -124,19 +124,16 @@ def test_a_night_published_before_is_no_news(deployed: Deployed) -> None:
 
 
 def test_failures_are_events_too(partial_run: Lake, api_env: dict[str, str]) -> None:
-    """The run once, and each shard that has no result, with its file and cause."""
+    """Once, with the number of shards that have no result."""
     api = api_env["PREFECT_API_URL"]
 
     def about(name: str) -> list[ReceivedEvent]:
         return [e for e in events(api, name) if e.resource.id == "nightjar.job.partial"]
 
-    wait_until(lambda: about("nightjar.shard.failed"), 30, "the events are there")
+    wait_until(lambda: about("nightjar.run.failed"), 30, "the event is there")
     (run,) = about("nightjar.run.failed")
     assert run.payload["error"] == "ShardsFailed"
     assert run.payload["shards_failed"] == 1
-    (shard,) = about("nightjar.shard.failed")
-    assert shard.payload["file"].endswith("part-02.parquet")
-    assert shard.payload["cause"] == "InputCorrupt"
     assert partial_run.snapshot().number == 0
 
 

@@ -29,7 +29,7 @@ from support import Lake, command, nightjar
 pytestmark = pytest.mark.flow
 
 LOCAL = ("--engine", "local")
-ALWAYS = ("versions", "Prefect", "Ray", "token", "memory", "GPUs")
+ALWAYS = ("versions", "Prefect", "Ray", "memory", "GPUs")
 """What doctor looks at with and without a job."""
 
 
@@ -303,9 +303,7 @@ def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = Lake(tmp_path).ready(resources__concurrency_limit="looked-up")
     with client(api_env["PREFECT_API_URL"]) as asked:
         asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="looked-up", limit=1))
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    done = forked("doctor", lake.job_path, "--json", env={**api_env, "RAY_AUTH_TOKEN_PATH": str(token)})
+    done = forked("doctor", lake.job_path, "--json", env=api_env)
     found = {line["what"]: line for line in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
     assert found.keys() == {*ALWAYS, "job", "input", "output", "limit"}
@@ -317,17 +315,14 @@ def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
 def test_doctor_names_what_is_wrong_and_the_remedy(tmp_path: Path, api_env: dict[str, str]) -> None:
     """Each thing on a line of its own; one does not hide another; exit 1."""
     lake = Lake(tmp_path).ready(carry=["idd"])
-    token = tmp_path / "token"
-    token.write_text("a token")
-    token.chmod(0o644)
-    env = {**api_env, "PREFECT_API_URL": "http://127.0.0.1:9/api", "RAY_AUTH_TOKEN_PATH": str(token)}
+    env = {**api_env, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
     done = forked("doctor", lake.job_path, "--ray", "127.0.0.1:9", env=env)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     wrong = [line for line in lines if line.startswith("NO ")]
-    assert [line.split()[1] for line in wrong] == ["Prefect", "Ray", "token", "input"], done.stdout
+    assert [line.split()[1] for line in wrong] == ["Prefect", "Ray", "input"], done.stdout
     assert "no usable Ray cluster at 127.0.0.1:9" in wrong[1]
-    assert "carry: 'idd' is not a column of the input; did you mean 'id'?" in wrong[3]
-    assert f"→ chmod 600 {token}" in done.stdout
-    assert sum("→" in line for line in lines) == 4
+    assert "carry: 'idd' is not a column of the input; did you mean 'id'?" in wrong[2]
+    assert "; start that server, or mend PREFECT_API_URL" in wrong[0]
+    assert sum("→" in line for line in lines) == 2
     assert "Traceback" not in done.stdout + done.stderr

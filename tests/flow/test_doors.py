@@ -22,8 +22,7 @@ from prefect.client.schemas.objects import StateType
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from nightjar.flows.prefect_api.ownserver import OwnServer
-from nightjar.flows.prefect_api.server import PrefectApi
+from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.serving.serve import _addresses
 from nightjar.flows.serving.site import place
 from service import Service, deployments, ended, service, start_run
@@ -198,14 +197,14 @@ def test_a_job_that_is_not_served_is_refused(guarded: Guarded, tmp_path: Path) -
 def test_a_terminal_shows_addresses_that_sign_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log, which others may read, says where the passwords are."""
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
-    server = OwnServer()
+    server = PrefectApi()
     server.url, server.password = "http://127.0.0.1:4200/api", "nightjar:for pages"
     with place("127.0.0.1", 0) as at:
-        reports, pages = _addresses(PrefectApi(server.url, server), at, private=True)
+        reports, pages = _addresses(server, at, private=True)
         shown = json.loads((tmp_path / "nightjar-passwords.json").read_text())["Reports"]
         assert reports == f"Reports: {at.address.replace('//', f'//{shown}@')}"
         assert pages.startswith("Pages: http://127.0.0.1:4200/sign-in#nightjar%3Afor%20pages; ")
-        said = " ".join(_addresses(PrefectApi(server.url, server), at, private=False))
+        said = " ".join(_addresses(server, at, private=False))
     assert "for pages" not in said
     assert shown not in said
     assert f"in {tmp_path}/nightjar-passwords.json." in said

@@ -289,20 +289,19 @@ def test_the_page_of_a_failed_run_holds_no_markup_of_others(hostile: Hostile, pa
 
 
 def summary_of(pages: list[Artifact], state: str) -> tuple[list[Token], list[str]]:
-    """The summary of the run in this state, read as Markdown: nothing in it but text and code, the link to the report
-    and its plots; and the code.
+    """The summary of the run in this state, read as Markdown: nothing in it but text and code, and the link to the
+    report; and the code.
     """
     (page,) = (each for each in pages if each.key == "hostile-summary" and each.description == state)
     tokens = READER.parse(str(page.data))
     assert not [token for token in tokens if token.type in {"html_block", "fence", "code_block"}]
     inline = [child for token in tokens for child in token.children or []]
-    ours = {"link_open", "link_close", "image", "strong_open", "strong_close"}
+    ours = {"link_open", "link_close", "strong_open", "strong_close"}
     assert {child.type for child in inline} <= {"text", "code_inline", "text_special"} | ours
     (link,) = (unquote(str(child.attrs["href"])) for child in inline if child.type == "link_open")
     assert link.startswith("file://")
     assert Path(link.removeprefix("file://")).name == "report.html"
     assert Path(link.removeprefix("file://")).exists()
-    assert all(str(child.attrs["src"]).startswith("data:image/svg+xml") for child in inline if child.type == "image")
     return tokens, [child.content for child in inline if child.type == "code_inline"]
 
 
@@ -321,17 +320,6 @@ def test_a_deployments_description_holds_no_markup_of_the_job() -> None:
     (inline,) = (t for t in READER.parse(str(as_deployment("/jobs/job.yaml", job, None).description)) if t.children)
     assert {child.type for child in inline.children or []} == {"text", "code_inline"}
     assert [child.content for child in inline.children or [] if child.type == "code_inline"] == [uri, "m:f", "/out"]
-
-
-@pytest.mark.flow
-def test_the_link_to_the_output_is_one_link(hostile: Hostile, pages: list[Artifact]) -> None:
-    """To where the output lies, under the name of where it lies."""
-    (page,) = (artifact for artifact in pages if artifact.key == "hostile-output")
-    (inline,) = (token for token in READER.parse(str(page.data)) if token.type == "inline")
-    opening, *text, closing = inline.children or []
-    assert (opening.type, closing.type) == ("link_open", "link_close")
-    assert plain(text) == str(hostile.lake.revision())
-    assert unquote(str(opening.attrs["href"])) == f"file://{hostile.lake.revision()}"
 
 
 @pytest.mark.flow

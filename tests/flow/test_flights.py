@@ -79,7 +79,7 @@ def test_the_summary_says_what_happened_where_it_lies_and_what_next(flights: Fli
     assert f"flight-delays {DATE} r1: published as #1" in said
     assert "336,776 in = 336,776 out + 0 quarantined, over 24 shards" in said
     assert "gates      6 of 6 passed" in said
-    assert "AUC-ROC" in said
+    assert "  auroc      0.6" in said
     paths = [Path(line.split()[1]) for line in said.splitlines() if line.startswith(("  data", "  manifest"))]
     assert [path.exists() for path in paths] == [True, True]
     assert f"nightjar files {flights.job} {DATE}" in said

@@ -259,7 +259,7 @@ def test_nights_on_one_ray_and_failing_ones(nights: tuple[Planted, Searched]) ->
     assert all(f"{night}: {state}" in said for night, state in states.items()), said
     published = publications.newest(planted.storage, f"{planted.bucket}/out")
     assert set(published.runs) == {night for night, state in states.items() if state == "published"}
-    assert "2 of 4 nights are not published; repeat the command to continue them" in trouble
+    assert "2 of 4 nights not published: 2 failed" in trouble
     assert "part-9.parquet" in said
     assert "Traceback" not in said + trouble
     assert len({name.partition("/")[0] for name in searched.places["Ray's session"]}) == 1

@@ -30,7 +30,7 @@ HEAVY = (
     *LIGHT,
     "nightjar.flows.api",
     "nightjar.flows.launch",
-    "nightjar.flows.backfill_flow",
+    "nightjar.flows.backfilling",
     "nightjar.flows.serving.deploy",
     "nightjar.inference.engine.local",
     "nightjar.inference.scoring.child",

@@ -100,7 +100,7 @@ class Server:
 @contextmanager
 def prefect_server(home: Path, port: int = 0) -> Iterator[Server]:
     """A server on the database in `home`, at a free port if none is given; killed in the end."""
-    with listening(port) as shared:
+    with listening(port, port) as shared:
         port = shared.getsockname()[1]
         words = [sys.executable, "-m", "nightjar.flows.prefect_api.ownserver", str(shared.fileno()), str(os.getpid())]
         env = {**os.environ, "PREFECT_HOME": str(home)}

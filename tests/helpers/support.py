@@ -38,9 +38,7 @@ from nightjar.inference.storage.protocol import Storage
 from stacks import stacks
 
 if TYPE_CHECKING:
-    from nightjar.flows.prefect_api.server import (
-        PrefectApi,  # importing Prefect takes seconds, and most tests need none
-    )
+    from nightjar.flows.prefect_api.ownserver import PrefectApi
 
 ROOT = Path(__file__).parents[2]
 HELPERS = Path(__file__).parent
@@ -456,8 +454,8 @@ def answering(api: PrefectApi) -> Iterator[str]:
 
     Meanwhile this process and those that it starts are signed in there.
     """
-    assert api.server is not None
-    with api.server, signed_in(api.server.password):
+    assert api.own
+    with api, signed_in(api.password):
         api.wait()
         yield api.url
 

@@ -151,7 +151,7 @@ def test_groups_are_ranked_and_divided_by_labels_that_come_late(tmp_path: Path) 
     assert (groups, made.evaluation.groups.sampled) == (445, False)
     request = lake.request()
     text = status_text(status(request))
-    assert "  NDCG       0." in text
+    assert "  ndcg       0." in text
     assert "  by hour    24 slices; least ndcg " in text
     found = compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures
     assert {"ndcg", "mrr", "map", "precision", "ndcg hour=0"} & {each.name for each in found} >= {"ndcg", "precision"}
@@ -187,7 +187,7 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     second = evaluate(lake.job_path, written(lake, labels(lake)))
     assert sums(lake) == before, "what is published stays as it is"
     assert (first.number, second.number) == (1, 2)
-    assert "AUC-ROC" in (lake.revision() / "report.html").read_text(), "the page is made again, as by the command"
+    assert "auroc" in (lake.revision() / "report.html").read_text(), "the page is made again, as by the command"
     request = lake.request()
     revision = str(lake.revision())
     assert evaluations(request.storage, revision) == (first, second)
@@ -196,7 +196,7 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     assert found.evaluation == second
     text = status_text(found)
     assert f"  labels     {second.joined.labelled:,} of 4,000 rows (88.8%) have one (evaluation 2 of " in text
-    assert "AUC-ROC" in text
+    assert "auroc" in text
     figures = {each.name: each.now for each in compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures}
     assert figures["auroc"] == second.evaluation.metrics["auroc"].value
     (line,) = list_runs(request)

@@ -98,7 +98,6 @@ def test_what_the_command_prints(nights: Lake, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "1,990 rows of both runs joined by id\n" in said
     assert re.search(r"only this run has the key +10 +100 *\n", said)
-    assert f"only in {EARLIER}: id = 0; id = 1; id = 2; id = 3; id = 4 and 5 more\n" in said
     assert re.search(r"score +0\.00% +1,990 +502\S* +\S+ +999\.5 *\n", said)
     assert "score: 2 rows of 1,990, the farthest first\n" in said
     assert re.search(r"1999 +1999\S* +2998\.5 +\+999\.5 *\n", said)

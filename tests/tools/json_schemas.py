@@ -37,7 +37,7 @@ REPORTS: dict[str, Any] = {
     "status": reports.RunStatus,
     "runs": list[reports.RunListed],
     "show": reports.RunShown,
-    "history": list[reports.NightListed],
+    "history": list[reports.RunListed],
     "report": reports.ReportWritten,
     "diff": RunsCompared,
     "files": PublishedFiles,

@@ -5,7 +5,6 @@ matplotlib is imported when the first plot is drawn, because that takes a while.
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 import re
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from markupsafe import Markup
 
-from nightjar.flows.pages.escaping import line, markdown
-from nightjar.flows.pages.wording import duration, said_of_part
+from nightjar.flows.pages.escaping import line
+from nightjar.flows.pages.wording import duration
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.drift import Group
 from nightjar.inference.metrics.figures import CalibrationBin
@@ -40,15 +39,6 @@ _COLOURS = {
 """The colours that are drawn, and what they are in the page: its style has them for light and for dark."""
 
 _INK, _QUIET, _RULE, _NOW, _BEFORE = _COLOURS
-
-_ON_WHITE = {
-    "currentColor": "#1b1f24",
-    "var(--quiet)": "#57606a",
-    "var(--rule)": "#d8dde2",
-    "var(--now)": "#0b63c4",
-    "var(--before)": "#b9cbe0",
-}
-"""The same colours in an image."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -82,11 +72,9 @@ _RIGHT = 0.4
 _LABEL = 18
 """The most characters of a label in a plot."""
 
-_LARGEST = 1e300
-"""The largest number that is drawn: matplotlib adds room beside it, which must be a number, too."""
-
-_LONG = 1e15
-"""From here on numbers are written with an exponent: not even a float has all digits of a greater one."""
+_LARGEST = 1e15
+"""From here on numbers are not drawn, and are written with an exponent: not even a float has all digits of a greater
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +85,6 @@ class Chart:
     svg: Markup
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-
-    @property
-    def image(self) -> str:
-        """The plot as a `data:` URI, for a page that shows images and has no style for them: on white."""
-        drawn = str(self.svg).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" style="background: #fff" ', 1)
-        for colour, value in _ON_WHITE.items():
-            drawn = drawn.replace(colour, value)
-        drawn = drawn.replace("font-family: inherit", "font-family: sans-serif")
-        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
 
 
 class Drawing:
@@ -153,7 +132,7 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
 
     A value that cannot be drawn is a gap, which the title tells of; the table has it.
     """
-    values = [float(value) if -_LARGEST <= value <= _LARGEST else math.nan for _, value in nights]
+    values = [float(value) if abs(value) < _LARGEST else math.nan for _, value in nights]
     gaps = sum(map(math.isnan, values))
 
     def draw(axes: Axes) -> None:
@@ -166,8 +145,7 @@ def trend_chart(name: str, nights: Sequence[tuple[str, float]]) -> Chart:
         axes.margins(y=0.2)
         if min(filter(math.isfinite, values), default=0.0) >= 0:
             axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
-        if all(abs(value) < _LONG for value in values if not math.isnan(value)):
-            axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
 
     title = f"{name} over {len(nights)} nights"
     if gaps:
@@ -201,8 +179,7 @@ def calibration_chart(bins: Sequence[CalibrationBin]) -> Chart:
 
 def account_charts(account: Account) -> tuple[Chart, ...]:
     """The parts of a run's wall time; and what its workers did while they scored."""
-    parts = [(said_of_part(name), seconds) for name, seconds in account.parts.items()]
-    charts = [_seconds_chart(f"The {duration(account.wall_s)} of the run, in their order", parts)]
+    charts = [_seconds_chart(f"The {duration(account.wall_s)} of the run, in their order", list(account.parts.items()))]
     if account.scoring:
         title = f"What {counted(account.workers, 'worker')} did while scoring, on average"
         charts.append(_seconds_chart(title, list(account.scoring.items())))
@@ -228,16 +205,11 @@ def _seconds_chart(title: str, parts: Sequence[tuple[str, float]]) -> Chart:
     return Chart(title, _svg(title, draw, size, left=1.5), ("part", "seconds", "share"), rows)
 
 
-def pictures(charts: Sequence[Chart]) -> str:
-    """Plots as images in Markdown. Prefect's page of an artifact shows `data:` URIs."""
-    return "".join(f"\n\n**{markdown(each.title)}**\n\n![{markdown(each.title)}]({each.image})" for each in charts)
-
-
 def _value(value: float) -> str:
     """A value in a table."""
     if abs(value) < 1e6:
         return f"{value:,.6g}"
-    return f"{value:,.0f}" if abs(value) < _LONG else f"{Decimal(value):.6g}"
+    return f"{value:,.0f}" if abs(value) < _LARGEST else f"{Decimal(value):.6g}"
 
 
 def _short(text: str, most: int = _LABEL) -> str:

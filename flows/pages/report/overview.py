@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from nightjar.flows.pages.report.charts import Chart, Drawing, trend_charts
 from nightjar.flows.pages.report.page import ALONE, templates, tone, verdict
+from nightjar.flows.pages.report.writing import job_address
 from nightjar.inference.history.run_status import RunLine
 
 MAX_NIGHTS = 400
@@ -64,12 +65,13 @@ _ORDER = ("asks", "bad", "open", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownNight:
-    """A night. report: the address of its report; empty if nothing of it was begun. commands: what a person can do,
-    each under a word for it; only of nights that need one.
+    """A night. report: the address of its report; empty if nothing of it was begun. needs_person: whether a person must
+    answer or mend it. commands: what a person can do then, each under a word for it.
     """
 
     line: RunLine
     report: str = ""
+    needs_person: bool = False
     commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -88,22 +90,24 @@ class ShownNight:
         return self.line.standing.state == "asks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownJob:
-    """A job that is served. page: the address of all its nights. deployment: of Prefect's page of it. nights: the
-    newest ones, the latest first. seen: the newest of these that readers see. late: what its tables do not show that
-    is published, a sentence each; commit: the command that mends it. problem: why its nights cannot be shown.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A job that is served. path: of its file. schedule: in words. deployment: the address of Prefect's page of it.
+
+    nights: the newest ones, the latest first. problem: why its nights cannot be shown.
     """
 
     name: str
     path: str
-    page: str
-    deployment: str = ""
     schedule: str = ""
+    deployment: str = ""
     nights: tuple[ShownNight, ...] = ()
-    late: tuple[str, ...] = ()
-    commit: str = ""
     problem: str = ""
+
+    @property
+    def page(self) -> str:
+        """The address of the page of all its nights, from the page of all jobs."""
+        return job_address(self.name)
 
     @property
     def last(self) -> ShownNight | None:
@@ -117,24 +121,24 @@ class ShownJob:
 
     @property
     def needing(self) -> tuple[ShownNight, ...]:
-        """The nights that need a person: those that ask, and the last one if it went wrong."""
-        return tuple(each for each in self.nights if each.asks or (each is self.last and each.tone == "bad"))
+        """The nights that need a person."""
+        return tuple(each for each in self.nights if each.needs_person)
 
     @property
     def order(self) -> tuple[int, str]:
         """Its place among the jobs."""
         asks = any(each.asks for each in self.nights)
-        kind = "asks" if asks else "bad" if self.problem or self.late else self.last.tone if self.last else "open"
+        kind = "asks" if asks else "bad" if self.problem else self.last.tone if self.last else "open"
         return _ORDER.index(kind), self.name
 
 
-def index_page(jobs: Sequence[ShownJob], prefect: str = "", runs: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The page. prefect: the address of Prefect's pages. runs: that of the page of each flow run that Prefect knows."""
+def index_page(jobs: Sequence[Served], prefect: str = "") -> str:
+    """The page. prefect: the address of Prefect's pages."""
     ordered = sorted(jobs, key=lambda job: job.order)
-    needing = [job for job in ordered if job.problem or job.late or job.needing]
-    return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect, runs=runs)
+    needing = [job for job in ordered if job.problem or job.needing]
+    return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect)
 
 
-def problem_page(title: str, said: str, around: Mapping[str, str]) -> str:
-    """The page in place of one that cannot be shown. said: why, and what to do. around: other pages, by name."""
-    return templates().get_template("problem.html").render(title=title, said=said, around=around)
+def problem_page(title: str, said: str) -> str:
+    """The page in place of one that cannot be shown. said: why, and what to do."""
+    return templates().get_template("problem.html").render(title=title, said=said)

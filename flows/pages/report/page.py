@@ -72,11 +72,6 @@ class Charts:
     account: tuple[Chart, ...]
     missing: tuple[str, ...] = ()
 
-    @property
-    def first(self) -> tuple[Chart, ...]:
-        """The few that say most: the column that differs most, a figure over the nights, and where the time went."""
-        return (*self.drift[:1], *(self.trends[2:3] or self.trends[:1]), *self.account[:1])
-
 
 def drawn(report: Report) -> Charts:
     """Draw the plots of a night."""
@@ -117,7 +112,11 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             else verdict(report.line),
             tone="bad" if _behind(report) else tone(report.line.standing.state, report.line.marks),
             instead=named_instead(report.instead) if report.instead else "",
-            said=[*_tables(report), *report.remarks, *warnings(report)],
+            said=[
+                *(("table", late_table(each, report.newest)) for each in report.late_tables),
+                *report.remarks,
+                *warnings(report),
+            ],
             commands=commands,
             charts=charts,
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
@@ -155,10 +154,6 @@ def _behind(report: Report) -> bool:
         each.problem or report.line.date in each.lacks or each.publication < report.line.publication
         for each in report.late_tables
     )
-
-
-def _tables(report: Report) -> list[tuple[str, str]]:
-    return [("table", late_table(each, report.newest)) for each in report.late_tables]
 
 
 def warnings(report: Report) -> list[tuple[str, str]]:

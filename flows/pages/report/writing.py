@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 from urllib.parse import quote, urlencode
 
 from nightjar.flows.pages.advice import Commands
@@ -15,11 +14,6 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.account import Account
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
-
-if TYPE_CHECKING:
-    from nightjar.flows.pages.report.charts import Chart
-    from nightjar.flows.pages.report.page import Charts
-
 
 REPORTS_VARIABLE = "NIGHTJAR_REPORTS"
 """The variable that has the address where people reach the reports; `nightjar serve` sets it for its runs."""
@@ -43,36 +37,26 @@ def served_at(request: RunRequest) -> str:
     return f"{base}/{job_address(request.job.name)}{run_address(request.run_id, request.date if request.dated else '')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What a run leaves for its pages. report: the URI of its report, if it has one. plots: those that say most, of a
-    report that was just made.
-    """
-
-    report: str = ""
-    plots: tuple[Chart, ...] = ()
-
-
-def write(request: RunRequest, account: Account | None = None) -> tuple[Report, Charts]:
+def write(request: RunRequest, account: Account | None = None) -> Report:
     """Make the report of the run's newest revision from what lies in storage, and write it; an earlier one is replaced.
-    account: where the time of the run went, if the caller has it. Returns what it says, and its plots.
+    account: where the time of the run went, if the caller has it. Returns what it says.
 
     Raises:
         JobError: The run has no revision.
         StorageError: The storage refused or failed.
     """
-    report, charts, page = made(request, account=account)
+    report, page = made(request, account=account)
     request.storage.write(report.page, page.encode())
-    return report, charts
+    return report
 
 
 def made(
     request: RunRequest,
-    around: Callable[[Report], Mapping[str, str]] = lambda _: {},
+    around: Mapping[str, str] = MappingProxyType({}),
     account: Account | None = None,
-) -> tuple[Report, Charts, str]:
-    """Make the report as `write` does, and write nothing. around: gives other pages, as in `report_page`. Returns what
-    the report says, its plots and the page.
+) -> tuple[Report, str]:
+    """Make the report as `write` does, and write nothing. around: other pages, as in `report_page`. Returns what
+    the report says, and the page.
 
     Raises:
         JobError: The run has no revision.
@@ -81,7 +65,6 @@ def made(
     from nightjar.flows.pages.report.page import drawn, report_page
 
     report = collect(request, account)
-    charts = drawn(report)
     about = Commands(request)
     commands = {
         **about.of_standing(report.line.standing),
@@ -89,24 +72,24 @@ def made(
         **about.of_tables(report.late_tables),
         **about.take_back(report.line),
     }
-    return report, charts, report_page(report, charts, commands, around(report))
+    return report, report_page(report, drawn(report), commands, around)
 
 
 def leave(
     request: RunRequest, warn: Callable[[str], object], *, finished: bool = False, account: Account | None = None
-) -> Left:
+) -> str:
     """Write the report at the end of a run. warn: told in a sentence why there is none. finished: nothing was scored,
-    because all was published before; then a report that is there is left as it is. account: as in `write`.
+    because all was published before; then a report that is there is left as it is. account: as in `write`. Returns its
+    URI, if there is one.
     """
     try:
         if finished and (there := written(request)):
-            return Left(there)
+            return there
         if revs.newest_number(request.storage, request.run_uri):
-            report, charts = write(request, account)
-            return Left(report.page, charts.first)
+            return write(request, account).page
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
-    return Left()
+    return ""
 
 
 def renew(changed: Iterable[RunRequest], warn: Callable[[str], object]) -> None:
@@ -116,12 +99,6 @@ def renew(changed: Iterable[RunRequest], warn: Callable[[str], object]) -> None:
     for request in changed:
         if written(request):
             leave(request, warn)
-
-
-def none_written(request: RunRequest) -> str:
-    """That a run left no report which should have left one, and which command makes it."""
-    again = Commands.here(request).command("report", *request.words)
-    return f"none could be written, the run's log says why; `{again}` makes it"
 
 
 def written(request: RunRequest) -> str:

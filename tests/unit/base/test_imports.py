@@ -98,7 +98,7 @@ ORDER = {
         "api",
         "starting",
         "serving",
-        "backfill_flow",
+        "backfilling",
         "launch",
         "nightly_flow",
         "outcome",

@@ -14,7 +14,9 @@ from rich.text import Text
 
 import steps as run
 from faults import FaultyStorage, fail
-from nightjar.flows.cli import checking
+from nightjar.flows import starting
+from nightjar.flows.cli.tables import sample_rows
+from nightjar.flows.pages import estimate
 from nightjar.flows.reports import CheckReport
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, JobError, NightjarError, StorageError, Transient
@@ -30,7 +32,7 @@ def said(lake: Lake, sampled: Sampled, *notes: str) -> CheckReport:
     lake.ready()
     request = lake.request()
     checked = Checked("cpu", sampled, (("id", "int64"), ("score", "float32")), ("its files change",))
-    return checking.found(request, run.discover(request), checked, notes)
+    return estimate.checked(request, run.discover(request), checked, notes)
 
 
 def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> None:
@@ -72,9 +74,10 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
 
 def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) -> None:
     found = said(lake, Sampled(rows=32, places=1, shown=Shown("a", ("id",), ((HOSTILE,),))), HOSTILE)
-    ready, reads, columns, identity, sample, table, *notes = checking.as_text(found)
-    assert str(ready).startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of one place on cpu; ")
-    assert str(ready).endswith("/out accepts conditional writes. Ready, but see the notes.")
+    ready, reads, columns, identity, sample, *notes = estimate.check_text(found).splitlines()
+    table = sample_rows(found.sample.names, found.sample.values)
+    assert ready.startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of 1 place on cpu; ")
+    assert ready.endswith("/out accepts conditional writes. Ready, but see the notes.")
     assert reads == "  reads      id int64, x float32, name string"
     assert columns == "  columns    id int64, score float32"
     assert identity == "  identity   code: model.py (model.uses)"
@@ -85,8 +88,8 @@ def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) 
 
 def test_without_a_row_that_was_scored_there_is_no_table(lake: Lake) -> None:
     found = said(lake, Sampled())
-    ready, *more = checking.as_text(found)
-    assert "the model loads and is on cpu" in str(ready)
+    ready, *more = estimate.check_text(found).splitlines()
+    assert "the model loads and is on cpu" in ready
     identity = "  identity   code: model.py (model.uses)"
     reads = "  reads      id int64, x float32, name string"
     assert more == [reads, "  columns    id int64, score float32", identity, "Note: its files change"]
@@ -135,11 +138,11 @@ def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_n
     lake = Lake(tmp_path, LOCAL).ready(input__where="x > 100000")
     request = lake.request()
     discovery = run.discover(request)
-    said = checking.found(request, discovery, run.check(request, discovery), ())
+    said = estimate.checked(request, discovery, run.check(request, discovery), ())
     assert said.where == "x > 100000"
-    ready, *more = checking.as_text(said)
-    assert str(ready).startswith("lake: 4 files, 8,000 rows (before input.where); the model loads and is on cpu; ")
-    assert str(ready).endswith("Ready, but see the notes.")
+    ready, *more = estimate.check_text(said).splitlines()
+    assert ready.startswith("lake: 4 files, 8,000 rows (before input.where); the model loads and is on cpu; ")
+    assert ready.endswith("Ready, but see the notes.")
     assert more[-1] == (
         "Note: none of the sampled rows matches input.where, so the model was loaded and not tried; if no other row "
         "matches, the night does not pass the gate `complete`, unless a check `rows: {min: 0}` allows it"
@@ -166,4 +169,4 @@ def test_what_needs_no_cluster_is_found_without_one(lake: Lake, model: str, chan
     request = lake.ready(**changes).request()
     discovery = run.discover(request)
     with pytest.raises(JobError, match=f"^{re.escape(said)}"):
-        checking.report(request, discovery, "127.0.0.1:9", False)
+        starting.check(request, discovery, "127.0.0.1:9", False)

@@ -51,7 +51,7 @@ def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake) -> Non
     assert found[1]["metric"] == {"name": "score.max", "value": 2 * 7999}
     assert [each["rows"] for each in found[1:]] == [8000, 8000]
     lines = said("history", nights.job_path, "--lines", 2).splitlines()
-    assert any("published #2" in line for line in lines)
+    assert any("published r1" in line and "r1 (#2)" in line for line in lines)
     assert not any("2026-11-18" in line for line in lines)
 
 

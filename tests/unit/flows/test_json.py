@@ -158,7 +158,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
         pages = (
             as_text(done),
             as_page(done.run)[1],
-            made(request)[2],
+            made(request)[1],
         )
         assert not [page for page in pages if "not this run" in page], "no other run is there"
         assert said(capsys, "status", lake.job_path, "repair")["instead"] == ""
@@ -173,7 +173,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     assert f"  note       published, but {means}; `{typed('nightjar')} {unpublish}` makes way for it\n" in text
     page = as_page(done.run)[1]
     assert f"| note | {markdown(f'published, but {means}')}" in page
-    report = html.unescape(made(request)[2])
+    report = html.unescape(made(request)[1])
     assert f"Readers see r1 of this run, but {means}." in report
     assert f'<dt>make way</dt><dd><code class="command">nightjar {unpublish}</code></dd>' in report
     assert said(capsys, "status", lake.job_path, NIGHT)["instead"] == ""
@@ -187,19 +187,6 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     assert named() == ["repair"] * 3
     assert "instead" in status
     assert "make way" not in said(capsys, "status", lake.job_path, "repair")["commands"]
-
-
-def test_the_summary_says_that_there_is_no_report_and_how_to_make_it(
-    lake: Lake, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran = lake.ready().run(engine="local")
-    finished = FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication)
-    done = Launched(finished, "", own_api=True)
-    (told,) = (line for line in as_text(done).splitlines() if line.startswith("  report"))
-    assert "none could be written, the run's log says why" in told
-    page = said(capsys, *shlex.split(told.split("`")[1])[1:])["page"]
-    assert f"\n  report     {page}\n" in as_text(done)
-    assert "none could be written" not in as_text(done)
 
 
 def test_the_summary_says_why_a_row_is_in_the_quarantine_and_which_command_shows_all(

@@ -146,7 +146,7 @@ def test_a_webhook_that_hangs_delays_a_night_by_seconds_and_is_a_warning(lake: L
         problem = notifying.failed(request, RunFailed("why"))
         assert time.monotonic() - began < notifying.PATIENCE_S + 1
     assert len(hook.posted) >= 2, "and it was tried again"
-    assert problem.startswith("notify.webhook: nobody was told: TimeoutError (tried ")
+    assert problem.startswith("notify.webhook: nobody was told: ReadTimeout")
 
 
 @pytest.mark.parametrize("answer", [404, 302, 400])
@@ -163,8 +163,15 @@ def test_a_webhook_that_always_fails_or_is_not_there_is_a_warning_without_its_ad
         problem = told(lake, hook)
     assert "the webhook answered 500" in problem
     gone = told(lake, hook)
-    assert "nobody was told: ConnectionRefusedError Connection refused" in gone
+    assert "nobody was told: ConnectError [Errno 111] Connection refused" in gone
     assert SECRET not in problem + gone
+
+
+def test_no_log_has_the_address(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG"), webhook() as hook:
+        assert told(lake, hook) == ""
+    assert "POST" in caplog.text
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.usefixtures("impatient")

@@ -18,9 +18,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from forked import forked_light
-from nightjar.flows.pages.report.overview import ShownJob, index_page, problem_page
+from nightjar.flows.pages.report.overview import Served, index_page, problem_page
 from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, served_at, write
-from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Unanswered
@@ -340,8 +339,8 @@ def test_the_front_page_says_which_revision_readers_see(tmp_path: Path) -> None:
 
 def test_text_from_outside_is_text(night: Lake) -> None:
     """The name and the file of a job, and what is wrong with it; also in links."""
-    job = ShownJob(name=NASTY, path=NASTY, page=f'"><{NASTY}', deployment=NASTY, schedule=NASTY, problem=NASTY)
-    for page in (index_page([job]), problem_page(NASTY, NASTY, {NASTY: NASTY})):
+    job = Served(name=NASTY, path=NASTY, deployment=NASTY, schedule=NASTY, problem=NASTY)
+    for page in (index_page([job]), problem_page(NASTY, NASTY)):
         assert "<script" not in page
         assert "&lt;script&gt;" in page
     hostile = replace(served(night), name=NASTY, path=NASTY, schedule=NASTY)

@@ -20,9 +20,8 @@ import pytest
 from faults import FaultyStorage, fail
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.looking import logs as logs_command
-from nightjar.flows.pages import failure
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.history.run_tables import RunReport, printed_last
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Planned
@@ -499,14 +498,9 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     assert tables.printed([first, *others]) == (
         f"Last printed lines of shards without a result\n  shard {shard}\n    \\x1b[2Jlast words"
     )
-    assert printed_last(request.storage, request.run_uri) == {shard: ["\x1b[2Jlast words"]}
-    page = "\n".join(failure.printed(request))
-    assert f"shard `{shard}`\n\n- `\\x1b[2Jlast words`" in page
-    assert f"`nightjar logs {lake.job_path} {DATE}`" in page
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
     assert RunReport(request, 1).shards()[0].printed_last == ()
-    assert failure.printed(request) == []
 
 
 def test_following_ends_with_the_run(lake: Lake) -> None:

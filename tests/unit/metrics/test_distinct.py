@@ -241,10 +241,10 @@ def test_registers_are_small() -> None:
         (None, ""),
         (Distinct(1234), "1,234"),
         (Distinct(257, ERROR), "≈ 257 ± 1.6%"),
-        (Distinct(1_234, ERROR), "≈ 1.23 k ± 1.6%"),
-        (Distinct(999_600, ERROR), "≈ 1 M ± 1.6%"),
-        (Distinct(1_200_000, ERROR), "≈ 1.2 M ± 1.6%"),
-        (Distinct(45_600_000_000, ERROR), "≈ 45.6 G ± 1.6%"),
+        (Distinct(1_234, ERROR), "≈ 1,230 ± 1.6%"),
+        (Distinct(999_600, ERROR), "≈ 1,000,000 ± 1.6%"),
+        (Distinct(1_200_000, ERROR), "≈ 1,200,000 ± 1.6%"),
+        (Distinct(45_600_000_000, ERROR), "≈ 45,600,000,000 ± 1.6%"),
     ],
 )
 def test_a_person_sees_whether_each_was_counted(found: Distinct | None, said: str) -> None:

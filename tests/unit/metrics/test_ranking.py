@@ -417,8 +417,8 @@ def test_the_figures_are_those_of_the_night_survive_the_manifest_and_are_shown()
     found = Metrics(slices=sliced(job)).results()
     assert of_json(Figures, to_json(found)) == found
     assert evaluation_lines(found) == [
-        ("NDCG", "0.7453 over 4 rows"),
-        ("metrics", "MRR 0.7500, MAP 0.7500, precision 0.5000"),
+        ("ndcg", "0.7453 over 4 rows"),
+        ("metrics", "mrr 0.7500, map 0.7500, precision 0.5000"),
         ("groups", "means over the first 3 rows of 2 groups of 'query'"),
         ("by market", "2 slices; least ndcg 0.6309 (fr, 2 rows), greatest ndcg 0.8597 (de, 2 rows)"),
     ]

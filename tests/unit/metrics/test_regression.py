@@ -260,6 +260,6 @@ def test_the_figures_survive_the_manifests_form_and_are_shown() -> None:
     found = measured([1.0, 2.0, 6.0], [1.0, 2.0, 3.0]).results()
     assert of_json(Figures, to_json(found)) == found
     assert evaluation_lines(found) == [
-        ("RMSE", "1.7321 over 3 rows"),
-        ("metrics", "MAE 1.0000, bias 1.0000, R2 -3.5000"),
+        ("rmse", "1.7321 over 3 rows"),
+        ("metrics", "mae 1.0000, bias 1.0000, r2 -3.5000"),
     ]

@@ -193,5 +193,5 @@ def test_a_run_costs_what_its_workers_were_held_for() -> None:
 def test_people_read_the_longest_parts_first() -> None:
     parts = {"start": 10.0, "score": 80.0, "audit": 9.0, "gates": 1.0}
     made = Account(wall_s=100.0, parts=parts, workers=2, scoring={"predict": 60.0, "idle": 19.0, "read": 1.0})
-    said = "scoring 80 s (75% predict, 24% idle), starting 10 s, auditing 9.0 s, the rest 1.0 s"
+    said = "score 80 s (75% predict, 24% idle), start 10 s, audit 9.0 s, the rest 1.0 s"
     assert where_time_went(made) == said

@@ -20,7 +20,6 @@ from prefect.exceptions import TerminationSignal
 
 from faults import FaultyStorage, fail, pause
 from nightjar.flows.cli.main import app
-from nightjar.flows.pages import standing
 from nightjar.flows.pages.advice import as_typed
 from nightjar.inference.errors import (
     AuditFailed,
@@ -273,19 +272,6 @@ def test_a_limited_run_that_is_done_is_not_called_stopped(job: Lake, capsys: pyt
     request = validated(job, limit=1000)
     found = json.loads(said(capsys, "status", "job.yaml", request.run_id, "--json"))
     assert (found["state"], found["standing"], found["cause"], found["commands"]) == ("limited", "limited", "", {})
-
-
-def test_of_a_run_that_goes_on_status_says_what_is_known_of_its_writer(job: Lake) -> None:
-    """A worker of Ray may outlive its command by a moment: `running` alone would say more than is known."""
-    request = begun(job)
-    found = standing.status(request)
-    assert (found.state, found.sign_of_life) == (
-        "running",
-        "its process is there now; it may outlive a command that was killed by some seconds, so ask again then",
-    )
-    assert f"  alive      {found.sign_of_life}\n" in standing.status_text(found)
-    failure_notes.keep(request, RunFailed("it ended"), "")
-    assert standing.status(request).sign_of_life == ""
 
 
 def test_what_is_tried_again_is_running_and_its_new_end_counts(job: Lake) -> None:

@@ -1,0 +1,118 @@
+"""Many nights: published ones are left alone, partial ones are continued, the others are scored.
+
+Each night is a run of `nightly`. All report to the same API and use the same cluster, so that these start once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from prefect.client.schemas.objects import State
+from rich.console import Console
+
+from nightjar.flows.cluster import check_reports
+from nightjar.flows.flow_call import API_AWAY, Call, handing
+from nightjar.flows.launch import cluster_of
+from nightjar.flows.nightly_flow import nightly
+from nightjar.flows.pages.advice import Commands
+from nightjar.flows.prefect_api.api import api_url
+from nightjar.flows.prefect_api.server import reporting_to, start_api
+from nightjar.flows.results import Night
+from nightjar.flows.start_failures import request_to_begin, telling
+from nightjar.inference.errors import JobError, NightjarError, TakenBack
+from nightjar.inference.job.model import Job
+from nightjar.inference.output import publications as publish
+from nightjar.inference.run import approving
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.validation.manifest import read_manifest
+
+
+def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
+    """The logical dates to score: those of the job's schedule, or every day without one.
+
+    Raises:
+        JobError: There is no date to score.
+    """
+    days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
+    found = job.schedule.dates(first, last) if job.schedule else days
+    if not found:
+        why = "the first is after the last" if first > last else "the job's schedule has none there"
+        raise JobError(f"there is no night from {first} to {last}: {why}")
+    return found
+
+
+def run_nights(
+    start: RunRequest, dates: list[dt.date], ray: str | None, console: Console, *, verbose: bool, quiet: bool
+) -> tuple[Night, ...]:
+    """Run the nights, and print each when it ends, unless `quiet`. No error of a night ends the other nights.
+
+    start: the request of the first night. dates: as of `nights_between`.
+
+    Raises:
+        NightjarError: The API or the cluster of all nights cannot be used.
+    """
+    check_reports(ray, api_url())
+    found = []
+    api = start_api()
+    with reporting_to(api, verbose), cluster_of(start, ray, verbose) as on_ray:
+        if on_ray:
+            from nightjar.inference.engine.ray.capacity import check_cluster
+
+            check_cluster(start.job)
+        api.wait()
+        for date in dates:
+            night = _night(start, ray, date.isoformat())
+            found.append(night)
+            if not quiet:
+                said = f"{night.date}: {night.state}: {night.said}"
+                console.print(said, highlight=False, markup=False, soft_wrap=True)
+    return tuple(found)
+
+
+def _night(start: RunRequest, ray: str | None, night: str) -> Night:
+    try:
+        request = request_to_begin(start.job_path, date=night, engine=start.engine, scores=False)
+        with telling(request, "discover"):
+            request.check_owner()
+            seen_already = _seen_already(request)
+        if seen_already:
+            return Night(night, "skipped", 0, seen_already)
+        unseen, said = _run(request, ray)
+        # The publications decide, because Prefect's API may be away when the run ends.
+        if (seen := publish.shown(request.storage, request.output, request.run_id)) is not None:
+            totals = read_manifest(request.storage, request.output, seen).totals
+            return Night(night, "published", totals.rows_out, said)
+        if (question := approving.waits(request)) is not None:
+            yes = Commands(request).answer("approve", question.name)
+            return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
+    except NightjarError as error:
+        return Night(night, "failed", 0, "; ".join([str(error), *getattr(error, "__notes__", ())]))
+    if unseen:
+        commands = Commands(request, ray=ray)
+        again, anew = commands.command("republish", *request.words), commands.repeat(fresh=True)
+        return Night(night, "rolled back", 0, f"{said}: `{again}` shows it again, `{anew}` scores it anew")
+    return Night(night, "failed", 0, said)
+
+
+def _seen_already(request: RunRequest) -> str:
+    """In words, the run that readers see of this date, which may have another name; empty if none."""
+    now = publish.newest(request.storage, request.output)
+    if (run := now.nights().get(request.date)) is None:
+        return ""
+    said = f"published before, as r{now.runs[run].revision}"
+    return said if run == request.run_id else f"{said} of the run {run}"
+
+
+def _run(request: RunRequest, ray: str | None) -> tuple[bool, str]:
+    """Run one night. Returns whether Prefect knows it as done, published or not, and a sentence about it."""
+    date = dt.date.fromisoformat(request.date)
+    try:
+        with handing(Call(patient=False)):
+            state: State[Any] = nightly(
+                job=request.job_path, date=date, ray=ray, engine=request.engine, return_state=True
+            )
+    except API_AWAY as error:
+        return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
+    done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
+    return done, state.message or state.name or ""
