@@ -6,6 +6,7 @@ import errno
 import io
 import itertools
 import json
+import random
 import re
 import sqlite3
 import tarfile
@@ -580,6 +581,25 @@ def test_a_truncated_file_is_found_and_named(its: Its) -> None:
         its.path.write_bytes(whole[:kept])
         with pytest.raises(error, match=f"{its.path.name}"):
             its.read(its.piece())
+
+
+def test_whatever_bytes_are_changed_no_process_dies_and_the_file_is_named(its: Its) -> None:
+    """Sixty damaged files: rows of each are read, or the error names it. A reader that crashes ends this process."""
+    if its.name == "lance":  # its reader checks no offset: the process of a damaged file dies, and costs its shard
+        return
+    change, whole = random.Random(f"{its.name} {its.way.end}"), its.path.read_bytes()
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for _ in range(change.choice([1, 2, 5, 20])):
+            damaged[change.randrange(len(whole))] = change.choice([0, 127, 128, 255, change.randrange(256)])
+        its.path.write_bytes(damaged)
+        try:
+            its.read(its.piece())
+        except (InputCorrupt, SchemaMismatch) as error:
+            assert its.path.name in str(error)
+        except JobError as error:  # a database is all of its input, and may be found out by its key
+            assert its.name == "sql"
+            assert re.search(rf"{its.path.name}|input.options.key: ", str(error))
 
 
 def rewrite(its: Its, change: Callable[[bytes], bytes]) -> None:
