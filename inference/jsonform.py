@@ -21,8 +21,9 @@ SELDOM = {"seldom": True}
 
 def to_json(record: Any) -> dict[str, Any]:
     """The record as a JSON object. `dataclasses.asdict` copies deeply, and is slower."""
+    kind: Any = type(record)
     found = {}
-    for name, left_out in _fields(type(record)):
+    for name, left_out in _fields(kind):
         value = getattr(record, name)
         if value != left_out:
             found[name] = _plain(value)
@@ -55,8 +56,9 @@ def of_json(record: type[T], found: Any) -> T:
     Raises:
         ValueError: It lacks a field that has no default, or is of another form.
     """
-    adapter: TypeAdapter[T] = _adapter(record)
-    return adapter.validate_python(found)
+    kind: Any = record
+    made: T = _adapter(kind).validate_python(found)
+    return made
 
 
 @cache

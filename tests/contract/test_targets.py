@@ -735,7 +735,7 @@ def test_a_night_is_missed_though_another_program_has_rows_of_its_date(local: Sh
     assert len(local.commit()) == 1
     local.foreign("append", LATER, f"{LATER} theirs")
     local.mend(LATER, lost)
-    assert local.commit() == []
+    assert local.commit(LATER) == []
     assert local.says(f"{NIGHT} r1", f"{LATER} r1", theirs=(f"{LATER} theirs",))
     local.foreign("append", None, "no date")
     local.publish(LATER, 2)

@@ -197,8 +197,8 @@ def test_a_lease_is_kept_alive_after_an_append_too_and_holds_up_no_process(revis
     holder = opened(revision, lease_s=0.4)
     assert (holder._thread.name, holder._thread.daemon) == ("nightjar-lease", True)
     holder.append([receipt("a")])
-    appended = holder.number
-    wait_until(lambda: holder.number > appended + 1, 10, "two more segments say that it lives")
+    appended = holder.state.number
+    wait_until(lambda: holder.state.number > appended + 1, 10, "two more segments say that it lives")
     assert all(not segment.lines for segment in Ledger(LakeStorage(), revision).segments(after=appended))
     holder.stop(release=True)
 
@@ -316,7 +316,7 @@ def test_the_first_receipt_of_a_shard_counts(revision: str) -> None:
 def test_a_worker_sees_that_its_epoch_was_replaced(revision: str) -> None:
     """By the newest segment after the one it was sent out with; its own writer's appends do not count."""
     first = opened(revision)
-    ledger, known = Ledger(LakeStorage(), revision), first.number
+    ledger, known = Ledger(LakeStorage(), revision), first.state.number
     assert ledger.newest(known) is None
     first.append([receipt("a")])
     newest = ledger.newest(known)

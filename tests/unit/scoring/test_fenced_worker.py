@@ -51,7 +51,7 @@ def score_first_shard(
         storage=storage,
         schema=read_schema(request.job, found.schema),
         epoch=first.epoch,
-        segment=first.number,
+        segment=first.state.number,
         budget=budget_rows(0.01, made.rows),
         scoring=request.scoring,
         cache=str(lake.folder / "cache"),

@@ -20,7 +20,6 @@ from nightjar.inference.errors import (
     Denied,
     JobError,
     Missing,
-    NoAnswer,
     StorageError,
     Transient,
 )
@@ -298,7 +297,7 @@ def test_settings_are_found_where_they_were_not_given(
         ("Server returned non-2xx status code: 403 Forbidden", Denied),
         ("Server returned non-2xx status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>", Denied),
         ("Server returned non-2xx status code: 400 Bad Request", StorageError),
-        ("HTTP error: error sending request", NoAnswer),
+        ("HTTP error: error sending request", Transient),
         ("Received redirect without LOCATION, this normally indicates a wrong region", StorageError),
         ("Server returned non-2xx status code: 400 Bad Request: <?xml?><Error><Code>RequestTimeout</Code>", Transient),
         ("Server returned non-2xx status code: 400 Bad Request: <?xml?><Error><Code>InvalidURI</Code>", StorageError),

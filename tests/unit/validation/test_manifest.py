@@ -356,8 +356,7 @@ def test_a_finished_run_is_told_from_its_manifest() -> None:
 
 def test_packages_are_compared_with_what_they_were_scored_with_last() -> None:
     """A package whose state of now is the last of several has not changed since."""
-    now = {"version": version("numpy")}
-    states = {"numpy": [{"version": "0.1"}, now]}
+    states = {"numpy": ["0.1", version("numpy")]}
     found = manifest_of(json.dumps({**FIRST_MANIFEST, "loaded": states}).encode(), "manifest.json")
     assert found.remarks().tried["numpy"] == version("numpy")
     assert set(found.remarks().tried) == {"numpy"}

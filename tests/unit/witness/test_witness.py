@@ -355,7 +355,7 @@ def test_many_of_a_kind_hide_no_other(notes: Notes) -> None:
     assert [seen.name for seen in kept if seen.kind != "file"] == ["host:80", "/d.sqlite"]
     assert [seen.name for seen in kept if seen.more] == ["/models/0", "/models/1", "/models/2", ""]
     assert len(kept) == PER_KIND + 2 + 4
-    assert kept[-1].sentence == "predict.py uses more files, which are not part of this run's identity"
+    assert sentences(kept[-1:])[0] == "predict.py uses more files, which are not part of this run's identity"
     said = " ".join(sentences(kept))
     assert "connects to host:80" in said
     assert "opens the database /d.sqlite" in said
@@ -390,7 +390,7 @@ def test_odd_names_stop_nobody(tmp_path: Path) -> None:
         found = list(runpy.run_path(str(tmp_path / "odd.py"))["score"]())
     assert found == ["FileNotFoundError", "FileNotFoundError", "OSError", "FileNotFoundError", "ValueError"]
     assert [seen.name for seen in notes.all()] == ["NJ_\\udcff"]
-    json.dumps([seen.sentence for seen in notes.all()])
+    json.dumps([sentences([seen]) for seen in notes.all()])
 
 
 def test_a_module_that_cannot_be_parsed_or_has_thousands_of_literals_stops_nobody(root: Path, tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_only_so_many_are_said() -> None:
     assert said[-1] == "and 4 more that are not part of this run's identity"
     last = Seen("network", "host:80", "p.py:2")
     said = sentences([*(Seen("environment", f"V{index}", "p.py:1") for index in range(12)), last])
-    assert said[:2] == [Seen("environment", "V0", "p.py:1").sentence, last.sentence]
+    assert said[:2] == sentences([Seen("environment", "V0", "p.py:1"), last])
 
 
 def test_what_a_framework_keeps_for_itself_is_not_worth_a_word(tmp_path: Path) -> None:
