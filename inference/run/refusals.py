@@ -156,9 +156,6 @@ def _check_places(request: RunRequest) -> None:
     vacuum deletes what a table does not list, and each new file in a model's folder makes it another model.
     """
     target = request.output
-    with suppress(Missing):
-        request.storage.stat(target)
-        raise JobError(f"output.uri: {target} is a file; write a folder")
     job = with_list_if_there(request.storage, request.job)
     tables = {f"output.tables[{index}].{table.kind}": table.uri for index, table in enumerate(job.output.tables)}
     written = {"output.uri": target, **tables}
@@ -186,6 +183,9 @@ def _check_places(request: RunRequest) -> None:
                 "and everything would be scored again; move the model's files to a folder of their own, and name "
                 f"that in {key}.path"
             )
+    with suppress(Missing):
+        request.storage.stat(target)
+        raise JobError(f"output.uri: {target} is a file; write a folder")
 
 
 def _within(path: str, folder: str) -> bool:

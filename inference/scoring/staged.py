@@ -165,13 +165,14 @@ class AcceptingWorker(ShardWorker):
 
     def _signs(self, scoring: Future[T], running: Running) -> Iterator[Event]:
         """Wait until a shard had its turn with the model, or this process is over; yields signs while it moves."""
-        said, said_at, shard = self.at, time.monotonic(), running.assignment.shard
+        before, said_at, shard = self.at, time.monotonic(), running.assignment.shard
         while not scoring.done() and not self._over:
             wait([scoring], self._look_s)
             if scoring.running():
                 self.watchdog.look()
-                if self.at is not said and time.monotonic() - said_at > self.spec.job.retry.stall_s / 4:
-                    said, said_at = self.at, time.monotonic()
+                moved, before = self.at is not before, self.at
+                if moved and time.monotonic() - said_at > self.spec.job.retry.stall_s / 4:
+                    said_at = time.monotonic()
                     yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
 
     def _score_parcel(self, running: Running, parcel: Parcel) -> Callable[[], Event] | None:

@@ -107,30 +107,6 @@ def test_chance_alone_hardly_ever_exceeds_what_is_allowed_for_it(shape: str, row
     assert max(alarms.values()) <= 2, alarms
 
 
-@pytest.mark.parametrize("shards", [1, 4, 10, 30, 100])
-def test_a_sample_of_shards_of_a_sorted_night_hardly_ever_drifts(shards: int) -> None:
-    """Each shard has a narrow band of the values. As many draws as rows would make each sample an alarm."""
-    random = np.random.default_rng(7)
-    whole = profile(np.sort(random.normal(size=50_000)))
-    alarms, wolf = 0, 0
-    for _ in range(100):
-        bands = np.sort(random.normal(size=50_000)).reshape(1000, 50)
-        sample = profile(bands[random.choice(1000, shards, replace=False)].ravel())
-        found, cry = drift(whole, sample, draws=shards), drift(whole, sample)
-        assert cry.psi is not None
-        alarms += any(found.chance[name] < abs(getattr(found, name)) for name in ("psi", "nulls"))
-        wolf += cry.psi > cry.chance["psi"]
-    assert alarms <= 2
-    assert shards == 100 or wolf == 100
-
-
-def test_a_sample_of_twenty_shards_shows_a_model_with_inverted_scores() -> None:
-    random = np.random.default_rng(8)
-    found = drift(profile(random.beta(2, 8, 50_000)), profile(1 - random.beta(2, 8, 500)), draws=20)
-    assert found.psi is not None
-    assert found.psi > 0.2 + found.chance["psi"]
-
-
 @pytest.mark.parametrize(("before", "now"), [([None], [None]), ([math.nan, None], [None]), ([None], [math.nan])])
 def test_two_nights_without_any_value_are_alike(before: list[Any], now: list[Any]) -> None:
     found = drift(profile(before * 10, pa.float64()), profile(now * 10, pa.float64()))

@@ -17,7 +17,7 @@ from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import RowsRaised, normalise
-from nightjar.inference.scoring.prepared_batches import batch_bytes
+from nightjar.inference.scoring.prepared_batches import Pickled
 
 duckdb = lazily("duckdb")
 polars = lazily("polars")
@@ -183,12 +183,12 @@ def test_what_a_batch_weighs_is_what_its_objects_hold() -> None:
     images[:] = [np.zeros((100, 100 + row, 3), np.uint8) for row in range(3)]
     texts = np.array(["x" * 30_000, None, b"y" * 60_000], object)
     lists = np.empty(3, object)
-    lists[:] = [[0.5] * 3750, [["z" * 15_000] * 2], ({"k": np.zeros(30_000, np.uint8)},)]
+    lists[:] = [[0.5] * 3750, [["z" * 15_000, "y" * 15_000]], ({"k": np.zeros(30_000, np.uint8)},)]
     for column in (images, texts, lists, np.zeros((3, 30_000), np.uint8), [*texts], torch.zeros(3, 7500)):
-        assert 90_000 <= batch_bytes({"x": column}) < 112_000
-    for column in (images, texts, lists, pd.array(["x" * 30_000] * 3, "string")):
-        assert 90_000 <= batch_bytes(pd.DataFrame({"n": 1, "x": pd.Series(column)})) < 112_000
-    assert batch_bytes(pa.table({"x": texts[:2]})) > 30_000
+        assert 90_000 <= Pickled({"x": column}).size < 112_000
+    for column in (images, texts, lists, pd.array([each * 30_000 for each in "xyz"], "string")):
+        assert 90_000 <= Pickled(pd.DataFrame({"n": 1, "x": pd.Series(column)})).size < 112_000
+    assert Pickled(pa.table({"x": texts[:2]})).size > 30_000
 
 
 def test_a_batch_of_one_row_may_be_squeezed_too_far() -> None:

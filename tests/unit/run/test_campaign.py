@@ -70,39 +70,38 @@ def test_the_last_crumb_names_the_rows() -> None:
 def test_suspects_ride_when_nothing_else_is_left() -> None:
     of = plan(5, 5, 5)
     found = failures(of, died("s1"), died("s2"), died("s2", 3))
-    pending = found.pending(of, set(), frozenset())
+    pending = found.pending(of, set())
     assert pending.riding(succeeded=True).shards == ["s0"]
-    pending = found.pending(of, {"s0"}, frozenset()).riding(succeeded=True)
+    pending = found.pending(of, {"s0"}).riding(succeeded=True)
     assert (pending.shards, pending.attempts) == (["s1"], [Attempt(2, crumbs=True)])
-    pending = found.pending(of, {"s0", "s1"}, frozenset()).riding(succeeded=True)
+    pending = found.pending(of, {"s0", "s1"}).riding(succeeded=True)
     assert (pending.shards, pending.attempts) == (["s2"], [Attempt(3, crumbs=True, singly=Rows("/lake/2-0", 3, 1))])
 
 
 def test_a_few_suspects_are_judged_while_nothing_has_succeeded() -> None:
     of = plan(*[5] * (ALIKE + 2))
-    pending = failures(of, *(died(f"s{index}") for index in range(ALIKE + 1))).pending(of, set(), frozenset())
+    pending = failures(of, *(died(f"s{index}") for index in range(ALIKE + 1))).pending(of, set())
     assert pending.riding(succeeded=False).shards == [f"s{index}" for index in range(ALIKE)]
     assert len(pending.riding(succeeded=True).shards) == 1
 
 
 def test_a_packed_shard_that_failed_is_split_and_one_that_died_rides_again() -> None:
     of = plan(5, 5, files=2)
-    pending = failures(of, failed("s0"), died("s1")).pending(of, set(), frozenset())
+    pending = failures(of, failed("s0"), died("s1")).pending(of, set())
     assert (pending.packed, pending.shards) == (["s0"], ["s1"])
 
 
 def test_repeating_the_command_grants_new_attempts_but_keeps_what_kills() -> None:
     of = plan(5, 5)
     before = {"s0": [failed("s0")] * TRIES, "s1": [died("s1")]}
-    pending = Failures(of, before, TRIES).pending(of, set(), frozenset())
+    pending = Failures(of, before, TRIES).pending(of, set())
     assert pending.attempts == [Attempt(), Attempt(2, crumbs=True)]
-    assert Failures(of, before, TRIES).pending(of, set(), frozenset({"s1"})).shards == ["s1"]
 
 
 def test_what_has_had_its_attempts_is_given_up() -> None:
     of = plan(5, 5)
     found = failures(of, *[failed("s0")] * TRIES)
-    assert found.pending(of, set(), frozenset()).shards == ["s1"]
+    assert found.pending(of, set()).shards == ["s1"]
     assert list(found.given_up) == ["s0"]
     assert [each.shard for each in found.finals()] == ["s0"]
 

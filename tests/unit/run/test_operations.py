@@ -37,6 +37,7 @@ from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.unpacking import place_model
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run import campaign
 from nightjar.inference.run.campaign import Campaign
@@ -308,8 +309,13 @@ class Steps:
         """A command that scores one shard and leaves the rest."""
         request = self.request(run_id=run_id)
 
+        whole = Campaign.run
+
         def score_one(campaign: Campaign) -> None:
-            campaign.try_each(frozenset({shard}))
+            one = campaign.plan.shard(shard)
+            assert one is not None
+            campaign.plan = Plan.of([one])
+            whole(campaign)
             raise ShardsFailed("the rest is left", 1, 1)
 
         with patch.object(Campaign, "run", score_one), pytest.raises(ShardsFailed):

@@ -61,7 +61,7 @@ def test_the_first_rows_are_shown_beside_what_is_carried(lake: Lake) -> None:
     [
         (
             'return {"score": x[x != 4010]}',
-            "output 'score' has 31 values for a batch of 32 rows: return one for each input row",
+            "output 'score' has 31 values for a batch of 32 rows",
         ),
         (
             'return {"score": x.astype(str) if 4000 in x else x}',
