@@ -139,7 +139,7 @@ def test_what_the_runner_asks_of_an_api_that_is_away_is_asked_again(
             stack.callback(server.shutdown)
 
     async def ask() -> list[FlowRun]:
-        ours = serve._PatientClient(serve._Patience(over))
+        ours = serve._PatientClient(over)
         async with serve._Client(ours), get_client() as client:
             assert client is ours
             return await client.get_scheduled_flow_runs_for_deployments([uuid4()])
@@ -159,9 +159,9 @@ def test_what_the_runner_asks_of_an_api_that_is_away_is_asked_again(
 
 def test_a_runner_that_is_stopped_waits_for_no_api() -> None:
     async def ask() -> None:
-        patience = serve._Patience(lambda: None)
-        patience.ends = True
-        async with serve._Client(serve._PatientClient(patience)), get_client() as client:
+        ours = serve._PatientClient(lambda: None)
+        ours.ends = True
+        async with serve._Client(ours), get_client() as client:
             await client.get_scheduled_flow_runs_for_deployments([uuid4()])
 
     settings = {
