@@ -22,7 +22,6 @@ from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
-
 # libsndfile takes the number of an MP3's frames from a first frame without sound that most files have. Without it
 # libsndfile guesses the number from the first bit rate and the file's size, and decodes no more frames: where bit rates
 # differ, sound would be lost. So such a file claims to be larger.

@@ -325,7 +325,7 @@ class Sqlite(Session):
         found = super().bounds(source, key, every)
         if odd := [bound for bound in found if not isinstance(bound, Key)]:
             raise JobError(
-                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or texts in UTF-8"
+                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or UTF-8 texts"
             )
         return found
 
