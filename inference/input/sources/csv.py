@@ -176,7 +176,6 @@ class Csv(lines.TextSource):
         return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
 
     def _delimiter(self, uri: str, text: bytes) -> bytes:
-        """What separates the fields of a file with this beginning."""
         if self.delimiter:
             return self.delimiter.encode()
         if uri.lower().endswith(packing.suffixes(".tsv")):

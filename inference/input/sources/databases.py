@@ -224,7 +224,6 @@ def _selected(column: pa.Field) -> str:
 
 
 def _first_lines(error: Exception) -> str:
-    """The first lines of a message, on one line; behind them comes the statement."""
     return " ".join(str(error).split("Query was")[0].split())
 
 
@@ -346,7 +345,6 @@ def _text(raw: bytes) -> str | bytes:
 
 
 def _most(counts: list[int]) -> pa.DataType:
-    """The type of a column with so many values of each type; null without any."""
     whole, real, *_ = counts
     counts = [0, whole + real, *counts[2:]] if real else counts
     most = max(counts)

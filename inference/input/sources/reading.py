@@ -49,7 +49,6 @@ def _read_matching(
 
 
 def _matching(where: Condition, read: RowsRead) -> RowsRead:
-    """Without the rows that do not match."""
     takes = where.mask(read.table)
     takes[list(read.failures)] = True
     (kept,) = np.nonzero(takes)
@@ -60,7 +59,6 @@ def _matching(where: Condition, read: RowsRead) -> RowsRead:
 
 
 def _condition(job: Job, schema: pa.Schema) -> Condition | None:
-    """The job's condition, for files with these columns."""
     return condition(job.input.where, schema) if job.input.where else None
 
 
@@ -172,7 +170,6 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
 
 
 def _read(storage: Storage, job: Job, source: Source, schema: pa.Schema, most: int | None, piece: Piece) -> RowsRead:
-    """All rows of a piece."""
     columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
     found = as_rows(source.read(storage, piece, columns.schema, most))
     _check_own(job, piece, found, columns.schema)
