@@ -147,11 +147,8 @@ class Discovery:
         """A message about the files that cannot be read, which names the first; empty if there are none."""
         if not self.unreadable:
             return ""
-        why = self.files["error"].drop_null()[0].as_py()
-        if self.unreadable == 1:
-            return f"1 file cannot be read; its shard will fail: {why}. Replace or remove it"
-        those = f"{self.unreadable:,} files cannot be read; their shards will fail"
-        return f"{those}. The first: {why}. Replace or remove them"
+        first = self.files["error"].drop_null()[0].as_py()
+        return f"{counted(self.unreadable, 'file')} cannot be read, and will fail; the first: {first}"
 
 
 def discover(storage: Storage, job: Job) -> Discovery:
