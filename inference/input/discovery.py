@@ -87,25 +87,8 @@ _READERS = 32
 WINDOW = 512
 """The most files whose descriptions are in memory at a time: each has its own schema."""
 
-Unread = InputCorrupt | SchemaMismatch | SourceFailed | Denied | Missing
+_UNREAD = InputCorrupt, SchemaMismatch, SourceFailed, Denied, Missing
 """Why a file has no description. It may have been deleted after it was listed."""
-
-
-def described(
-    storage: Storage, job: Job, entries: Iterator[Entry], ahead: int = WINDOW
-) -> Iterator[tuple[Entry, Description | Unread]]:
-    """Yield each file with its description, or why it has none; `ahead` files are described at a time."""
-
-    def look(entry: Entry) -> Description | Unread:
-        try:
-            return describe(storage, job, entry)
-        except (InputCorrupt, SchemaMismatch, SourceFailed, Denied, Missing) as error:
-            return error.with_traceback(None)
-
-    with ThreadPoolExecutor(_READERS) as pool:
-        while window := list(islice(entries, ahead)):
-            yield from zip(window, pool.map(look, window), strict=True)
-
 
 FILES = pa.schema(
     [
@@ -164,11 +147,8 @@ class Discovery:
         """A message about the files that cannot be read, which names the first; empty if there are none."""
         if not self.unreadable:
             return ""
-        why = self.files["error"].drop_null()[0].as_py()
-        if self.unreadable == 1:
-            return f"1 file cannot be read; its shard will fail: {why}. Replace or remove it"
-        those = f"{self.unreadable:,} files cannot be read; their shards will fail"
-        return f"{those}. The first: {why}. Replace or remove them"
+        first = self.files["error"].drop_null()[0].as_py()
+        return f"{counted(self.unreadable, 'file')} cannot be read, and will fail; the first: {first}"
 
 
 def discover(storage: Storage, job: Job) -> Discovery:
@@ -194,31 +174,39 @@ def discover_first(storage: Storage, job: Job, files: int = 8) -> Discovery:
 
 def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery:
     """first: as the files of `discover_first`."""
-    entries = PossibleFiles(storage, job, input_files(storage, job))
-    looked = described(storage, job, iter(entries), first or WINDOW)
+    possible = PossibleFiles(storage, job, input_files(storage, job))
+    entries = iter(possible)
     usual, empty, bad, settled = UsualSchema(), UsualSchema(), "", False
     batches: list[pa.RecordBatch] = []
-    while window := list(islice(looked, first or WINDOW)):
-        lines = list[dict[str, Any]]()
-        for entry, found in window:
-            line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
-            if isinstance(found, Description):
-                # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
-                unseen = source_of(job, entry.uri).unseen
-                (usual if found.has_say else empty).add(found.schema, unseen)
-                settled = settled or unseen is not None or not any(map(holds_empty, found.schema.types))
-                line |= {"rows": found.rows, "sizes": found.sizes}
-            else:
-                line["error"] = str(found)
-                bad = bad or str(found)
-            lines.append(line)
-        batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
-        if first and usual.schema() and (settled or len(batches) * first >= WINDOW):
-            break
+    with ThreadPoolExecutor(_READERS) as pool:
+        while window := list(islice(entries, first or WINDOW)):
+            lines = list[dict[str, Any]]()
+            for entry, found in zip(window, pool.map(partial(_described, storage, job), window), strict=True):
+                line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
+                if isinstance(found, Description):
+                    # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
+                    unseen = source_of(job, entry.uri).unseen
+                    (usual if found.has_say else empty).add(found.schema, unseen)
+                    settled = settled or unseen is not None or not any(map(holds_empty, found.schema.types))
+                    line |= {"rows": found.rows, "sizes": found.sizes}
+                else:
+                    line["error"] = str(found)
+                    bad = bad or str(found)
+                lines.append(line)
+            batches.append(pa.RecordBatch.from_pylist(lines, schema=FILES))
+            if first and usual.schema() and (settled or len(batches) * first >= WINDOW):
+                break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
-        raise entries.error() or JobError(f"{job.input.key}: no file can be read; the first: {bad}")
-    discovery = Discovery(files, schema, entries.left_out)
+        raise possible.error() or JobError(f"{job.input.key}: no file can be read; the first: {bad}")
+    discovery = Discovery(files, schema, possible.left_out)
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
         raise JobError(f"{job.input.key}: no rows in {counted(files.num_rows, 'file')} at {job.input.shown}")
     return discovery
+
+
+def _described(storage: Storage, job: Job, entry: Entry) -> Description | Exception:
+    try:
+        return describe(storage, job, entry)
+    except _UNREAD as error:
+        return error.with_traceback(None)

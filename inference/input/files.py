@@ -227,7 +227,6 @@ def _own_files(source: Source, own: str, storage: Storage, uri: str) -> Iterator
 
 
 def _is_exact(entry: Entry, uri: str) -> bool:
-    """Whether the uri names this one file."""
     return entry.uri == listing.input_folder(uri) or entry.uri == uri
 
 

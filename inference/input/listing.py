@@ -106,7 +106,6 @@ def _folder_steps(uri: str) -> list[str]:
 
 
 def _literal(parts: list[str]) -> int:
-    """The number of a path's parts before the first one with a wildcard."""
     return next((i for i, part in enumerate(parts) if _is_glob(part)), len(parts))
 
 

@@ -147,7 +147,6 @@ class Plan:
 
 
 def _sorted(table: pa.Table) -> pa.Table:
-    """Sort by first file and row."""
     first = pc.list_element(table["pieces"], 0)
     keys = pa.table({"uri": pc.struct_field(first, "uri"), "row": pc.struct_field(first, "first_row")})
     return table.take(pc.sort_indices(keys, sort_keys=[("uri", "ascending"), ("row", "ascending")]))
@@ -236,7 +235,6 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
 
 
 def _batch_rows(job: Job) -> int:
-    """The rows of the largest micro-batch that the job asks for; 1 if it asks for none."""
     return max((each.batch_size for each in job.models if isinstance(each.batch_size, int)), default=1)
 
 

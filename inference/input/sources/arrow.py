@@ -5,7 +5,7 @@ A unit of a file is a record batch. A stream has no list of its batches, and is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -48,7 +48,8 @@ class Arrow(Source):
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         """Whole record batches. Columns that are not asked for are not read."""
-        return _table(schema, _batches(storage, piece, schema, range(*piece.row_groups)))
+        found = list(_batches(storage, piece, schema, range(*piece.row_groups)))
+        return pa.Table.from_batches(found).select(schema.names) if found else schema.empty_table()
 
 
 SOURCE = Arrow()
@@ -90,14 +91,12 @@ def _is_stream(file: pa.NativeFile) -> bool:
 
 
 def _reader(file: pa.NativeFile, fields: list[int]) -> ipc.RecordBatchFileReader | ipc.RecordBatchStreamReader:
-    """A reader of some columns, by their indices; of all columns if none is named."""
     opened = ipc.open_stream if _is_stream(file) else ipc.open_file
     file.seek(0)
     return opened(file, options=ipc.IpcReadOptions(included_fields=fields))
 
 
 def _narrowest(schema: pa.Schema) -> int:
-    """The index of the column whose values have the fewest bytes."""
     return min(range(len(schema)), key=lambda at: value_bytes(schema.field(at).type, text=1 << 10, items=1 << 10))
 
 
@@ -116,8 +115,3 @@ def _batches(storage: Storage, piece: Piece, schema: pa.Schema, units: range) ->
             # Arrow trusts what the file says of its values: a wrong offset would end the process.
             batch.validate(full=True)
             yield batch
-
-
-def _table(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    found = list(batches)
-    return pa.Table.from_batches(found).select(schema.names) if found else schema.empty_table()

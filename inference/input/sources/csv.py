@@ -68,19 +68,16 @@ class Csv(lines.TextSource):
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
-        block = self._beginning(storage, uri)
-        return (block.inferred(), block.count) if block else (pa.schema([]), 0)
-
-    def _beginning(self, storage: Storage, uri: str) -> Block | None:
         with self.opened(storage, uri) as file:
             if (header := self._header(file)) is None:
-                return None
+                return pa.schema([]), 0
             found = []
             for block in _blocks(file, header, lines.SAMPLE_BYTES + 1, uri, header.lines + 1):
                 found.append(block)
                 if file.taken > lines.SAMPLE_BYTES:
                     break
-        return Block(uri, header.lines + 1, b"".join(found), header)
+        beginning = Block(uri, header.lines + 1, b"".join(found), header)
+        return beginning.inferred(), beginning.count
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of
@@ -179,7 +176,6 @@ class Csv(lines.TextSource):
         return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
 
     def _delimiter(self, uri: str, text: bytes) -> bytes:
-        """What separates the fields of a file with this beginning."""
         if self.delimiter:
             return self.delimiter.encode()
         if uri.lower().endswith(packing.suffixes(".tsv")):

@@ -224,7 +224,6 @@ def _selected(column: pa.Field) -> str:
 
 
 def _first_lines(error: Exception) -> str:
-    """The first lines of a message, on one line; behind them comes the statement."""
     return " ".join(str(error).split("Query was")[0].split())
 
 
@@ -325,7 +324,7 @@ class Sqlite(Session):
         found = super().bounds(source, key, every)
         if odd := [bound for bound in found if not isinstance(bound, Key)]:
             raise JobError(
-                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or texts in UTF-8"
+                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or UTF-8 texts"
             )
         return found
 
@@ -346,7 +345,6 @@ def _text(raw: bytes) -> str | bytes:
 
 
 def _most(counts: list[int]) -> pa.DataType:
-    """The type of a column with so many values of each type; null without any."""
     whole, real, *_ = counts
     counts = [0, whole + real, *counts[2:]] if real else counts
     most = max(counts)

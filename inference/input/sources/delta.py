@@ -129,7 +129,6 @@ SOURCE = Delta()
 
 
 def _masks(table: DeltaTable) -> dict[str, Mask]:
-    """Which rows are kept of each file that has deletions, by its location."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
     found = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()

@@ -191,7 +191,6 @@ class Iceberg(TableSource):
         return IcebergSnapshot(f"{number} {table.metadata_location}", arrow, files, columns)
 
     def _deleted(self, storage: Storage, tasks: Iterable[FileScanTask]) -> dict[str, list[pa.ChunkedArray]]:
-        """The positions of deleted rows, by data file."""
         from pyiceberg.manifest import DataFileContent
 
         found: dict[str, list[pa.ChunkedArray]] = {}
@@ -237,7 +236,6 @@ def _plain(place: str) -> str:
 
 
 def _settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Credentials of the storage, as pyiceberg calls them."""
     names = {
         "aws_access_key_id": "s3.access-key-id",
         "aws_secret_access_key": "s3.secret-access-key",
@@ -272,7 +270,6 @@ def _within(kind: IcebergType) -> Iterable[NestedField]:
 
 
 def _arrow(schema: Schema, columns: tuple[Column, ...]) -> pa.Schema:
-    """The columns in Arrow's types, each bound to its number."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     fields = zip(columns, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True)

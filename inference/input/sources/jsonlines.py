@@ -193,7 +193,6 @@ def _kind(record: bytes, value: object) -> str:
 
 
 def _object(record: bytes) -> dict[str, object] | None:
-    """A record, if it is one."""
     with suppress(ValueError, RecursionError):
         value = json.loads(record)
         return value if isinstance(value, dict) else None

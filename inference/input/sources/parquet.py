@@ -214,7 +214,6 @@ def _read_rows(file: pq.ParquetFile, groups: list[int], columns: list[str], skip
 
 
 def _rows(batches: Iterable[pa.RecordBatch], skip: int, rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows [skip, skip + rows) of all batches together."""
     at = 0
     for batch in batches:
         low, high = max(0, skip - at), min(batch.num_rows, skip + rows - at)

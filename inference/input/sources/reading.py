@@ -27,17 +27,19 @@ from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, RowFailure
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Entry, Storage
 
-Read = Callable[[Piece, pa.Schema], RowsRead]
-"""Reads all rows of a piece with the columns of a schema."""
-
 
 def _read_matching(
-    storage: Storage, source: Source, piece: Piece, schema: pa.Schema, where: Condition, read: Read
+    storage: Storage,
+    source: Source,
+    piece: Piece,
+    schema: pa.Schema,
+    where: Condition,
+    read: Callable[[Piece], RowsRead],
 ) -> RowsRead:
     """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match."""
     tables, kept, failures, at, seen = [schema.empty_table()], list[np.ndarray](), dict[int, RowFailure](), 0, 0
     for part in source.parts(storage, piece, where):
-        each = _matching(where, read(part, schema))
+        each = _matching(where, read(part))
         tables.append(each.table)
         kept.append(np.asarray(each.indices()) + part.first_row - piece.first_row)
         failures |= {at + row: replace(failure, row=at + row) for row, failure in each.failures.items()}
@@ -47,7 +49,6 @@ def _read_matching(
 
 
 def _matching(where: Condition, read: RowsRead) -> RowsRead:
-    """Without the rows that do not match."""
     takes = where.mask(read.table)
     takes[list(read.failures)] = True
     (kept,) = np.nonzero(takes)
@@ -58,7 +59,6 @@ def _matching(where: Condition, read: RowsRead) -> RowsRead:
 
 
 def _condition(job: Job, schema: pa.Schema) -> Condition | None:
-    """The job's condition, for files with these columns."""
     return condition(job.input.where, schema) if job.input.where else None
 
 
@@ -163,14 +163,13 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
         describe(storage, job, Entry(piece.uri, piece.size, piece.version))
         raise InputChanged(f"{piece.uri}: could not be read when it was planned, and can be now; run again to plan it")
     with _decoding(source, piece.uri, job.input.own):
-        read, where = partial(_read, storage, job, source, most), _condition(job, schema)
-        found = _read_matching(storage, source, piece, schema, where, read) if where else read(piece, schema)
+        read, where = partial(_read, storage, job, source, schema, most), _condition(job, schema)
+        found = _read_matching(storage, source, piece, schema, where, read) if where else read(piece)
     source.check_unchanged(storage, piece)
     return found
 
 
-def _read(storage: Storage, job: Job, source: Source, most: int | None, piece: Piece, schema: pa.Schema) -> RowsRead:
-    """All rows of a piece."""
+def _read(storage: Storage, job: Job, source: Source, schema: pa.Schema, most: int | None, piece: Piece) -> RowsRead:
     columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
     found = as_rows(source.read(storage, piece, columns.schema, most))
     _check_own(job, piece, found, columns.schema)

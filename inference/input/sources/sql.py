@@ -188,7 +188,6 @@ class Sql(Source):
         return " AND ".join(f"{quoted(self.key)} {sign} {session.literal(key)}" for sign, key in sides) or "1 = 1"
 
     def _content(self, session: Session, rows: Range) -> str:
-        """The number of rows of a range, and what changes with any of them."""
         count, content = session.content(self._source, self._where(session, rows))
         return f"{count}:{content}"
 

@@ -7,7 +7,6 @@ unit.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
-from nightjar.inference.records import Piece
+from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
 
 _SCHEMA = pa.schema([("text", pa.string())])
@@ -36,15 +35,17 @@ class Text(lines.TextSource):
     options = (lines.ENCODING,)
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-        """Raises only if it is UTF-16."""
+        """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
         with self.opened(storage, uri) as file:
             block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
         if block.startswith(lines.UTF16):  # most of its lines would be UTF-8, too
             lines.check_utf8(uri, 1, block)
-        return _SCHEMA, _rows(block.removeprefix(lines.BOM))
+        lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)))
+        found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
+        return _SCHEMA, found.table.num_rows
 
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return lines.counted_units(file, size, _rows)
+        return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
@@ -56,10 +57,6 @@ class Text(lines.TextSource):
 
 
 SOURCE = Text()
-
-
-def _rows(block: bytes) -> int:
-    return len(io.BytesIO(block).readlines())
 
 
 def _parsed(where: str, line: int, block: bytes, lost: Unreadable) -> pa.Table:

@@ -178,13 +178,18 @@ def test_a_file_whose_tensors_have_another_shape_fails_alone_and_names_the_colum
 PICKLED = """
 import sys
 from pathlib import Path
-from nightjar.inference.input.discovery import described
+from nightjar.inference.errors import InputCorrupt
+from nightjar.inference.input.sources.reading import describe
 from nightjar.inference.job.file import load_job
 from nightjar.inference.storage.lake import LakeStorage
 
 storage, folder = LakeStorage(), Path(sys.argv[1])
-for entry, found in described(storage, load_job(folder / "job.yaml"), storage.list(str(folder / "data"))):
-    print(Path(entry.uri).name, found if isinstance(found, Exception) else "described")
+for entry in storage.list(str(folder / "data")):
+    try:
+        describe(storage, load_job(folder / "job.yaml"), entry)
+        print(Path(entry.uri).name, "described")
+    except InputCorrupt as error:
+        print(Path(entry.uri).name, error)
 """
 
 

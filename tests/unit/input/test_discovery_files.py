@@ -77,7 +77,7 @@ def test_an_unreadable_footer_costs_that_file_only(tmp_path: Path, content: byte
     assert str(tmp_path / "in" / "a.parquet") in bad["error"]
     assert (bad["rows"], good["error"], good["rows"]) == ([], None, [3])
     assert (lake.unreadable, lake.rows) == (1, 3)
-    assert lake.unread == f"1 file cannot be read; its shard will fail: {bad['error']}. Replace or remove it"
+    assert lake.unread == f"1 file cannot be read, and will fail; the first: {bad['error']}"
     assert lake.schema.names == first_schema(STORAGE, job(tmp_path, "in/")).names == ["x"]
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_may_not_be_read_costs_that_file_only(tmp_path: Path) -> Non
     assert lake.files["error"].to_pylist() == ["a.parquet: not yours", None, "c.parquet: not yours", None, None]
     assert (lake.unreadable, lake.rows) == (2, 9)
     first = next(filter(None, lake.files["error"].to_pylist()))
-    assert lake.unread.startswith(f"2 files cannot be read; their shards will fail. The first: {first}. ")
+    assert lake.unread.startswith(f"2 files cannot be read, and will fail; the first: {first}")
     assert first_schema(denied, here).names == lake.schema.names == ["x"]
     plan = make_plan(lake, here, "m")
     shard = next(plan.shards())

@@ -35,23 +35,15 @@ def job(folder: Path, **input_keys: Any) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("where", "matching", "decoded"),
-    [
-        (None, range(10), [["k", "x"]] * 2),
-        ("k < 5", range(5), [["k"], ["k", "x"]] * 2),
-        ("k = 9", [9], [["k"], ["k", "x"]] * 2),
-        ("k = 50", [], [["k"]] * 2),
-        ("k < 5 AND x >= 0", range(5), [["k", "x"]] * 2),
-    ],
+    ("where", "matching"),
+    [(None, range(10)), ("k < 5", range(5)), ("k = 9", [9]), ("k = 50", []), ("k < 5 AND x >= 0", range(5))],
 )
 def test_a_row_group_is_decoded_once_for_all_its_parts(
     where: str | None,
     matching: Sequence[int],
-    decoded: list[list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a condition, its columns once before the first row that matches, and all columns once."""
     table = pa.table({"k": [*range(10)] * 4, "x": range(40)})
     # Without statistics, which would rule out row groups.
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=20, write_statistics=False)
@@ -68,7 +60,7 @@ def test_a_row_group_is_decoded_once_for_all_its_parts(
     found = [read_piece(STORAGE, given, piece, lake.schema).table for piece in pieces]
     assert len(pieces) == 10
     assert pa.concat_tables(found).equals(table.filter(pc.is_in(table["k"], pa.array(matching, pa.int64()))))
-    assert read == decoded
+    assert read == [["k", "x"]] * 2
 
 
 @pytest.mark.parametrize("names", [["user.id"], ["user", "user.id"], ["user"], ["x", "user.id"], ["user.id", "x"], []])
