@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nightjar.inference.arrow_types import is_list, is_number
 from nightjar.inference.input.sources.normalisation import without_views
 from nightjar.inference.metrics.encoding import State
-from nightjar.inference.metrics.figures import ColumnFigures, OutputFigures
+from nightjar.inference.metrics.figures import ColumnFigures
 
 Number = int | float | Decimal
 """A value of a number column. A Decimal is none that an int or a float can say: these are kept as such, so that each
@@ -128,20 +128,6 @@ class ColumnState(State):
         if not self.nonfinite:
             return found
         return replace(found, nan=self.nan, plus_inf=self.plus_inf, minus_inf=self.minus_inf)
-
-
-@dataclass(slots=True)
-class FiniteState(State):
-    """One float output, checked or not: the numbers of rows, and of values (in lists: items) that are NaN or ±inf."""
-
-    rows: int = 0
-    nonfinite: int = 0
-
-    def update(self, column: pa.ChunkedArray) -> None:
-        self.merge(FiniteState(len(column), count_nonfinite(items(plain(column)))))
-
-    def results(self) -> OutputFigures:
-        return OutputFigures(self.rows, self.nonfinite)
 
 
 def exact(value: Number) -> Decimal:

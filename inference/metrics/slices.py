@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
@@ -23,9 +22,6 @@ from nightjar.inference.metrics.figures import Slice, SliceFigures
 
 MOST_VALUES = 64
 """The most values of a column, null included. A column with more has no slices, whatever the order of its rows."""
-
-_PROBED = 2048
-"""Rows that tell whether a column has few values, before all of them are counted."""
 
 Value = str | None
 
@@ -155,10 +151,7 @@ def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]
     """The indices of the rows, ordered by their values, and each value as text with the number of its rows; None if
     there are too many values.
     """
-    column = plain(column)
-    if pc.count_distinct(column.slice(0, _PROBED), mode="all").as_py() > MOST_VALUES:
-        return None
-    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    encoded = plain(column).combine_chunks().dictionary_encode(null_encoding="encode")
     if len(encoded.dictionary) > MOST_VALUES:
         return None
     codes = encoded.indices.to_numpy().astype(np.int8)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState, FiniteState, holds_floats
+from nightjar.inference.metrics.columns import ColumnState, holds_floats
 from nightjar.inference.metrics.encoding import Kept
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import Figures, OutputFigures
@@ -22,7 +22,9 @@ BESIDE: Mapping[str, type[Kept]] = {"profile": Profile, "slices": Slices}
 """The states that are too large for the footer of a part: each is a file beside it, as `Job.companions` says."""
 
 
-def nonfinite_notes(outputs: Mapping[str, OutputFigures], of: str = "the output") -> list[str]:
+def nonfinite_notes(
+    outputs: Mapping[str, OutputFigures] | Mapping[str, ColumnState], of: str = "the output"
+) -> list[str]:
     """A sentence for each float output with values that are not finite."""
     return [
         f"{name!r} is NaN or infinite in {counted(found.nonfinite, 'value')} of {counted(found.rows, 'row')} of {of}; "
@@ -38,11 +40,11 @@ class Metrics(Kept):
     profile: of the columns that the job profiles. slices: of a job with a label.
     """
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     CALLED: ClassVar[str] = "a metrics state"
 
     columns: dict[str, ColumnState] = field(default_factory=dict)
-    outputs: dict[str, FiniteState] = field(default_factory=dict)
+    outputs: dict[str, ColumnState] = field(default_factory=dict)
     profile: Profile | None = None
     slices: Slices | None = None
 
@@ -55,7 +57,7 @@ class Metrics(Kept):
         """
         return cls(
             columns={name: ColumnState() for name in job.checked_columns},
-            outputs={name: FiniteState() for name, type_ in job.output_types().items() if holds_floats(type_)},
+            outputs={name: ColumnState() for name, type_ in job.output_types().items() if holds_floats(type_)},
             profile=Profile.empty(profiled) if profiled else None,
             slices=Slices.for_job(job) if job.label else None,
         )
@@ -66,10 +68,8 @@ class Metrics(Kept):
         Raises:
             LabelInvalid: a label is of no value that the job's label may have.
         """
-        for name, state in self.columns.items():
+        for name, state in (*self.columns.items(), *self.outputs.items()):
             state.update(table[name])
-        for name, finite in self.outputs.items():
-            finite.update(table[name])
         if self.slices is not None:
             assert label is not None
             self.slices.update(table, label)
@@ -101,7 +101,7 @@ class Metrics(Kept):
         """What is told of them."""
         return Figures(
             columns={name: state.results() for name, state in self.columns.items()},
-            outputs={name: state.results() for name, state in self.outputs.items()},
+            outputs={name: OutputFigures(state.rows, state.nonfinite) for name, state in self.outputs.items()},
             evaluation=self.evaluation.results() if self.evaluation else None,
             profile=self.profile.results() if self.profile else {},
             slices=self.slices.results() if self.slices else {},

@@ -37,7 +37,7 @@ from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.messages import clip, counted, listed, nearest
-from nightjar.inference.metrics.columns import FiniteState, holds_floats
+from nightjar.inference.metrics.columns import ColumnState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.records import UNKNOWN, Piece, Shard
@@ -389,9 +389,5 @@ def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequen
 
 
 def _nonfinite(outputs: pa.Table) -> list[str]:
-    found = {}
-    for name in outputs.column_names:
-        if holds_floats(outputs[name].type):
-            found[name] = FiniteState()
-            found[name].update(outputs[name])
-    return nonfinite_notes({name: state.results() for name, state in found.items()}, "the sample")
+    names = [name for name in outputs.column_names if holds_floats(outputs[name].type)]
+    return nonfinite_notes({name: ColumnState.of(outputs[name]) for name in names}, "the sample")
