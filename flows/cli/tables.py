@@ -241,7 +241,7 @@ def _columns(found: RunsCompared, lines: int) -> Table:
     rows = [
         (
             each.column,
-            *map(_figure, (each.psi, each.psi_chance, each.nulls, each.before, each.now)),
+            *map(_figure, (each.psi, each.chance.get("psi"), each.nulls, each.before, each.now)),
             *map(distinct_text, (each.distinct_before, each.distinct_now)),
             *map(first_of, (each.new, each.vanished)),
         )

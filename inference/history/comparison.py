@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.row_diff import RowsCompared, key_of, moved
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.metrics.drift import ColumnCompared, compare_columns
+from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
@@ -52,7 +52,7 @@ class RunsCompared:
     before: str
     now: str
     figures: tuple[FigureCompared, ...]
-    columns: tuple[ColumnCompared, ...]
+    columns: tuple[Drift, ...]
     undescribed: tuple[str, ...] = ()
     drawn: Mapping[str, int] = field(default_factory=dict)
     recounted: tuple[str, ...] = ()

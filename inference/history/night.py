@@ -24,7 +24,7 @@ from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.metrics.drift import ColumnCompared, compare_columns
+from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import publications as publish
@@ -102,7 +102,7 @@ class NightsCompared:
 
     called: str
     why: str = ""
-    columns: tuple[ColumnCompared, ...] = ()
+    columns: tuple[Drift, ...] = ()
     total: int = 0
     beyond: int = 0
     drawn: int | None = None

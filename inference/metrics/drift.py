@@ -9,8 +9,8 @@ count by the division in which the nights are further apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -42,58 +42,69 @@ class Group:
     now: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Two nights of a column. before, now: their rows. draws: as in `drift`. psi: the population stability index.
-    nulls: the change of the share of rows without a value. chance: for each of these, what differs by chance alone
-    between nights of these sizes. new, vanished: the values that only one of the two nights has, the most frequent
-    first. why: why the values cannot be compared, but only how many rows have one; then psi is None.
+    """A column that is profiled in two nights, and how far they are apart.
+
+    rows_before, rows_now: the rows of each. psi: the population stability index. nulls: the change of the share of rows
+    without a value. chance: for each of these, what differs by chance alone between nights of these sizes. before, now:
+    the mean of numbers, and of the lengths of texts. distinct_before, distinct_now: the number of distinct values; None
+    if it is unknown. new, vanished: the values that only one of the two nights has, the most frequent first. why: why
+    it cannot be compared; then there are no figures, or without psi only those of rows without a value. changed:
+    whether its type is another one. groups: how many rows of each night are in each group.
     """
 
-    before: int
-    now: int
-    draws: int
-    psi: float | None
-    nulls: float
-    chance: dict[str, float]
-    new: tuple[str, ...]
-    vanished: tuple[str, ...]
-    groups: tuple[Group, ...]
+    column: str
+    rows_before: int
+    rows_now: int
+    psi: float | None = None
+    nulls: float | None = None
+    chance: Mapping[str, float] = field(default_factory=dict)
+    before: float | None = None
+    now: float | None = None
+    distinct_before: Distinct | None = None
+    distinct_now: Distinct | None = None
+    new: tuple[str, ...] = ()
+    vanished: tuple[str, ...] = ()
     why: str = ""
+    changed: bool = False
+    groups: tuple[Group, ...] = field(default=(), metadata=SELDOM)
 
     @property
-    def beyond_chance(self) -> bool:
-        """Whether a figure differs by more than chance explains; a check may allow more than that."""
-        apart = {"psi": self.psi, "nulls": abs(self.nulls)}
-        return any(value is not None and value > self.chance[name] for name, value in apart.items())
+    def beyond(self) -> bool:
+        """Whether a figure differs by more than chance explains, which a check may allow; or the type does."""
+        apart = {"psi": self.psi, "nulls": self.nulls}
+        return self.changed or any(value is not None and abs(value) > self.chance[key] for key, value in apart.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Incomparable:
-    """Why two nights of a column cannot be compared. changed: whether the column's type is another one."""
-
-    why: str
-    changed: bool = False
-
-
-def drifts(before: Profile, now: Profile, draws: int | None = None) -> dict[str, Drift | Incomparable]:
+def drifts(before: Profile, now: Profile, draws: int | None = None) -> dict[str, Drift]:
     """Compare the columns that both nights have, by name. draws: as in `drift`."""
     common = [name for name in now.columns if name in before.columns]
-    return {name: drift(before.columns[name], now.columns[name], len(common), draws) for name in common}
+    return {name: drift(before.columns[name], now.columns[name], len(common), draws, name) for name in common}
+
+
+def compare_columns(before: Profile, now: Profile) -> list[Drift]:
+    """The columns that both nights have; those that differ by more than chance come first, the furthest apart of all in
+    front.
+    """
+    found = drifts(before, now).values()
+    return sorted(found, key=lambda each: (each.beyond, -1.0 if each.psi is None else each.psi), reverse=True)
 
 
 def drift(
-    before: ColumnProfile, now: ColumnProfile, columns: int = 1, draws: int | None = None
-) -> Drift | Incomparable:
+    before: ColumnProfile, now: ColumnProfile, columns: int = 1, draws: int | None = None, column: str = ""
+) -> Drift:
     """Compare two nights. columns: how many are compared at once; what is allowed for chance grows with them, so that
     all together do not cry wolf more often than one. draws: how many independent draws tonight's rows are, by default
-    as many as rows. Rows of one file are often alike, so a sample of shards has as many as shards.
+    as many as rows. Rows of one file are often alike, so a sample of shards has as many as shards. column: its name.
     """
+    found = Drift(column=column, rows_before=before.rows, rows_now=now.rows)
     if not before.rows or not now.rows:
-        return Incomparable(f"{'the other night' if not before.rows else 'tonight'} has no rows")
+        return replace(found, why=f"{'the other night' if not before.rows else 'tonight'} has no rows")
     kinds = {before.kind, now.kind} - {""}
     if len(kinds) > 1 or "mixed" in kinds:
-        return Incomparable(f"it holds {_called(now.kind)} and held {_called(before.kind)}", len(kinds) > 1)
+        why = f"it holds {_called(now.kind)} and held {_called(before.kind)}"
+        return replace(found, why=why, changed=len(kinds) > 1)
     draws = draws or now.rows
     alarm = (1 - SURE) / columns
     nulls = now.missing / now.rows - before.missing / before.rows
@@ -102,76 +113,23 @@ def drift(
     if kinds == {"other"}:
         why = "it holds neither numbers nor text nor bools"
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
-        return Drift(before.rows, now.rows, draws, None, nulls, {"nulls": nulls_chance}, (), (), groups, why)
+        return replace(found, nulls=nulls, chance={"nulls": nulls_chance}, groups=groups, why=why)
     divisions = _divisions(before, now)
     each = [_apart(groups, before.rows, now.rows, draws, alarm / len(divisions)) for groups in divisions]
     furthest = max(each, key=lambda found: found.psi - found.chance)
-    return Drift(
-        before=before.rows,
-        now=now.rows,
-        draws=draws,
+    means = [figures.mean if (figures := profile.numbers.results()) else None for profile in (before, now)]
+    return replace(
+        found,
         psi=furthest.psi,
         nulls=nulls,
         chance={"psi": furthest.chance, "nulls": nulls_chance},
-        new=_only(now, before),
-        vanished=_only(before, now),
-        groups=furthest.groups,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnCompared:
-    """A column that is profiled in both runs; psi, nulls, new and vanished as in `Drift`.
-
-    psi_chance: what psi is by chance alone between nights of these sizes. before, now: the mean of numbers, and of the
-    lengths of texts. distinct_before, distinct_now: the number of distinct values; None if it is unknown. why: why it
-    cannot be compared; then there are no figures. beyond: whether a figure differs by more than chance explains, or the
-    type is another one. groups: how many rows of each night are in each group.
-    """
-
-    column: str
-    psi: float | None = None
-    psi_chance: float | None = None
-    nulls: float | None = None
-    before: float | None = None
-    now: float | None = None
-    distinct_before: Distinct | None = None
-    distinct_now: Distinct | None = None
-    new: tuple[str, ...] = ()
-    vanished: tuple[str, ...] = ()
-    why: str = ""
-    beyond: bool = False
-    groups: tuple[Group, ...] = field(default=(), metadata=SELDOM)
-
-
-def compare_columns(before: Profile, now: Profile) -> list[ColumnCompared]:
-    """The columns that both nights have; those that differ by more than chance come first, the furthest apart of all in
-    front.
-    """
-    found = [
-        _compared(name, before.columns[name], now.columns[name], apart) for name, apart in drifts(before, now).items()
-    ]
-    return sorted(found, key=lambda each: (each.beyond, -1.0 if each.psi is None else each.psi), reverse=True)
-
-
-def _compared(name: str, before: ColumnProfile, now: ColumnProfile, found: Drift | Incomparable) -> ColumnCompared:
-    if not isinstance(found, Drift):
-        return ColumnCompared(column=name, why=found.why, beyond=found.changed)
-    means = [each.mean if (each := profile.numbers.results()) else None for profile in (before, now)]
-    return ColumnCompared(
-        column=name,
-        psi=found.psi,
-        psi_chance=found.chance.get("psi"),
-        nulls=found.nulls,
         before=means[0],
         now=means[1],
         distinct_before=before.count_distinct(),
         distinct_now=now.count_distinct(),
-        new=found.new,
-        vanished=found.vanished,
-        why=found.why,
-        beyond=found.beyond_chance,
-        groups=found.groups,
+        new=_only(now, before),
+        vanished=_only(before, now),
+        groups=furthest.groups,
     )
 
 

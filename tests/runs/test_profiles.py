@@ -305,8 +305,7 @@ def test_two_runs_are_compared_and_the_columns_that_are_furthest_apart_come_firs
     assert [each.column for each in found.columns[:2]] in (["x", "score"], ["score", "x"])
     one = next(each for each in found.columns if each.column == "x")
     assert one.psi is not None
-    assert one.psi_chance is not None
-    assert one.psi > 1 > one.psi_chance
+    assert one.psi > 1 > one.chance["psi"]
     assert (one.before, one.now) == (3999.5, 6999.5)
     app(["diff", str(lake.job_path), "2026-11-18", NIGHT, "--lines", "2"], standalone_mode=False)
     said = capsys.readouterr().out

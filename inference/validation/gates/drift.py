@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nightjar.inference.job.checks import BASELINE, LAST, DriftCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.metrics.drift import Drift, Incomparable, drift, drifts
+from nightjar.inference.metrics.drift import Drift, drift, drifts
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
@@ -107,18 +107,18 @@ class _Drifting(Gate):
             "one back with `nightjar unpublish JOB RUN`."
         )
 
-    def _beyond(self, found: Drift) -> list[str]:
+    def _beyond(self, found: Drift, draws: int | None) -> list[str]:
         """What is beyond its limit, in words."""
         said = []
         for name, limit in self.limits:
             value = getattr(found, name)
             if value is not None and abs(value) > (allowed := limit + found.chance[name]):
-                tonight = f"and {found.now:,} rows"
-                if found.draws != found.now:
-                    tonight = f"rows and the {found.now:,} of {counted(found.draws, 'shard')}"
+                tonight = f"and {found.rows_now:,} rows"
+                if draws:
+                    tonight = f"rows and the {found.rows_now:,} of {counted(draws, 'shard')}"
                 said.append(
                     f"its {_CALLED[name]} is {value:.3g}, where {self.key}.{name} = {limit:g} allows {allowed:.3g} "
-                    f"between {found.before:,} {tonight}"
+                    f"between {found.rows_before:,} {tonight}"
                 )
         return said
 
@@ -147,18 +147,16 @@ class ColumnDrift(_Drifting):
             sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
             return self._result(False, _NOTHING, sentence)
         found = drift(before.columns[self.column], now.columns[self.column], self.columns, draws)
-        if isinstance(found, Incomparable) or any(getattr(found, name) is None for name, _ in self.limits):
+        if any(getattr(found, name) is None for name, _ in self.limits):
             sentence = (
                 f"{self.key}.drift cannot compare {self.column!r} with {night}: {found.why}.{self._if_empty(before)}"
             )
             return self._result(False, "cannot be compared", sentence)
         observed = ", ".join(f"{name} {getattr(found, name):.3g}" for name, _ in self.limits)
-        if beyond := self._beyond(found):
+        if beyond := self._beyond(found, draws):
             said = f"{self.column!r} has drifted from {night}: {'; '.join(beyond)}. {_most(found)}{_only_one(found)} "
             return self._result(False, observed, said + self._remedy())
-        said = (
-            f"differs from {night} by more than chance explains, but" if found.beyond_chance else f"is as in {night},"
-        )
+        said = f"differs from {night} by more than chance explains, but" if found.beyond else f"is as in {night},"
         return self._result(True, observed, f"{self.column!r} {said} within {self.key}.")
 
 
@@ -175,11 +173,11 @@ class AnyDrift(_Drifting):
     def compare(self, now: Profile, before: Profile, night: str, draws: int | None) -> GateResult:
         compared, apart, said = 0, 0, list[str]()
         for name, each in drifts(before, now, draws).items():
-            if isinstance(each, Drift):
+            if each.nulls is not None:
                 # Of lists and the like only nulls are counted.
                 compared += any(getattr(each, name) is not None for name, _ in self.limits)
-                apart += each.beyond_chance
-                said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each)[:1]]
+                apart += each.beyond
+                said += [f"{name!r}: {why}.{_only_one(each)}" for why in self._beyond(each, draws)[:1]]
             elif each.changed:
                 compared += 1
                 said.append(f"{name!r}: {each.why}.")
@@ -200,7 +198,7 @@ class AnyDrift(_Drifting):
 
 def _most(found: Drift) -> str:
     """Where the two nights differ most."""
-    shares = [(each.name, each.before / found.before, each.now / found.now) for each in found.groups]
+    shares = [(each.name, each.before / found.rows_before, each.now / found.rows_now) for each in found.groups]
     name, before, now = max(shares, key=lambda each: abs(each[1] - each[2]))
     return f"Most changed: {name}, from {before:.1%} of the rows to {now:.1%}."
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
-from nightjar.inference.metrics.drift import SURE, Drift, Incomparable, _chi_squared, drift
+from nightjar.inference.metrics.drift import SURE, Drift, _chi_squared, drift
 from nightjar.inference.metrics.profile import ColumnProfile
 
 stats = lazily("scipy", "stats")
@@ -24,7 +24,7 @@ def profile(values: Any, kind: pa.DataType | None = None) -> ColumnProfile:
 
 def compared(before: Any, now: Any, columns: int = 1) -> Drift:
     found = drift(profile(before), profile(now), columns)
-    assert isinstance(found, Drift)
+    assert found.nulls is not None
     return found
 
 
@@ -117,8 +117,7 @@ def test_a_sample_of_shards_of_a_sorted_night_hardly_ever_drifts(shards: int) ->
         bands = np.sort(random.normal(size=50_000)).reshape(1000, 50)
         sample = profile(bands[random.choice(1000, shards, replace=False)].ravel())
         found, cry = drift(whole, sample, draws=shards), drift(whole, sample)
-        assert isinstance(found, Drift)
-        assert isinstance(cry, Drift)
+        assert cry.psi is not None
         alarms += any(found.chance[name] < abs(getattr(found, name)) for name in ("psi", "nulls"))
         wolf += cry.psi > cry.chance["psi"]
     assert alarms <= 2
@@ -128,14 +127,14 @@ def test_a_sample_of_shards_of_a_sorted_night_hardly_ever_drifts(shards: int) ->
 def test_a_sample_of_twenty_shards_shows_a_model_with_inverted_scores() -> None:
     random = np.random.default_rng(8)
     found = drift(profile(random.beta(2, 8, 50_000)), profile(1 - random.beta(2, 8, 500)), draws=20)
-    assert isinstance(found, Drift)
+    assert found.psi is not None
     assert found.psi > 0.2 + found.chance["psi"]
 
 
 @pytest.mark.parametrize(("before", "now"), [([None], [None]), ([math.nan, None], [None]), ([None], [math.nan])])
 def test_two_nights_without_any_value_are_alike(before: list[Any], now: list[Any]) -> None:
     found = drift(profile(before * 10, pa.float64()), profile(now * 10, pa.float64()))
-    assert isinstance(found, Drift)
+    assert found.psi is not None
     assert (found.psi, found.nulls) == (0, 0)
     assert set(found.chance.values()) == {0.0}
 
@@ -163,7 +162,8 @@ def test_the_quantile_of_chi_squared_is_right(freedom: int) -> None:
     ],
 )
 def test_what_cannot_be_compared_has_a_reason(before: list[Any], now: list[Any], said: str) -> None:
-    assert drift(profile(before), profile(now)) == Incomparable(said, " held " in said)
+    found = drift(profile(before), profile(now))
+    assert (found.psi, found.nulls, found.why, found.changed) == (None, None, said, " held " in said)
 
 
 def test_of_other_types_the_rows_without_a_value_are_compared() -> None:
@@ -180,7 +180,7 @@ def test_of_other_types_the_rows_without_a_value_are_compared() -> None:
 @pytest.mark.parametrize("now", [[None, None], [math.nan], [math.inf], [math.inf, -math.inf]])
 def test_a_night_without_any_finite_value_is_compared(now: list[Any]) -> None:
     found = drift(profile(np.arange(1.0, 2000.0)), profile(now * 500, pa.float64()))
-    assert isinstance(found, Drift)
+    assert found.psi is not None
     assert found.psi > 3
 
 
