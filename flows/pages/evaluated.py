@@ -64,10 +64,10 @@ def _shown(found: Bounded) -> str:
 
 
 def _groups(of: RankedGroups) -> str:
-    among = f"; {counted(of.groups + of.irrelevant, 'group')} of about {of.of_about or 0:,} were looked at"
+    among = f"; {counted(of.groups + of.irrelevant, 'group')} of more were looked at"
     without = f"; {counted(of.irrelevant, 'other')} without a relevant row" if of.irrelevant else ""
     means = f"means over the first {of.k} rows of {counted(of.groups, 'group')} of {of.group!r}"
-    return f"{means}{without}{among if of.of_about else ''}"
+    return f"{means}{without}{among if of.sampled else ''}"
 
 
 def metric_lines(metrics: Figures) -> list[tuple[str, str]]:

@@ -115,7 +115,7 @@ class RankedGroups:
 
     groups: the number of groups with a relevant row, whose label is above 0; the metrics are means over these.
     irrelevant: the number of others, of which no order is better than another. excluded_groups: rows that have a label
-    and an output, and no group. of_about: about how many groups there are, if these are a sample of them.
+    and an output, and no group. sampled: whether there are more groups, of which these are a sample.
     """
 
     group: str
@@ -123,7 +123,7 @@ class RankedGroups:
     groups: int
     irrelevant: int = 0
     excluded_groups: int = 0
-    of_about: int | None = field(default=None, metadata=SELDOM)
+    sampled: bool = field(default=False, metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -278,17 +278,8 @@ class RankingState(Evaluator):
     def details(self) -> dict[str, Any]:
         """The groups that the means are over."""
         groups, ranked = self.tops.each_group(), len(self.tops.ranked())
-        about = _about(groups) if self.cut else None
-        found = RankedGroups(self.group, self.k, ranked, len(groups) - ranked, self.ungrouped, about)
+        found = RankedGroups(self.group, self.k, ranked, len(groups) - ranked, self.ungrouped, self.cut)
         return {"groups": found}
-
-
-def _about(groups: np.ndarray) -> int:
-    """How many groups there are, if these have the smallest hashes of all, to two digits: (m - 1) / the share of all
-    hashes up to the greatest of these (Bar-Yossef and others, RANDOM 2002, doi:10.1007/3-540-45726-7_1).
-    """
-    found = ((len(groups) - 1) << 64) // max(1, int(groups[-1]))
-    return max(len(groups) + 1, round(found, 2 - len(str(found))))
 
 
 def _names_groups(type_: pa.DataType) -> bool:

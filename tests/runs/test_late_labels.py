@@ -148,7 +148,7 @@ def test_groups_are_ranked_and_divided_by_labels_that_come_late(tmp_path: Path) 
     assert [gate.passed for gate in made.gates] == [True, False]
     assert made.evaluation.groups is not None
     groups = made.evaluation.groups.groups + made.evaluation.groups.irrelevant
-    assert (groups, made.evaluation.groups.of_about) == (445, None)
+    assert (groups, made.evaluation.groups.sampled) == (445, False)
     request = lake.request()
     text = status_text(status(request))
     assert "  NDCG       0." in text
