@@ -29,11 +29,10 @@ class ActorRange(Section):
 class RuntimeEnv(Section):
     """What the scoring processes have besides what their nodes have installed.
 
-    pip, uv: requirements for Ray to install. env_vars: `${NAME}` is the variable's value where the run is begun.
+    pip: requirements for Ray to install. env_vars: `${NAME}` is the variable's value where the run is begun.
     """
 
     pip: tuple[str, ...] = ()
-    uv: tuple[str, ...] = ()
     env_vars: dict[str, SecretStr] = Field(default={})
 
     @field_validator("env_vars")
@@ -48,17 +47,6 @@ class RuntimeEnv(Section):
                     "where Ray is started"
                 )
         return value
-
-    @model_validator(mode="after")
-    def _one_installer(self) -> RuntimeEnv:
-        if self.pip and self.uv:
-            raise ValueError("pip and uv are two ways to install; keep one of them")
-        return self
-
-    @property
-    def installs(self) -> tuple[str, ...]:
-        """The requirements that are installed for the run."""
-        return self.pip or self.uv
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, SecretStr]:
         """The environment variables with their values. environment: for those whose values are taken from there.
@@ -90,7 +78,7 @@ class RuntimeEnv(Section):
         """The part that can change an output; values from an environment are secrets, or differ by place."""
         own = self.counted
         digests = {name: hashlib.sha256(f"{name}={value}".encode()).hexdigest() for name, value in own.items()}
-        named = {"pip": sorted(self.pip), "uv": sorted(self.uv), "env_vars": dict(sorted(digests.items()))}
+        named = {"pip": sorted(self.pip), "env_vars": dict(sorted(digests.items()))}
         return {key: value for key, value in named.items() if value}
 
 

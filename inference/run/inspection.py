@@ -41,7 +41,7 @@ class Inspection:
         self._child = Child(_look, request, silent=silent) if named or job.beside() else None
         # That of most of the code, for messages about all of it.
         self._key = "model.uses" if named else "checks" if job.calls() else "accumulators"
-        self._installs = bool(job.resources.runtime_env.installs)
+        self._installs = bool(job.resources.runtime_env.pip)
 
     def __enter__(self) -> Inspection:
         return self

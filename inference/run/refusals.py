@@ -65,7 +65,7 @@ def check_without_input(request: RunRequest) -> None:
             loaded.
     """
     check_keys(request.job)
-    if request.engine == LOCAL and (installs := request.job.resources.runtime_env.installs):
+    if request.engine == LOCAL and (installs := request.job.resources.runtime_env.pip):
         raise JobError(
             f"resources.runtime_env: {installs[0]} is installed by Ray for the run's processes, and --engine local "
             "starts none; leave --engine local out, or install it here and take it out of the job"

@@ -33,16 +33,15 @@ class Demand:
         """Whether any process of any node with enough CPUs will do."""
         need = self.need
         special = need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels
-        return not (special or need.runtime_env.installs)
+        return not (special or need.runtime_env.pip)
 
     def options(self) -> dict[str, Any]:
         """The same as options of a task or an actor."""
-        need, env = self.need, self.need.runtime_env
+        need = self.need
         asked: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus}
         # The job's own variables are set by the process itself: see `scoring.assignment`.
-        installed = {"pip": list(env.pip)} if env.pip else {"uv": list(env.uv)} if env.uv else {}
-        if installed:
-            asked["runtime_env"] = installed
+        if need.runtime_env.pip:
+            asked["runtime_env"] = {"pip": list(need.runtime_env.pip)}
         if need.memory_gb:
             asked["memory"] = int(need.memory_gb * _GIB)
         if need.custom:

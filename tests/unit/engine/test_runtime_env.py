@@ -111,7 +111,6 @@ def test_what_can_change_an_output_is_identity(lake: Lake) -> None:
         keys(lake, env_vars={"B": "1"}),
         keys(lake, pip=["a==1"]),
         keys(lake, pip=["a==2"]),
-        keys(lake, uv=["a==1"]),
         plain,
     ]
     assert len({json.dumps(each) for each in found}) == len(found)
@@ -134,12 +133,11 @@ def test_ray_is_told_what_to_install_and_no_variable_of_the_job(lake: Lake) -> N
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({"working_dir": "."}, "unknown key 'resources.runtime_env.working_dir'; known: pip, uv, env_vars"),
-        ({"conda": "x"}, "unknown key 'resources.runtime_env.conda'; known: pip, uv, env_vars"),
+        ({"working_dir": "."}, "unknown key 'resources.runtime_env.working_dir'; known: pip, env_vars"),
+        ({"conda": "x"}, "unknown key 'resources.runtime_env.conda'; known: pip, env_vars"),
         ({"env_vars": {"1A": "x"}}, "resources.runtime_env.env_vars: '1A' is no name of an environment variable"),
         ({"env_vars": {"PYTHONPATH": "x"}}, "resources.runtime_env.env_vars: PYTHONPATH is read when a process starts"),
         ({"env_vars": {"A": 1}}, "resources.runtime_env.env_vars.A: must be text"),
-        ({"pip": ["a"], "uv": ["a"]}, "resources.runtime_env: pip and uv are two ways to install; keep one of them"),
         ({"pip": "a"}, "resources.runtime_env.pip: must be a list, not 'a'"),
     ],
 )

@@ -465,7 +465,6 @@ ALTERS: dict[str, Any] = {
     "output.partition_by": ["id"],
     "resources.gpus": 1,
     "resources.runtime_env.pip": ["a==1"],
-    "resources.runtime_env.uv": ["a==1"],
     "resources.runtime_env.env_vars": {"A": "1"},
     "checks": [{"column": "score", "min": 0}],
 }
