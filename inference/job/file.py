@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.label_sections import LateLabels
-from nightjar.inference.job.locations import absolute, check_database, check_place, fill, fixed, is_database, is_dated
+from nightjar.inference.job.locations import absolute, check_database, check_place, fill, is_database, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import NamedModel
 from nightjar.inference.job.sentences import sentences
@@ -76,7 +75,6 @@ def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
     return job.model_copy(
         update={
             "input": given,
-            "places": (*job.places, *filter(None, (fixed(each, Path.cwd()) for each in inputs))),
             "templates": tuple(map(location, (given.uri, target, *given.others, source, *more))),
             "judged": False,
         }
@@ -100,7 +98,7 @@ def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[st
         given = named
     else:
         raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
-    given = given.moved(lambda uri: fill(uri, date)).with_list(lambda uri: fill(uri, date))
+    given = given.at(lambda uri: fill(uri, date))
     return job.model_copy(update={"input": given.model_copy(update={"declared": {**typed, **given.declared}})})
 
 
@@ -124,32 +122,25 @@ def _with_documents(job: Job, folder: Path) -> Job:
 
 
 def _placed(job: Job, folder: Path) -> Job:
-    tables = [table.uri for table in job.output.tables]
     inputs = [job.input.list_] if job.input.list_ else job.input.uris
-    late = job.late_labels.input if job.late_labels else None
-    labels = [*late.uris, *([late.list_] if late.list_ else [])] if late else []
+    late = job.late_labels
+    if late and late.input:
+        late = late.model_copy(update={"input": _placed_input(late.input, folder)})
     return job.with_paths(lambda path: absolute(path, folder)).model_copy(
         update={
             "folder": str(folder),
-            "places": tuple(filter(None, (fixed(uri, folder) for uri in (*inputs, job.output.uri, *tables, *labels)))),
             "templates": tuple(
                 location(absolute(uri, folder, pattern=True)) for uri in (inputs[0], job.output.uri, *inputs[1:])
             ),
             "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
-            "late_labels": _with_labels_placed(job.late_labels, folder),
+            "late_labels": late,
         }
     )
 
 
-def _with_labels_placed(late: LateLabels | None, folder: Path) -> LateLabels | None:
-    if late is None or late.input is None:
-        return late
-    return late.model_copy(update={"input": _placed_input(late.input, folder)})
-
-
 def _placed_input(given: Input, folder: Path) -> Input:
-    return given.moved(lambda uri: absolute(uri, folder, pattern=True)).with_list(lambda uri: absolute(uri, folder))
+    return given.at(lambda uri: absolute(uri, folder, pattern=True), lambda uri: absolute(uri, folder))
 
 
 def _check_input(given: Input, where: str) -> None:

@@ -110,15 +110,19 @@ class Input(Section):
             return f"the list {location(self.list_)}"
         return f"{location(self.uri)} and {len(self.others)} more" if self.others else location(self.uri)
 
-    def moved(self, change: Callable[[str], str]) -> Self:
-        """With changed locations, of which none is that of a list."""
-        uri = change(self.uri) if self.uri else ""
-        return self.model_copy(update={"uri": uri, "others": tuple(map(change, self.others))})
-
-    def with_list(self, change: Callable[[str], str]) -> Self:
-        """With changed locations of the list, if there is one, and of `within`."""
-        listed = change(self.list_) if self.list_ else None
-        return self.model_copy(update={"list_": listed, "within": tuple(map(change, self.within))})
+    def at(self, place: Callable[[str], str], aside: Callable[[str], str] | None = None) -> Self:
+        """The same input with each location changed by `place`; by `aside`, if it is given, those of the list and of
+        `within`.
+        """
+        aside = aside or place
+        return self.model_copy(
+            update={
+                "uri": place(self.uri) if self.uri else "",
+                "others": tuple(map(place, self.others)),
+                "list_": aside(self.list_) if self.list_ else None,
+                "within": tuple(map(aside, self.within)),
+            }
+        )
 
     def listing(self, found: Mapping[str, int]) -> Self:
         """With the inputs that the list has. found: each, and its line."""

@@ -54,16 +54,6 @@ def absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
     return os.path.normpath(Path(base) / _at_home(uri)) + ("/" if uri.endswith("/") else "")
 
 
-def fixed(uri: str, folder: Path) -> str:
-    """The folder before the first placeholder or wildcard of a local path; all of it without one. Else empty."""
-    uri = _without_scheme(uri)
-    if "://" in uri:
-        return ""
-    found = re.search(r"[*?\[{]", uri)
-    text = os.path.dirname(uri[: found.start()]) if found else uri  # noqa: PTH120 (text, as the rest of a location)
-    return os.path.normpath(folder / _at_home(text))
-
-
 def _without_scheme(uri: str) -> str:
     """A local path without `file://` or, of a SQLite file, `sqlite:///`; behind that an absolute path has its slash."""
     return uri.removeprefix("file://").removeprefix("sqlite:///")

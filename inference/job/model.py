@@ -78,8 +78,8 @@ class Job(Section):
     that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
     profile: the columns whose values are described; checks on drift add theirs. canary: the share of the rows that is
     scored and judged before the others.
-    judged: whether the checks are judged; else only what every run needs. places: the local folders that contain input
-    and output of every date. templates: input and output as patterns with open dates.
+    judged: whether the checks are judged; else only what every run needs. templates: input and output as patterns with
+    open dates.
     """
 
     name: str = Field(max_length=100)
@@ -107,7 +107,6 @@ class Job(Section):
     notify: Notify | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
-    places: tuple[str, ...] = Field(default=(), exclude=True)
     templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
 
     @field_validator("name")
@@ -392,7 +391,7 @@ class Job(Section):
     def at(self, date: dt.date) -> Job:
         """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
         filled = partial(fill, date=date)
-        placed = {"input": self.input.moved(filled).with_list(filled), "output": self.output.at(filled)}
+        placed = {"input": self.input.at(filled), "output": self.output.at(filled)}
         return self.with_paths(filled).model_copy(update=placed)
 
     def calls(self) -> dict[str, str]:

@@ -392,15 +392,13 @@ def test_a_tilde_is_the_home_of_a_user_who_is_known(tmp_path: Path, monkeypatch:
     job = load(tmp_path, input__uri="~/data/", output__uri="~no-such-user/out")
     assert job.input.uri == "/home/night/data/"
     assert job.output.uri == f"{tmp_path}/~no-such-user/out"
-    assert job.places == ("/home/night/data", f"{tmp_path}/~no-such-user/out")
 
 
-def test_a_tables_place_is_looked_up_so_too_and_is_none_of_the_jobs_code(tmp_path: Path) -> None:
+def test_a_tables_place_is_looked_up_so_too(tmp_path: Path) -> None:
     folder = tmp_path / "{braces}"
     folder.mkdir()
     job = load(folder, output__tables=[{"delta": "t/{{x}}/"}, {"delta": "s3://lake/t/"}]).at(dt.date(2026, 3, 9))
     assert [table.uri for table in job.output.tables] == [f"{folder}/t/{{x}}", "s3://lake/t"]
-    assert f"{folder}/t" in job.places
 
 
 def test_dates_are_filled_into_every_place(tmp_path: Path) -> None:
