@@ -83,7 +83,7 @@ class ColumnProfile(State):
             self.categories.add(*few)
         if self.categories.cut:
             values = column.filter(pc.invert(pc.is_nan(column))) if self.numbers.nan else column
-            self._note(value_hashes(comparable(values)), np.ones(len(values), np.int64))
+            self._note(hashes_of(comparable(values)), np.ones(len(values), np.int64))
 
     def _note(self, hashes: Hashes, counts: np.ndarray) -> None:
         """Add values that are not counted one by one. counts: the rows of each."""
@@ -213,26 +213,10 @@ def _spread(hashes: Hashes, counts: np.ndarray) -> np.ndarray:
 
 
 def _hashes_of_texts(texts: Iterable[str], kind: Kind) -> Hashes:
-    """The hashes of values that are kept as text, as the values themselves have them. Of integers in another order."""
+    """The hashes of values that are kept as text, as the values themselves have them."""
     if kind == "text":
         return hashes_of(pa.array(texts, pa.string()).cast(pa.binary()))
-    numbers = [int(text) for text in texts]
-    small = pa.array([each for each in numbers if each < 1 << 63], pa.int64())
-    large = pa.array([each for each in numbers if each >= 1 << 63], pa.uint64())
-    return np.concatenate([value_hashes(small), value_hashes(large)])
-
-
-def value_hashes(column: pa.Array) -> Hashes:
-    """The hashes of values without nulls, as `comparable` gives them. A number has one hash in every type: that of its
-    float64, or, for an integer that is no float64, its own.
-    """
-    if not pa.types.is_integer(column.type):
-        return hashes_of(column)
-    whole = column.to_numpy()
-    near = whole.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        exact = (near < np.iinfo(whole.dtype).max) & (near.astype(whole.dtype) == whole)
-    return mixed(np.where(exact, near.view(np.uint64), whole.view(np.uint64)))
+    return mixed(np.array([int(text) % 2**64 for text in texts], np.uint64))
 
 
 def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:
