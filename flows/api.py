@@ -145,13 +145,10 @@ def evaluate(
     *,
     date: Date | None = None,
     run_id: str | None = None,
-    key: str | Sequence[str] = (),
-    label: str = "",
 ) -> LateEvaluation:
     """Join labels that came later to a published night, by default the latest, and keep the metrics with the night.
 
-    labels: files, folders, patterns or tables; default: `late_labels.input` of the job. key: the columns that a label
-    and its row have in common. label: the column with the label. Default: those of `late_labels` in the job.
+    labels: files, folders, patterns or tables; default: `late_labels.input` of the job.
 
     Raises:
         JobError: The job file, date or name is wrong; the run is not published; or the labels are wrong, contradict
@@ -163,7 +160,7 @@ def evaluate(
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
     night = request.date if date else None
-    made = evaluate_late(request, run_id, night, labels=_listed(labels), key=_listed(key), label=label)
+    made = evaluate_late(request, run_id, night, labels=_listed(labels))
     writing.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
     return made
 

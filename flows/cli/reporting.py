@@ -104,15 +104,6 @@ def evaluate(
             help="File, folder, pattern or table with labels; may be repeated. Default: late_labels.input.",
         ),
     ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--key", help="A column that a label and its row have in common; may be repeated. Default: late_labels.key."
-        ),
-    ] = None,
-    label: Annotated[
-        str, typer.Option("--label", help="The column with the label. Default: late_labels.label.", show_default=False)
-    ] = "",
     date: LatestOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -129,7 +120,7 @@ def evaluate(
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
     night = request.date if date else None
-    made = evaluate_late(request, run_id, night, labels=labels or (), key=key or (), label=label)
+    made = evaluate_late(request, run_id, night, labels=labels or ())
     writing.leave(replace(request, run_id=made.run_id, date=made.date), note_aside)
     if as_json:
         emit(made)

@@ -41,17 +41,11 @@ _INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, fi
 
 
 def evaluate_late(
-    request: RunRequest,
-    run_id: str | None,
-    date: str | None,
-    *,
-    labels: Sequence[str] = (),
-    key: Sequence[str] = (),
-    label: str = "",
+    request: RunRequest, run_id: str | None, date: str | None, *, labels: Sequence[str] = ()
 ) -> LateEvaluation:
     """Join labels to the rows of a published night, and keep the night's metrics with it.
 
-    run_id, date: the night; default: the latest one. labels, key, label: in place of those of the job's `late_labels`.
+    run_id, date: the night; default: the latest one. labels: their places; default: `late_labels.input` of the job.
 
     Raises:
         JobError: The output belongs to another job, the night is not published, it or the labels lack a column, no
@@ -60,7 +54,9 @@ def evaluate_late(
     """
     job = request.job
     request.check_owner()
-    key, label = _asked(job, tuple(key), label)
+    if job.late_labels is None:
+        raise JobError("late_labels: is required: which columns do a label and its row have in common, and its label?")
+    key, label = job.late_labels.key, job.late_labels.label
     labelled = job.model_copy(update={"label": label})
     compared = Slices.for_job(labelled)
     state = compared.whole
@@ -93,21 +89,6 @@ def evaluate_late(
         slices=compared.results(),
     )
     return keep(request.storage, revision_in(request.output, night.run_id, night.revision), made)
-
-
-def _asked(job: Job, key: tuple[str, ...], label: str) -> tuple[tuple[str, ...], str]:
-    """The columns of the key and that of the label."""
-    late = job.late_labels
-    key = tuple(dict.fromkeys(key)) or (late.key if late else ())
-    label = label or (late.label if late else job.label or "")
-    if not key:
-        raise JobError(
-            "which columns do a label and its row have in common? Name them: --key COLUMN, or late_labels.key in the "
-            "job file"
-        )
-    if not label:
-        raise JobError("which column has the label? Name it: --label COLUMN, or late_labels.label in the job file")
-    return key, label
 
 
 def _needed(job: Job, key: Sequence[str], state: Evaluator, rows: pa.Schema) -> list[str]:

@@ -341,12 +341,12 @@ def test_labels_come_in_any_format_of_an_input(
 
 
 def test_what_is_no_value_of_the_key_in_a_file_without_types_is_named(tmp_path: Path) -> None:
-    lake = flights(tmp_path, carry=["flight_id", "hour"])
+    lake = flights(tmp_path, carry=["flight_id", "hour"], late_labels={"key": "hour", "label": "late"})
     lake.run()
     (tmp_path / "truth.csv").write_text("hour,late\n1,1\n7h,0\n")
     said = r"row 1 of .*truth.csv cannot be read: .*'7h'.*; a key is read in the type of the published rows"
     with pytest.raises(JobError, match=said):
-        evaluate(lake.job_path, str(tmp_path / "truth.csv"), key="hour")
+        evaluate(lake.job_path, str(tmp_path / "truth.csv"))
 
 
 def test_the_job_may_name_the_place_of_each_nights_labels(tmp_path: Path) -> None:
@@ -387,21 +387,23 @@ def test_labels_beside_the_job_file_are_no_code_that_scores(tmp_path: Path) -> N
 
 def test_a_key_may_be_of_several_columns_and_of_those_that_name_folders(tmp_path: Path) -> None:
     lake = flights(
-        tmp_path, late_labels=None, carry=["flight_id", "hour"], output={"uri": "out/", "partition_by": ["hour"]}
+        tmp_path,
+        late_labels={"key": ["flight_id", "hour"], "label": "late"},
+        carry=["flight_id", "hour"],
+        output={"uri": "out/", "partition_by": ["hour"]},
     )
     lake.run()
     hours = pa.concat_tables([pq.read_table(each) for each in sorted((lake.folder / "data").glob("*.parquet"))])["hour"]
     truth = written(lake, labels(lake).append_column("hour", hours.cast(pa.int8())))
-    made = evaluate(lake.job_path, truth, key=["flight_id", "hour"], label="late")
+    made = evaluate(lake.job_path, truth)
     assert (made.key, made.joined.labelled) == (("flight_id", "hour"), 3552)
 
 
 def test_labels_known_at_once_may_be_mended_later(tmp_path: Path) -> None:
-    """The job's own label is the default, and by lineage each row has a key."""
-    lake = flights(tmp_path, label="late", late_labels=None)
+    lake = flights(tmp_path, label="late")
     lake.run()
     mended = labels(lake, late=pa.array([True, False] * 2000))
-    made = evaluate(lake.job_path, written(lake, mended), key="flight_id")
+    made = evaluate(lake.job_path, written(lake, mended))
     assert (made.evaluation.rows, made.evaluation.positives) == (4000, 2000)
     found = run_manifest(lake.request().storage, str(lake.out), NIGHT)
     assert found is not None
@@ -410,50 +412,38 @@ def test_labels_known_at_once_may_be_mended_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "asked", "said"),
+    ("table", "said"),
     [
-        ({"flight_id": ["00001"], "late": [2]}, {}, r"labels: label column 'late' holds 2; .*truth/bad.parquet"),
-        ({"flight_id": ["00001"], "late": ["yes"]}, {}, "label column 'late' is string; it must be bool, or 0 and 1"),
+        ({"flight_id": ["00001"], "late": [2]}, r"labels: label column 'late' holds 2; .*truth/bad.parquet"),
+        ({"flight_id": ["00001"], "late": ["yes"]}, "label column 'late' is string; it must be bool, or 0 and 1"),
         (
             {"flight_id": ["00001"], "lat": [1]},
-            {},
             "label: 'late' is not a column of the labels at .*; did you mean 'lat'",
         ),
         (
             {"flight": ["00001"], "late": [1]},
-            {},
             "key: 'flight_id' is not a column of the labels at .*; did you mean 'flight'",
         ),
-        (
-            {"flight_id": ["00001"], "late": [1]},
-            {"key": "flight_ids"},
-            "key: 'flight_ids' is not a column of the published rows",
-        ),
-        ({"flight_id": [1.5], "late": [1]}, {}, "key: 'flight_id' is float64 in the labels, which is no key"),
+        ({"flight_id": [1.5], "late": [1]}, "key: 'flight_id' is float64 in the labels, which is no key"),
         (
             {"flight_id": [1], "late": [1]},
-            {},
             r"no label at .* has the key of a row of the run '2026-11-19': a row has flight_id = 0\d+, a label has "
             "flight_id = 1; look",
         ),
         (
             {"flight_id": ["00001"], "late": pa.array([None], pa.bool_())},
-            {},
             "no label at .* has a value yet",
         ),
         (
             {"flight_id": ["00001"] * 2, "late": [0, 1]},
-            {},
             "flight_id = 00001 has the label 0 and the label 1, both in",
         ),
     ],
 )
-def test_wrong_labels_are_refused_and_nothing_is_kept(
-    night: Lake, table: dict[str, Any], asked: dict[str, Any], said: str
-) -> None:
+def test_wrong_labels_are_refused_and_nothing_is_kept(night: Lake, table: dict[str, Any], said: str) -> None:
     before = sorted(night.out.rglob("*"))
     with pytest.raises(JobError, match=said):
-        evaluate(night.job_path, written(night, pa.table(table), "bad.parquet"), **asked)
+        evaluate(night.job_path, written(night, pa.table(table), "bad.parquet"))
     assert sorted(night.out.rglob("*")) == before
 
 
