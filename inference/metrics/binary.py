@@ -5,7 +5,6 @@ Scores in one bin count as equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,13 +17,10 @@ from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, CalibrationBin, Predictions
-from nightjar.inference.metrics.numbers import added
+from nightjar.inference.metrics.numbers import added, keys_of
 
-_INSIDE = 4096  # uniform bins of [0, 1]
-_FRACTION_BITS = 8  # outside, 256 bins for each power of two …
-_BELOW = (16 + 64) << _FRACTION_BITS  # … of magnitudes 2^-16 to 2^64 below 0 …
-_ABOVE = 64 << _FRACTION_BITS  # … and 1 to 2^64 above 1; beyond these, the outermost bin
-_BINS = _BELOW + _INSIDE + _ABOVE
+_INSIDE = 4096  # uniform bins of [0, 1]: 0 to 4095
+_BITS = 8  # outside, 2^8 bins for each power of two: below 0, and from 4096 on
 
 _CLIP = 1e-7
 _UNDEFINED = {
@@ -112,9 +108,10 @@ class BinaryState(Evaluator):
 
     @property
     def _scores(self) -> Scores:
-        whole = np.zeros(2 * _BINS, np.int64)
-        whole[self.filled] = self.counts
-        return Scores(whole.reshape(-1, 2), slice(_BELOW, _BELOW + _INSIDE))
+        bins, at = np.unique(self.filled >> 1, return_inverse=True)
+        pairs = np.zeros((len(bins), 2), np.int64)
+        pairs[at, self.filled & 1] = self.counts
+        return Scores(bins, pairs)
 
     def parsed(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
         """Two bool arrays of shape (rows,): which labels are 1, and which are known."""
@@ -134,12 +131,12 @@ class BinaryState(Evaluator):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was counted. pairs: int64 of shape (bins, 2): the negatives and positives of each bin, in ascending order of
-    score. inside: the bins of [0, 1], all of one width.
+    """What was counted. bins: those that hold rows, in ascending order of score; those of [0, 1] are 0 to 4095. pairs:
+    int64 of shape (bins, 2): the negatives and positives of each. All metrics but the first two need scores in [0, 1].
     """
 
+    bins: np.ndarray
     pairs: np.ndarray
-    inside: slice
 
     @property
     def negatives(self) -> int:
@@ -152,9 +149,9 @@ class Scores:
         return int(self.pairs[:, 1].sum())
 
     @property
-    def fine(self) -> int:
-        """The number of bins of [0, 1]."""
-        return int(self.inside.stop - self.inside.start)
+    def middles(self) -> np.ndarray:
+        """The middle of each bin."""
+        return (self.bins + 0.5) / _INSIDE
 
     def auroc(self) -> Bounded:
         """Area under the ROC curve by the trapezoid rule: U / (P·N), a tie counting half.
@@ -165,7 +162,7 @@ class Scores:
         result is rounded once.
         """
         wins = tied = below = 0  # `wins` counts halves
-        for negative, positive in self._filled():
+        for negative, positive in self.pairs.tolist():
             wins += positive * (2 * below + negative)
             tied += positive * negative
             below += negative
@@ -181,7 +178,7 @@ class Scores:
         """
         value = low = high = 0.0
         true = false = 0
-        for negative, positive in reversed(list(self._filled())):
+        for negative, positive in reversed(self.pairs.tolist()):
             if positive:
                 value += positive * ((true + positive) / (true + positive + false + negative))
                 high += positive * ((true + positive) / (true + positive + false))
@@ -194,21 +191,19 @@ class Scores:
 
         p is wrong by at most half a bin, δ, so the square by at most 2·|p − y|·δ + δ².
         """
-        middles, half = self._middles(), 0.5 / self.fine
-        errors = np.stack([middles, 1 - middles], axis=1)
-        weights = self.pairs[self.inside] / (self.negatives + self.positives)
+        half = 0.5 / _INSIDE
+        errors = np.stack([self.middles, 1 - self.middles], axis=1)
+        weights = self.pairs / self.pairs.sum()
         return Bounded(float((weights * errors**2).sum()), float((weights * (2 * errors * half + half**2)).sum()))
 
     def calibration(self) -> tuple[CalibrationBin, ...]:
         """The calibration curve: the bins of [0, 1] that have rows."""
-        middles, per = self._middles(), self.fine // CALIBRATION_BINS
-        found = []
-        for first in range(0, self.fine, per):
-            rows = self.pairs[self.inside][first : first + per].sum(axis=1)
-            positives = self.pairs[self.inside][first : first + per, 1].sum()
-            if (count := int(rows.sum())) > 0:
-                mean = float((rows * middles[first : first + per]).sum() / count)
-                found.append(CalibrationBin(count, mean, float(positives / count)))
+        coarse, found = self.bins // (_INSIDE // CALIBRATION_BINS), []
+        for each in np.unique(coarse):
+            pairs = self.pairs[coarse == each]
+            rows, positives = int(pairs.sum()), int(pairs[:, 1].sum())
+            mean = float((pairs.sum(axis=1) * self.middles[coarse == each]).sum() / rows)
+            found.append(CalibrationBin(rows, mean, positives / rows))
         return tuple(found)
 
     def ece(self) -> Bounded:
@@ -218,19 +213,13 @@ class Scores:
         bins = self.calibration()
         rows = sum(each.rows for each in bins)
         value = sum(each.rows * abs(each.mean_score - each.positive_share) for each in bins) / rows
-        return Bounded(value, 0.5 / self.fine)
+        return Bounded(value, 0.5 / _INSIDE)
 
     def at(self, threshold: float) -> Predictions:
         """Predictions: 1 from the threshold on, which is rounded to an edge of the bins; exact for scores beyond it."""
-        edge = min(max(round(threshold * self.fine), 1), self.fine - 1)
-        below, above = np.split(self.pairs, [self.inside.start + edge])
-        return Predictions(edge / self.fine, *map(int, (*below.sum(axis=0), *above.sum(axis=0))))
-
-    def _filled(self) -> Iterator[tuple[int, int]]:
-        yield from map(tuple, self.pairs[self.pairs.any(axis=1)].tolist())
-
-    def _middles(self) -> np.ndarray:
-        return (np.arange(self.fine) + 0.5) / self.fine
+        edge = min(max(round(threshold * _INSIDE), 1), _INSIDE - 1)
+        below, above = self.pairs[self.bins < edge], self.pairs[self.bins >= edge]
+        return Predictions(edge / _INSIDE, *map(int, (*below.sum(axis=0), *above.sum(axis=0))))
 
 
 def _of_predictions(name: str, found: Predictions) -> Bounded | str:
@@ -252,14 +241,11 @@ def _floats(scores: pa.ChunkedArray) -> np.ndarray:
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """The bin of each score: fixed and monotone. Scaling by a power of two is exact in any float type."""
-    low, high = values.min(), values.max()
-    bins = (np.clip(values, 0, 1) if low < 0 or high > 1 else values) * values.dtype.type(_INSIDE)
-    index: np.ndarray = np.minimum(bins.astype(np.int32), _INSIDE - 1) + _BELOW
-    if low < 0 or high > 1:
-        # Read as integers, the leading bits of the magnitudes are ordered like the floats.
-        key = np.abs(values.astype(np.float64)).view(np.int64) >> (52 - _FRACTION_BITS)
-        above = np.clip(key - (1023 << _FRACTION_BITS), 0, _ABOVE - 1) + _BELOW + _INSIDE
-        below = _BELOW - 1 - np.clip(key - ((1023 - 16) << _FRACTION_BITS), 0, _BELOW - 1)
-        index = np.where(values > 1, above, np.where(values < 0, below, index))
+    """The bin of each score: fixed and monotone."""
+    inside = values.astype(np.float64)
+    index: np.ndarray = np.minimum((np.clip(inside, 0, 1) * _INSIDE).astype(np.int64), _INSIDE - 1)
+    if values.min() < 0 or values.max() > 1:
+        keys = keys_of(inside, _BITS)
+        above = keys - keys_of(np.ones(1), _BITS) + _INSIDE
+        index = np.where(inside > 1, above, np.where(inside < 0, keys, index))
     return index

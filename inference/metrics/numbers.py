@@ -128,12 +128,13 @@ def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarra
     return keys[firsts], np.add.reduceat(counts, firsts)
 
 
-def keys_of(values: np.ndarray) -> np.ndarray:
-    """The bin of each finite float64: monotone, and the same on every machine. 0 has a bin of its own.
+def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
+    """The bin of each float64 that is no NaN: monotone, and the same on every machine. 0 has a bin of its own. A power
+    of two has 2^bits bins.
 
     Read as integers, the leading bits of the magnitudes are ordered like the magnitudes.
     """
-    keys: np.ndarray = (np.abs(values).view(np.int64) >> _SHIFT) + 1
+    keys: np.ndarray = (np.abs(values).view(np.int64) >> (52 - bits)) + 1
     keys[values == 0] = 0
     np.negative(keys, out=keys, where=values < 0)
     return keys

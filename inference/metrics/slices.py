@@ -90,7 +90,7 @@ class Slices(Kept):
     ones, by name. whole: all rows, not divided.
     """
 
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     CALLED: ClassVar[str] = "slices"
 
     task: str
