@@ -13,12 +13,6 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.locations import is_registered, location
 
-_PLACE_BYTES = 800
-"""The longest location: object keys have at most 1,024 bytes, and a run's names below it take less than 200."""
-
-_PART_BYTES = 255
-"""The longest name in a file system."""
-
 _DATABASE = re.compile(
     r"postgresql://([^:@/?#]+@)?([^:@/?#\[\]]*|\[[0-9a-fA-F:]+\])(:\d+)?(/[^:@/?#]*)?(\?(?!.*(?i:pass(word|wd)=))[^@#]*)?"
 )
@@ -134,12 +128,8 @@ def _no_place(filled: str) -> str:
     """Why a location is not valid; empty if it is."""
     if any(unicodedata.category(character) in {"Cc", "Cs"} for character in filled):
         return "it holds a control character"
-    if len(filled.encode()) > _PLACE_BYTES:
-        return f"it is longer than {_PLACE_BYTES} bytes"
     parts = filled.partition("://")[2].split("/")[1:] if "://" in filled else filled.split("/")[1:]
     inner = parts[:-1] if parts and not parts[-1] else parts
     if {"", ".", ".."} & set(inner):
         return "no part of it may be empty, '.' or '..'"
-    if "://" not in filled and any(len(part.encode()) > _PART_BYTES for part in parts):
-        return f"a part of it is longer than {_PART_BYTES} bytes"
     return ""
