@@ -93,18 +93,10 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
         JobError: A run did not, or its manifest or profile is not the one that was published.
     """
     manifests = [_passed(storage, output, run)[1] for run in (before, now)]
-    runs = zip((before, now), manifests, strict=True)
-    profiles = [read_profile(storage, output, run, each) if each.profile else None for run, each in runs]
-    described = {
-        run: (profile, each.totals.rows_out)
-        for run, profile, each in zip((before, now), profiles, manifests, strict=True)
-        if profile is not None
-    }
-    metrics = [
-        by_latest(storage, revision_in(output, run, each.revision), each.metrics)
-        for run, each in zip((before, now), manifests, strict=True)
-    ]
-    compared = compare_columns(*filter(None, profiles)) if len(described) == 2 else []
+    runs = list(zip((before, now), manifests, strict=True))
+    profiles = [(read_profile(storage, output, run, each), run, each) for run, each in runs if each.profile]
+    metrics = [by_latest(storage, revision_in(output, run, each.revision), each.metrics) for run, each in runs]
+    compared = compare_columns(profiles[0][0], profiles[1][0]) if len(profiles) == 2 else []
     one, other = (_figures(each, found.evaluation) for each, found in zip(manifests, metrics, strict=True))
     return RunsCompared(
         job=job,
@@ -115,8 +107,8 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
             *_slices(*metrics),
         ),
         columns=tuple(replace(each, groups=()) for each in compared),
-        undescribed=tuple(run for run in (before, now) if run not in described),
-        drawn={run: profile.rows for run, (profile, rows) in described.items() if profile.rows < rows},
+        undescribed=tuple(run for run, each in runs if not each.profile),
+        drawn={run: profile.rows for profile, run, each in profiles if profile.rows < each.totals.rows_out},
         recounted=tuple(recounted(*(each.metrics for each in manifests))),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import read_piece, source_of
 from nightjar.inference.job.file import for_labels
-from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
@@ -36,8 +34,6 @@ from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import LateEvaluation, keep
 from nightjar.inference.validation.gates import Evidence, Found, evaluate
 from nightjar.inference.validation.gates.rules import late_gates_of
-
-_INPUT_KEYS = re.compile(rf"\binput\.({'|'.join(field.alias or name for name, field in Input.model_fields.items())})\b")
 
 
 def evaluate_late(
@@ -166,12 +162,11 @@ class _Labels:
 
 @contextmanager
 def _of_labels() -> Iterator[None]:
-    """Errors that name a key of `input` name that of the labels here."""
+    """Errors about the input are about that of the labels here."""
     try:
         yield
     except (JobError, ShardError) as error:
-        said = _INPUT_KEYS.sub(r"late_labels.input.\1", str(error).removeprefix("input.uri: "))
-        raise JobError(clip(said if said.startswith("late_labels.") else f"labels: {said}")) from error
+        raise JobError(clip(f"labels: {str(error).removeprefix('input.uri: ')}")) from error
 
 
 def _check_joined(match: Join, run_id: str, labels: str) -> None:

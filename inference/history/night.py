@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import JobError, Missing, StorageError
 from nightjar.inference.history.run_status import (
     RunLine,
+    figures_of,
     newest_figures,
     run_line,
     sealed_manifest,
@@ -54,21 +55,6 @@ class NightFigures:
     rows: int
     quarantined: int
     figures: Mapping[str, float] = field(default_factory=dict)
-
-
-def figures_of(metrics: Figures) -> dict[str, float]:
-    """The figures by which nights are compared: of the evaluation and of the user's own accumulators, or without both
-    the ends of the checked columns.
-    """
-    found = metrics.evaluation
-    if found is not None or metrics.accumulators:
-        return {name: each.value for name, each in (found.metrics if found else {}).items()} | metrics.own()
-    ends = {
-        f"{name}.{end}": value
-        for name, column in metrics.columns.items()
-        for end, value in (("min", column.min), ("max", column.max))
-    }
-    return {name: value for name, value in ends.items() if isinstance(value, int | float)}
 
 
 def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:

@@ -45,7 +45,7 @@ class Metric:
     """One figure by which nights are compared. revision: whose it is, if not the newest one's; else left out."""
 
     name: str
-    value: int | float | str
+    value: int | float
     revision: int = field(default=0, metadata=SELDOM)
 
 
@@ -240,8 +240,8 @@ def _metric(
     if shown is not None and shown.revision != newest.number:
         number, manifest = shown.revision, _readable(request, shown)
         uri = revs.revision_uri(request.run_uri, number)
-    found = first_metric(newest_figures(request.storage, uri, manifest)) if manifest else None
-    return replace(found, revision=number) if found else None
+    figures = figures_of(newest_figures(request.storage, uri, manifest)) if manifest else {}
+    return next((Metric(name, value, number) for name, value in figures.items()), None)
 
 
 def newest_figures(storage: Storage, revision: str, manifest: Manifest) -> Figures:
@@ -358,16 +358,16 @@ def took(request: RunRequest, newest: revs.Revision, manifest: Manifest | None) 
     return began, (dt.datetime.fromisoformat(end) - dt.datetime.fromisoformat(began)).total_seconds()
 
 
-def first_metric(metrics: Figures) -> Metric | None:
-    """The first figure for comparing nights: of the evaluation, else of the user's own accumulators, else the greatest
-    value of a checked column.
+def figures_of(metrics: Figures) -> dict[str, float]:
+    """The figures by which nights are compared: of the evaluation and of the user's own accumulators, or without both
+    the ends of the checked columns.
     """
-    if (evaluation := metrics.evaluation) is not None:
-        for name, figure in evaluation.metrics.items():
-            return Metric(name, figure.value)
-    for name, own in metrics.own().items():
-        return Metric(name, own)
-    for column, found in metrics.columns.items():
-        if found.max is not None:
-            return Metric(f"{column}.max", found.max)
-    return None
+    found = metrics.evaluation
+    if found is not None or metrics.accumulators:
+        return {name: each.value for name, each in (found.metrics if found else {}).items()} | metrics.own()
+    ends = {
+        f"{name}.{end}": value
+        for name, column in metrics.columns.items()
+        for end, value in (("max", column.max), ("min", column.min))
+    }
+    return {name: value for name, value in ends.items() if isinstance(value, int | float)}

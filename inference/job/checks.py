@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -19,8 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Key, Slices
-from nightjar.inference.job.sections import Section, as_written, form
+from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Column, Key, Slices
+from nightjar.inference.job.sections import Section, form
 from nightjar.inference.messages import listed, nearest
 
 
@@ -179,12 +178,6 @@ class MetricCheck(Asked):
         return [("slices", column) for column in self.slices]
 
 
-def _as_columns(value: Any) -> Any:
-    if not isinstance(value, str | list | tuple) or not value:
-        raise ValueError(f"must be a column, a list of columns, or all, not {as_written(value)!r}")
-    return value
-
-
 LAST = "last"
 """The published night before this one. The first night has none, and passes."""
 
@@ -201,7 +194,9 @@ class DriftCheck(Asked):
     index that is allowed; nulls: the largest change of the share of rows without a value.
     """
 
-    drift: Annotated[str | tuple[str, ...], BeforeValidator(_as_columns)]
+    drift: Annotated[
+        Column | Annotated[tuple[Column, ...], Field(min_length=1)], form("a column, a list of columns, or all")
+    ]
     against: Annotated[str, Field(pattern=f"^{RUN_ID}$"), form("last, baseline, or the id of a run")] = LAST
     psi: float | None = Field(default=None, ge=0)
     nulls: float | None = Field(default=None, ge=0, le=1)

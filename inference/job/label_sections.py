@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.sections import Names, Section, as_written, once
+from nightjar.inference.job.sections import Section, form, once
 from nightjar.inference.messages import nearest
 
 MOST_SLICED = 8
@@ -39,13 +39,10 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 """Task → the metrics that a check may name, the one that people ask for first. Its evaluator answers each."""
 
 
-def _listed(value: Any) -> Any:
-    if not isinstance(value, tuple) or not all(isinstance(name, str) and name for name in value):
-        raise ValueError(f"must be a list of columns, not {as_written(value)!r}")
-    return value
+Column = Annotated[str, Field(min_length=1)]
+"""The name of a column."""
 
-
-Slices = Annotated[tuple[str, ...], Field(max_length=MOST_SLICED), AfterValidator(once), BeforeValidator(_listed)]
+Slices = Annotated[tuple[Column, ...], form("a list of columns"), Field(max_length=MOST_SLICED), AfterValidator(once)]
 """The columns by whose values rows are divided."""
 
 
@@ -72,14 +69,13 @@ class Evaluating(Section):
         return self
 
 
-def _as_key(value: Any) -> Any:
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, tuple) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"must be a column or a list of columns, not {as_written(value)!r}")
-    return names
-
-
-Key = Annotated[Names, BeforeValidator(_as_key)]
+Key = Annotated[
+    tuple[Column, ...],
+    Field(min_length=1),
+    form("a column or a list of columns"),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    AfterValidator(once),
+]
 """The columns of a key: one, or a list of different ones."""
 
 

@@ -50,7 +50,6 @@ from nightjar.inference.job.sections import (
     Section,
     form,
     listed_twice,
-    profiled_columns,
 )
 from nightjar.inference.messages import listed, nearest
 
@@ -96,7 +95,7 @@ class Job(Section):
     retry: Retry = Retry()
     checks: tuple[Check, ...] = ()
     approval: Approval = Approval()
-    profile: Profiling = Profiling()
+    profile: Annotated[Profiling, form("all, outputs or a list of columns", Profiling)] = Profiling()
     rescore: Rescoring = Rescoring()
     identity: Annotated[IdentityRules, form("strict, or {strict: true, packages: [numpy]}", IdentityRules)] = (
         IdentityRules()
@@ -114,11 +113,6 @@ class Job(Section):
         if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", value):
             raise ValueError(f"{value!r} must be lower case letters, digits and dashes: it names the artifacts")
         return value
-
-    @field_validator("profile", mode="before")
-    @classmethod
-    def _profiled(cls, value: Any) -> Any:
-        return value if isinstance(value, dict | Profiling) else {"columns": profiled_columns(value)}
 
     @field_validator("models", mode="before")
     @classmethod

@@ -57,11 +57,6 @@ def form(words: str, section: type[BaseModel] | None = None) -> Any:
     return WrapValidator(check)
 
 
-def as_written(value: Any) -> Any:
-    """A value as the job file has it, for messages."""
-    return list(value) if isinstance(value, tuple) else value
-
-
 def once(value: tuple[Any, ...]) -> tuple[Any, ...]:
     """Check that each name is listed once."""
     if twice := listed_twice(value):
@@ -183,23 +178,19 @@ class Rescoring(Section):
     differing: float = Field(default=0, ge=0, lt=1)
 
 
-def profiled_columns(value: Any) -> Any:
-    """What `profile`, or `profile.columns`, may name."""
-    if (isinstance(value, str) and value not in ("all", "outputs")) or not isinstance(value, str | list | tuple):
-        raise ValueError(f"must be all, outputs or a list of columns, not {as_written(value)!r}")
-    return value
-
-
 class Profiling(Section):
     """Which columns are described, so that nights can be compared. columns: `all`, `outputs` or their names. share: of
     the rows that are described, drawn at random; each row of a file either is or is not, however often it is scored.
     None: all rows, or as many of a large night as are enough.
     """
 
-    columns: Literal["all", "outputs"] | tuple[str, ...] = ()
+    columns: Annotated[Literal["all", "outputs"] | tuple[str, ...], form("all, outputs or a list of columns")] = ()
     share: float | None = Field(default=None, gt=0, le=1)
 
-    _columns = field_validator("columns", mode="before")(profiled_columns)
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return value if isinstance(value, dict | Profiling) else {"columns": value}
 
 
 class IdentityRules(Section):

@@ -104,8 +104,9 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
         return replace(found, why=why, changed=len(kinds) > 1)
     alarm = (1 - SURE) / columns
     nulls = now.missing / now.rows - before.missing / before.rows
-    # Either way, as shares may rise and fall.
-    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * math.sqrt(_pooled(before, now) * _sizes(before.rows, now.rows))
+    share = (before.missing + now.missing) / (before.rows + now.rows)
+    deviation = math.sqrt(share * (1 - share) * _sizes(before.rows, now.rows))
+    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * deviation  # either way, as shares may rise and fall
     if kinds == {"other"}:
         why = "it holds neither numbers nor text nor bools"
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
@@ -208,12 +209,6 @@ def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray
     keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
     _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))
     return keys, old, new
-
-
-def _pooled(before: ColumnProfile, now: ColumnProfile) -> float:
-    """The variance of the share of rows without a value, if both nights have the same one."""
-    share = (before.missing + now.missing) / (before.rows + now.rows)
-    return share * (1 - share)
 
 
 def _only(one: ColumnProfile, other: ColumnProfile) -> tuple[str, ...]:

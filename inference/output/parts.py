@@ -306,6 +306,24 @@ def _dictionaries(table: pa.Table) -> list[str]:
     return chosen
 
 
+def read_quarantine_part(
+    storage: Storage, revision: str, part: dict[str, Any], shard: str, columns: tuple[str, ...]
+) -> pa.Table:
+    """Check a quarantine's bytes. Returns these columns, with the file as a dictionary.
+
+    Raises:
+        AuditFailed: It is not the part that was written.
+    """
+    raw = read_part(storage, join(revision, part["name"]), part["size"])
+    expect(f"bytes of {part['name']}", len(raw), part["size"])
+    expect(f"checksum of {part['name']}", checksum(raw), part["checksum"])
+    with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=columns[:1]) as file:
+        footer: dict[bytes, bytes] = file.metadata.metadata or {}
+        expect(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
+        expect(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
+        return file.read(columns=columns, use_threads=False)
+
+
 def read_metrics(footer: Mapping[bytes, bytes], beside: Mapping[str, bytes]) -> Metrics:
     """The metric states of a part. beside: the bytes of those beside it, by kind."""
     return Metrics.of_part(footer[METRICS_KEY], beside)

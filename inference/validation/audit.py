@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from nightjar.inference.errors import AuditFailed, Missing
 from nightjar.inference.job.model import Job
@@ -28,13 +27,13 @@ from nightjar.inference.output import exports, hive
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
     MODEL,
-    SHARD_KEY,
     DataPart,
     checksum,
     expect,
     read_data,
     read_metrics,
     read_part,
+    read_quarantine_part,
 )
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage, join
@@ -194,7 +193,7 @@ def _audit_shard(
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.several else LINEAGE
-        found = read_quarantine(job, _quarantine(storage, revision, line["quarantine"], line["shard"], names))
+        found = read_quarantine(job, read_quarantine_part(storage, revision, line["quarantine"], line["shard"], names))
     lost = found.lost
     rows_in = line["rows_in"]
     if all(piece["rows"] != UNKNOWN for piece in line["pieces"]):
@@ -214,20 +213,6 @@ def _audit_shard(
     audited.metrics.merge(metrics)
     finder.look(line, metrics, part)
     return part
-
-
-def _quarantine(
-    storage: Storage, revision: str, part: dict[str, Any], shard: str, columns: tuple[str, ...]
-) -> pa.Table:
-    """Check a quarantine's bytes. Returns these columns, with the file as a dictionary."""
-    raw = read_part(storage, join(revision, part["name"]), part["size"])
-    expect(f"bytes of {part['name']}", len(raw), part["size"])
-    expect(f"checksum of {part['name']}", checksum(raw), part["checksum"])
-    with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=columns[:1]) as file:
-        footer: dict[bytes, bytes] = file.metadata.metadata or {}
-        expect(f"rows of {part['name']}", file.metadata.num_rows, part["rows"])
-        expect(f"shard named in {part['name']}", footer.get(SHARD_KEY, b"").decode(), shard)
-        return file.read(columns=columns, use_threads=False)
 
 
 def _prove_folders(part: DataPart, job: Job) -> None:

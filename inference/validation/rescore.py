@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from nightjar.inference.errors import BatchesBroken, InputChanged, Missing, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.output.parts import MODEL, read_data, read_part
+from nightjar.inference.output.parts import MODEL, read_data, read_quarantine_part
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
@@ -33,7 +32,7 @@ from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
 from nightjar.inference.scoring.watchdog import Watchdog, answering
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 
 
@@ -107,13 +106,10 @@ def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _L
     """They are not tried again, because one may kill its process."""
     if line["quarantine"] is None:
         return set()
-    several = spec.job.several
-    part = line["quarantine"]
-    raw = read_part(storage, join(spec.revision, part["name"]), part["size"])
-    with pq.ParquetFile(pa.BufferReader(raw)) as file:
-        table = file.read(columns=[*LINEAGE, *([MODEL] if several else [])], use_threads=False)
+    columns = (*LINEAGE, MODEL) if spec.job.several else LINEAGE
+    table = read_quarantine_part(storage, spec.revision, line["quarantine"], line["shard"], columns)
     files, rows = (table[name].to_pylist() for name in LINEAGE)
-    models = table[MODEL].to_pylist() if several else [""] * len(rows)
+    models = table[MODEL].to_pylist() if spec.job.several else [""] * len(rows)
     return set(zip(files, rows, models, strict=True))
 
 

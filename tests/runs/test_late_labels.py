@@ -462,10 +462,10 @@ def test_what_is_wrong_with_their_place_is_named_by_its_key(night: Lake, tmp_pat
     lake = flights(tmp_path)
     places = {"uri": "truth.db", "format": "sql"}
     lake.write_job(**JOB, output={"uri": str(night.out)}, late_labels={**LATE, "input": places})
-    with pytest.raises(JobError, match=r"^late_labels\.input\.options: write table or query"):
+    with pytest.raises(JobError, match=r"^labels: input\.options: write table or query"):
         evaluate(lake.job_path)
     as_delta(tmp_path, labels(night))
-    with pytest.raises(JobError, match=r"^labels: .*/table is a delta table; set late_labels\.input\.format to delta"):
+    with pytest.raises(JobError, match=r"^labels: .*/table is a delta table; set input\.format to delta"):
         evaluate(night.job_path, str(tmp_path / "table"))
     for wrong, said in (
         ({"uri": "truth/", "wait": {"for": "2h"}}, "late_labels.input: wait: nothing waits for labels"),

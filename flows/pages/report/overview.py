@@ -53,7 +53,7 @@ def _charts(nights: Sequence[RunLine], drawing: Drawing) -> list[Chart]:
     values: dict[str, list[tuple[str, float]]] = {
         "rows": [(each.date, each.rows) for each in seen],
         "quarantined": [(each.date, each.rows_quarantined) for each in seen],
-        name: [(date, each.value) for date, each in metrics if each.name == name and not isinstance(each.value, str)],
+        name: [(date, each.value) for date, each in metrics if each.name == name],
         "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
     }
     return trend_charts(values, len(values), drawing)

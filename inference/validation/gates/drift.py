@@ -36,15 +36,13 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | A
 def nothing_there(key: str, against: str, why: str) -> str:
     """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
     then = ", and passes." if against == LAST else f". {_another(key, against)}"
-    if against == BASELINE:
-        then = ". Make it of the training set: `nightjar baseline JOB --input URI`."
     return f"{key}.drift has nothing to compare with: {why}{then}"
 
 
 def _another(key: str, against: str) -> str:
     """What helps where a run that a check names is there, but has nothing to compare with."""
     if against == BASELINE:
-        return "Repeat `nightjar baseline JOB --input URI`."
+        return "Make it of the training set: `nightjar baseline JOB --input URI`."
     return f"Name another published run in {key}.against, or write `last`."
 
 
@@ -128,12 +126,9 @@ class ColumnDrift(_Drifting):
 
     def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
         if self.column not in before.columns:
-            why = f"{night} has no profile of {self.column!r}"
             # The next night will have tonight's profile to compare with. A run that is named stays as it is.
-            if self.against == LAST:
-                return self._result(True, _NOTHING, f"{why}, so {self.key}.drift passes.")
-            sentence = f"{self.key}.drift has nothing to compare with: {why}. {_another(self.key, self.against)}"
-            return self._result(False, _NOTHING, sentence)
+            why = f"{night} has no profile of {self.column!r}"
+            return self._result(self.against == LAST, _NOTHING, nothing_there(self.key, self.against, why))
         found = drift(before.columns[self.column], now.columns[self.column], self.columns)
         if any(getattr(found, name) is None for name, _ in self.limits):
             sentence = (

@@ -1,11 +1,12 @@
-"""The gates of a job, with what happens where one does not pass.
+"""The gates of a job, with what happens where one does not pass; and those that have no module of their own.
 
 If a new kind of check asks for a gate, add one line to `_GATES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from nightjar.inference.job.checks import (
@@ -19,15 +20,177 @@ from nightjar.inference.job.checks import (
     UniqueCheck,
 )
 from nightjar.inference.job.model import Job
-from nightjar.inference.validation.gates import Gate, Rule
-from nightjar.inference.validation.gates.always import Complete, Quarantine, Rescore
+from nightjar.inference.job.sections import budget_rows
+from nightjar.inference.messages import counted, listed
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult, Rule
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
-from nightjar.inference.validation.gates.answers import Cut, answers_gates
-from nightjar.inference.validation.gates.call import call_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
 from nightjar.inference.validation.gates.drift import drift_gates
 from nightjar.inference.validation.gates.metric import Computed, MetricGate, SliceGate, metric_gates
-from nightjar.inference.validation.gates.unique import unique_gates
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Gate):
+    """Every shard has a result, and the night has a row. where: `input.where` of the job. may_be_empty: whether the job
+    allows a night without rows.
+    """
+
+    where: str = ""
+    may_be_empty: bool = False
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        shards, missing = evidence.shards, evidence.missing
+        observed = f"{shards - missing:,} of {shards:,} shards"
+        if not missing:
+            done = "The only shard is done." if shards == 1 else f"All {shards:,} shards are done."
+            if evidence.rows_in or self.may_be_empty:
+                return GateResult("complete", True, observed, "all", done)
+            why = f"no row that was read matches input.where ({self.where})" if self.where else "the input has no row"
+            sentence = (
+                f"{done} But {why}, so that readers would see a night without rows. Mend it, or allow such a night "
+                "with the check `rows: {min: 0}`."
+            )
+            return GateResult("complete", False, f"{observed}, 0 rows", "all, 1 row or more", sentence)
+        have = "1 shard has" if missing == 1 else f"{missing:,} shards have"
+        sentence = (
+            f"{have} no result. Mend the cause that the report names, then run again: only these are scored. "
+            "If more tries may help, raise retry.attempts."
+        )
+        return GateResult("complete", False, observed, "all", sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine(Gate):
+    """At most the share `share` of the run's rows is quarantined."""
+
+    share: float
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        lost, allowed = evidence.rows_in_quarantine, budget_rows(self.share, evidence.rows_in)
+        observed, limit = f"{lost:,} of {evidence.rows_in:,} rows", f"{allowed:,} rows ({self.share:g} of the run)"
+        if lost <= allowed:
+            sentence = f"{counted(lost, 'row')} in quarantine; {allowed:,} are allowed."
+            return GateResult("quarantine", True, observed, limit, sentence)
+        sentence = (
+            f"{counted(lost, 'row')} in quarantine, more than the {allowed:,} that retry.max_quarantined = "
+            f"{self.share:g} allows. Replay one with the command that the quarantine prints, mend the input or the "
+            "model, or raise retry.max_quarantined."
+        )
+        return GateResult("quarantine", False, observed, limit, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescore(Gate):
+    """Rows that were scored a second time gave the same outputs. share: of them, may differ."""
+
+    tolerance: float
+    share: float = 0.0
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        found = evidence.rescored
+        within = f"(tolerance {self.tolerance:g})"
+        if found is None:
+            limit = f"{self.share:.2%}" if self.share else "0"
+            return GateResult("rescore", True, "no rows", f"{limit} {within}", "There was no row.")
+        compared = f"{counted(found.rows, 'row')} of {counted(found.shards, 'shard')}"
+        left_out = f" ({found.changed:,} left out: their input has changed since)" if found.changed else ""
+        most = budget_rows(self.share, found.rows)
+        observed, limit = f"{found.differing:,} of {compared} differ{left_out}", f"{most:,} {within}"
+        if not found.differing:
+            sentence = f"Scored again, {compared} came out the same, within {found.greatest:.2g}{left_out}."
+            return GateResult("rescore", True, observed, limit, sentence)
+        differ = f"Scored again, {found.differing:,} of {compared} came out different"
+        if found.differing <= most:
+            return GateResult("rescore", True, observed, limit, f"{differ}, and {most:,} may{left_out}.")
+        sentence = (
+            f"{differ}{f', more than {most:,}' if most else ''}; {found.first}. A device may be computing wrongly, or "
+            "the model answers differently each time, or beside other rows (model.rows). Score everything again with "
+            "--fresh, on other machines if you suspect one worker; if the model is that inexact, raise "
+            "rescore.tolerance or, where whole answers differ, rescore.differing."
+        )
+        return GateResult("rescore", False, observed, limit, sentence)
+
+
+def answers_gates(check: AnswersCheck, key: str, _: Job) -> Iterator[Cut]:
+    """The gates of one check of answers. key: the check's place in the job, as `checks[0]`."""
+    yield Cut(f"{key}.answers.cut", check.answers.cut)
+
+
+@dataclass(frozen=True)
+class Cut(Gate):
+    """At most the share `share` of the answers had the most tokens that they may have, so that they were cut.
+
+    What the workers counted is judged: all answers, those of quarantined rows, too.
+    """
+
+    key: str
+    share: float
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        cut, asked = evidence.usage.cut, evidence.usage.prompts
+        allowed = budget_rows(self.share, asked)
+        observed, limit = f"{cut:,} of {asked:,} answers", f"{allowed:,} answers ({self.share:g})"
+        said = f"{observed} {'was' if cut == 1 else 'were'} cut at the most tokens that an answer may have"
+        if cut <= allowed:
+            return GateResult("answers.cut", True, observed, limit, f"{said}; {self.key} = {self.share:g} holds.")
+        sentence = (
+            f"{said}, more than the {allowed:,} that {self.key} = {self.share:g} allows. Raise max_tokens in "
+            f"model.sampling, which asks for all answers again, or raise {self.key}."
+        )
+        return GateResult("answers.cut", False, observed, limit, sentence)
+
+
+def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
+    """The gate of one check. key: the check's place in the job, as `checks[0]`."""
+    yield Called(f"{key}.call", check.call)
+
+
+@dataclass(frozen=True)
+class Called(Gate):
+    """The function `spec` says yes. A function that fails, or returns something else, does not."""
+
+    key: str
+    spec: str
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        name = self.spec.rpartition(":")[2]
+        answer = evidence.called.get(self.key, f"{self.key}: {self.spec} was not asked. Run again")
+        if isinstance(answer, str):
+            return GateResult(name, False, "no verdict", "yes", f"{answer}.")
+        observed = answer.observed or ("yes" if answer.passed else "no")
+        verdict = f"{self.spec} says {'yes' if answer.passed else 'no'} ({self.key})"
+        sentence = f"{verdict}: {answer.sentence}" if answer.sentence else f"{verdict}."
+        return GateResult(name, answer.passed, observed, answer.limit or "yes", sentence)
+
+
+def unique_gates(check: UniqueCheck, key: str, _: Job) -> Iterator[Unique]:
+    """The gate of one check. key: the check's place in the job, as `checks[0]`."""
+    yield Unique(f"{key}.unique", check.unique)
+
+
+@dataclass(frozen=True)
+class Unique(Gate):
+    """No two rows have the same values in all of these columns. A null is a value, too."""
+
+    key: str
+    columns: tuple[str, ...]
+
+    def judge(self, evidence: Evidence) -> GateResult:
+        name, what = f"{'+'.join(self.columns)}.unique", listed(map(repr, self.columns), "and")
+        found = evidence.repeated.get(self.key)
+        if found is None:
+            sentence = f"{what} were not compared, so {self.key} cannot be judged. Run again."
+            return GateResult(name, False, "not measured", "0 rows", sentence)
+        observed = f"{counted(found.rows, 'row')} repeated"
+        if not found.where:
+            return GateResult(name, True, observed, "0 rows", f"No two rows have the same {what}; {self.key} holds.")
+        have = "row has" if found.rows == 1 else "rows have"
+        sentence = (
+            f"{found.rows:,} {have} the {what} of another row, which {self.key} forbids. Look whether the input has a "
+            "file twice, or name all the columns that make a row."
+        )
+        return GateResult(name, False, observed, "0 rows", sentence, found.where)
+
 
 _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     ColumnCheck: column_gates,

@@ -402,7 +402,7 @@ def nasty(report: Report) -> Report:
     gate = GateResult(NASTY, False, NASTY, NASTY, NASTY)
     lost = Incident(NASTY, NASTY, NASTY, NASTY, NASTY, 1, None, NASTY, NASTY)
     (night,) = beside(NASTY, *[_profile(NASTY, value) for value in ("a", NASTY)]).columns
-    compared = replace(report.compared[0], called=NASTY, columns=(replace(night, beyond=True),))
+    compared = replace(report.compared[0], called=NASTY, columns=(replace(night, changed=True),))
     shards = tuple(
         replace(each, input=NASTY, why=NASTY, worker=NASTY, printed_last=(NASTY,)) for each in report.shards[:2]
     )

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from nightjar.flows.cli.tables import compared
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.inference.history.comparison import RunsCompared, recounted
-from nightjar.inference.history.night import figures_of
-from nightjar.inference.history.run_status import Metric, first_metric
+from nightjar.inference.history.run_status import figures_of
 from nightjar.inference.identity.identity import identify
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.model import Job
@@ -364,13 +363,12 @@ def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_giv
 
 
 def test_figures_are_told_wherever_metrics_are() -> None:
-    """In lines for people; and as numbers for the trend, `diff` and the first figure of a night."""
+    """In lines for people; and as numbers for the trend, `diff` and the list of nights."""
     column = ColumnFigures(rows=1, nulls=0, nonfinite=0, min=1, max=2, kind="number")
     broken = AccumulatorFigures("m:Broken", "", reason="it failed")
     night = Figures({"x": column}, accumulators={"lift": FIGURES, "broken": broken})
     assert metric_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]
     assert figures_of(night) == {"lift.top": 2.25}
-    assert first_metric(night) == Metric("lift.top", 2.25)
     assert of_json(Figures, to_json(night)) == night
 
 

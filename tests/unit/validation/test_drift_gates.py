@@ -141,7 +141,7 @@ def test_a_small_night_is_given_what_chance_makes_of_it(rows: int) -> None:
             against(described(carrier=["UA"])),
             {"drift": "score"},
             True,
-            f"{NIGHT} has no profile of 'score', so checks[0].drift passes.",
+            f"checks[0].drift has nothing to compare with: {NIGHT} has no profile of 'score', and passes.",
         ),
     ],
 )
@@ -178,12 +178,16 @@ def test_without_an_earlier_night_a_check_passes_and_without_a_training_set_a_ba
 @pytest.mark.parametrize(
     ("asked", "passed", "sentence"),
     [
-        ("last", True, "the other night has no profile of 'score', so checks[0].drift passes."),
+        (
+            "last",
+            True,
+            "checks[0].drift has nothing to compare with: the other night has no profile of 'score', and passes.",
+        ),
         (
             "baseline",
             False,
-            "checks[0].drift has nothing to compare with: the other night has no profile of 'score'. Repeat `nightjar "
-            "baseline JOB --input URI`.",
+            "checks[0].drift has nothing to compare with: the other night has no profile of 'score'. Make it of the "
+            "training set: `nightjar baseline JOB --input URI`.",
         ),
         (
             "one",
@@ -218,7 +222,7 @@ UNTIL = (
     ("asked", "remedy"),
     [
         ("last", UNTIL),
-        ("baseline", "Repeat `nightjar baseline JOB --input URI`."),
+        ("baseline", "Make it of the training set: `nightjar baseline JOB --input URI`."),
         ("one", "Name another published run in checks[0].against, or write `last`."),
     ],
 )
