@@ -21,6 +21,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+import forks  # noqa: F401
+import installed  # noqa: F401
 from fleet import Fleet, started_fleet
 from s3 import S3Server, s3_server
 from support import Lake, answering, leaves_nothing

@@ -27,13 +27,15 @@ from support import Lake
 
 
 @pytest.mark.flow
-def test_a_run_at_a_terminal_shows_where_it_is(eventful: Watched) -> None:
+@pytest.mark.parametrize("which", ["eventful", pytest.param("eventful_on_ray", marks=pytest.mark.system)])
+def test_a_run_at_a_terminal_shows_where_it_is(which: str, request: pytest.FixtureRequest) -> None:
     """From the first second on a word for what is being done, up to the end. On a busy machine the display may look
     twice while such a small night is validated, or not once; every other step takes longer, or is the last.
     """
+    eventful: Watched = request.getfixturevalue(which)
     assert eventful.exit_code == 0, eventful.written[-500:]
     steps = (
-        "starting Ray and Prefect",
+        "and Prefect" if which == "eventful_on_ray" else "starting Prefect",
         "looking for input",
         "loading the model",
         "scoring",

@@ -70,7 +70,7 @@ from nightjar.inference.errors import (
 from ports import quiet_ports
 from proxy import fault_proxy
 from service import client
-from support import Lake, conforms, wait_until
+from support import Lake, answering, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
@@ -78,6 +78,7 @@ pytestmark = pytest.mark.flow
 
 SIGN_IN = "admin:of-today"
 NOWHERE = "http://127.0.0.1:9/api"
+PROXY = "http://127.0.0.1:9"
 OWN_INSTEAD = "(`unset PREFECT_API_URL`, and `prefect config unset PREFECT_API_URL` if it is in the profile)"
 
 
@@ -284,6 +285,7 @@ def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
     return found["ok"], found["found"], found["remedy"]
 
 
+@pytest.mark.system
 def test_without_an_api_check_asks_the_server_that_a_run_would_start(
     tmp_path: Path, api_env: dict[str, str], prefect_home: Path, no_leftovers: None
 ) -> None:
@@ -396,15 +398,24 @@ def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
         assert server.process.poll() is not None
 
 
-def test_a_server_that_began_early_is_the_one_that_is_used(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_began_early_is_the_one_that_is_used_and_is_not_asked_through_a_proxy(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By nobody: this process with httpx and Prefect's client, or one that it starts."""
     monkeypatch.setenv("PREFECT_HOME", str(own_home))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
     with OwnServer() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
         server.begin_early()
         begun = server.process
         api = start_api(server)
         assert (api.url, server.process) == (server.url, begun)
-        api.wait()
+        with answering(api) as url, client(url) as asked:
+            assert asked.hello().status_code == httpx.codes.OK
+            code = f"import httpx; print(httpx.get('{url}/health').status_code)"
+            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+            assert (child.stdout, child.stderr) == ("200\n", "")
 
 
 def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:

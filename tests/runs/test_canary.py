@@ -15,13 +15,13 @@ from support import Lake
 
 RIGHT = "def score(batch):\n    return {'score': batch['x']}\n"
 INVERTED = "def score(batch):\n    return {'score': 1 - batch['x']}\n"
-SHARDS, ROWS = 200, 50
+SHARDS, ROWS = 100, 50
 
 AUROC = [{"metric": "auroc", "min": 0.72}]
 
 
 def labelled(lake: Lake, model: str = RIGHT, **changes: object) -> Lake:
-    """200 shards of 50 rows; x is between 0 and 1, and labels are likelier where it is greater."""
+    """100 shards of 50 rows; x is between 0 and 1, and labels are likelier where it is greater."""
     random = np.random.default_rng(7)
     folder = lake.folder / "data"
     folder.mkdir(parents=True)
@@ -32,7 +32,7 @@ def labelled(lake: Lake, model: str = RIGHT, **changes: object) -> Lake:
         table = pa.table({"id": ids, "name": ids.astype(str), "x": x.astype(np.float32), "late": late})
         pq.write_table(table, folder / f"part-{file:02d}.parquet", row_group_size=ROWS)
     lake.write_model(model)
-    lake.write_job(**{"input__shard_rows": ROWS, "label": "late", "canary": 0.02, "checks": AUROC, **changes})
+    lake.write_job(**{"input__shard_rows": ROWS, "label": "late", "canary": 0.04, "checks": AUROC, **changes})
     return lake
 
 
@@ -44,11 +44,11 @@ def committed(lake: Lake) -> int:
     return len(newest.state.committed)
 
 
-def test_a_model_with_inverted_outputs_costs_two_percent_of_the_rows(lake: Lake) -> None:
+def test_a_model_with_inverted_outputs_costs_four_percent_of_the_rows(lake: Lake) -> None:
     with pytest.raises(GateFailed) as failed:
         labelled(lake, INVERTED).run()
     assert str(failed.value).startswith(
-        "the canary (4 of 200 shards, 200 rows) stopped the run before the other shards: "
+        "the canary (4 of 100 shards, 200 rows) stopped the run before the other shards: "
         "Canary: The auroc of 'score' against 'late' is 0."
     )
     assert [(gate.name, gate.verdict) for gate in failed.value.gates] == [("auroc.min", "block")]
@@ -67,7 +67,7 @@ def test_a_good_night_is_published_whole(lake: Lake) -> None:
 def test_the_command_repeated_judges_the_same_shards_and_scores_nothing(lake: Lake) -> None:
     with pytest.raises(GateFailed):
         labelled(lake, INVERTED).run()
-    with pytest.raises(GateFailed, match=r"the canary \(4 of 200 shards"):
+    with pytest.raises(GateFailed, match=r"the canary \(4 of 100 shards"):
         lake.run()
     assert committed(lake) == 4
 
@@ -92,7 +92,7 @@ def test_without_the_canary_the_same_results_go_on(lake: Lake) -> None:
 def test_one_row_that_breaks_a_limit_suffices_in_any_canary(lake: Lake) -> None:
     """Though one shard alone is too few to judge a share by."""
     changes = {"canary": 0.001, "checks": [{"column": "score", "max": 0.5, "nulls": 0.1}]}
-    with pytest.raises(GateFailed, match=r"the canary \(1 of 200 shards, 50 rows\) .*above checks\[0\].max = 0.5"):
+    with pytest.raises(GateFailed, match=r"the canary \(1 of 100 shards, 50 rows\) .*above checks\[0\].max = 0.5"):
         labelled(lake, **changes).run()
     assert committed(lake) == 1
 
@@ -105,11 +105,11 @@ def test_too_small_a_canary_does_not_judge_a_metric_and_says_so(lake: Lake) -> N
     newest = revs.newest_revision(request.storage, request.run_uri)
     assert newest is not None
     (note,) = newest.state.about.preflight
-    assert note.startswith("canary: it has 1 of 200 shards, too few to judge shares and metrics by")
+    assert note.startswith("canary: it has 1 of 100 shards, too few to judge shares and metrics by")
 
 
 def test_a_share_that_only_some_shards_break_stops_nothing(lake: Lake) -> None:
-    """A quarter of the canary is null, which is one of its four shards, and one of all two hundred."""
+    """A quarter of the canary is null, which is one of its four shards, and one of all hundred."""
     beside = lake.folder.parent / f"{lake.folder.name}-first-id"
     model = (
         f"import numpy as np\nfrom pathlib import Path\nLOST = int(Path({str(beside)!r}).read_text())\n"
@@ -123,11 +123,11 @@ def test_a_share_that_only_some_shards_break_stops_nothing(lake: Lake) -> None:
     first = plan.shard(min(plan.ids()))
     assert first is not None
     (piece,) = first.pieces
-    beside.write_text(str(int(piece.uri[-9]) * 2000 + piece.first_row))
+    beside.write_text(str(int(piece.uri[-9]) * 1000 + piece.first_row))
     done = lake.run()
     assert done.publication.number == 1
     (gate,) = [gate for gate in done.verdict.gates if gate.name == "score.nulls"]
-    assert gate.observed == "50 of 10,000 rows"
+    assert gate.observed == "50 of 5,000 rows"
 
 
 def test_a_gate_that_only_warns_or_asks_stops_nothing(lake: Lake) -> None:
