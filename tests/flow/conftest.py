@@ -28,11 +28,11 @@ time.sleep(1)
 
 
 def score(batch):
-    """Twice x, slowly. One row cannot be scored, and one ends its process when it is first seen."""
+    """Twice x, slowly. One row cannot be scored, and the first micro-batch of all after preflight ends its process."""
     print(SAYS)
     x, seen = batch["x"], Path(__LIVE__, "seen")
     time.sleep(0.1)
-    if 2500 in x and not seen.exists():
+    if len(x) > 32 and not seen.exists():
         seen.touch()
         os._exit(9)
     if 1234 in x:

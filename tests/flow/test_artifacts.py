@@ -148,10 +148,10 @@ def test_every_artifact_carries_the_jobs_name(flights_page: Page) -> None:
     assert all(artifact.flow_run_id == flights_page.run.id for artifact in flights_page.artifacts.values())
 
 
-def test_the_progress_ends_at_100(eventful_page: Page) -> None:
+def test_the_progress_ends_at_100(eventful: Watched, eventful_page: Page) -> None:
     """With the run's true figures beside it."""
     bar = eventful_page.artifacts["eventful-progress"]
-    about = "8 of 8 shards, 7,999 rows scored, 1 quarantined, 1 failed attempt"
+    about = f"8 of 8 shards, 7,999 rows scored, 1 quarantined, {eventful.failed_attempts}"
     assert (bar.data, bar.description) == (100.0, f"{DATE}: {about}")
 
 
@@ -170,18 +170,20 @@ def test_the_table_of_shards_is_the_runs(eventful: Watched, eventful_page: Page)
 
 def test_the_table_of_retries_says_what_was_done(eventful: Watched, eventful_page: Page) -> None:
     """A lost process: which shard and file, and that it was tried again. A bad row: file, row, error."""
-    died, bad = eventful_page.table("eventful-retries")
+    *lost, bad = eventful_page.table("eventful-retries")
     data = eventful.lake.folder / "data"
-    assert (died["cause"], died["file"]) == ("ProcessDied", str(data / "part-01.parquet"))
-    assert (died["attempt"], died["what was done"]) == (1, "tried again, committed")
+    for died in lost:
+        assert (died["cause"], Path(died["file"]).parent) == ("ProcessDied", data)
+        assert (died["attempt"], died["what was done"]) == (1, "tried again, committed")
     assert (bad["file"], bad["row"], bad["cause"]) == (str(data / "part-00.parquet"), 1234, "ValueError")
     assert (bad["message"], bad["what was done"]) == ("1234 cannot be scored", "quarantined")
-    assert eventful_page.table("eventful-shards")[0]["shard"] == died["shard"], "retried shards come first"
+    first = eventful_page.table("eventful-shards")[: len(lost)]
+    assert {line["shard"] for line in first} == {died["shard"] for died in lost}, "retried shards come first"
 
 
 def test_the_replay_command_of_a_quarantined_row_replays_it(eventful_page: Page) -> None:
     """As it stands in the table: pasted into a shell it fails on that row with that error."""
-    replay = eventful_page.table("eventful-retries")[1]["replay"]
+    replay = eventful_page.table("eventful-retries")[-1]["replay"]
     assert replay.startswith("nightjar replay ")
     assert replay.endswith(" --row 1234")
     words = [nightjar(), *replay.split()[1:]]

@@ -138,6 +138,13 @@ class Watched:
     written: str
 
     @property
+    def failed_attempts(self) -> str:
+        """The lost process is charged to the shards that it had begun, which may be several."""
+        failed = sum(record["t"] == "failed" for record in self.lake.records())
+        assert failed
+        return f"{failed} failed attempt{'s' if failed > 1 else ''}"
+
+    @property
     def frames(self) -> list[str]:
         """The states of the live display, without colours and without what stays when it has gone."""
         live = self.written.rpartition("\x1b[?25h")[0]
