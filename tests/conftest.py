@@ -21,6 +21,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
+import forks  # noqa: F401
+import installed  # noqa: F401
 from fleet import Fleet, started_fleet
 from s3 import S3Server, s3_server
 from support import Lake, answering, leaves_nothing
@@ -66,11 +68,11 @@ TOGETHER = {
             *("test_shared_weights.py", "test_speech.py", "test_text_entities.py", "test_text_labels.py"),
             *("test_torch_modules.py", "test_torch_misfits.py", "test_torch_inputs.py", "test_torch_weights.py"),
             *("test_program_archives.py", "test_programs.py", "test_keras.py", "test_sklearn.py", "test_boosters.py"),
-            *("test_onnx.py", "test_out_of_memory.py", "test_endpoint.py", "test_ray_processor.py"),
+            *("test_images.py", "test_onnx.py", "test_out_of_memory.py", "test_endpoint.py", "test_ray_processor.py"),
             *("test_classes.py", "test_drift.py", "test_metrics.py", "test_ranking.py", "test_regression.py"),
             *("test_accepting_worker.py", "test_batches.py", "test_conversion.py"),
             *("test_output_types.py", "test_prepared_batches.py", "test_batch_copies.py", "test_ray_classes.py"),
-            *("test_microbatches.py", "test_spoilt_worker.py"),
+            *("test_microbatches.py", "test_packing.py", "test_spoilt_worker.py"),
         ],
         "frameworks",
     ),

@@ -23,8 +23,6 @@ from __future__ import annotations
 
 import runpy
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from forked import forked_script
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.run.request import make_request
@@ -118,7 +117,7 @@ def test_the_right_result(
     monkeypatch.chdir(folder)
     right = yaml.safe_load((folder / "right.yaml").read_text())
     (folder / "right.yaml").unlink()
-    subprocess.run([sys.executable, "make.py"], cwd=folder, check=True)
+    forked_script(folder / "make.py")
     for number, run in enumerate(right.get("runs", [{}]), start=1):
         if script := run.get("before"):
             runpy.run_path(str(folder / script), run_name="__main__")

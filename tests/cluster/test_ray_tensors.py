@@ -9,13 +9,14 @@ import pytest
 from nightjar.inference.engine import LOCAL, RAY
 from support import Lake
 
+pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+
 SAYS_SHAPES = """
 def score(batch):
     return {"score": [f"{rgb.dtype} {rgb.shape} {size.shape}" for rgb, size in zip(batch["rgb"], batch["sizes"])]}
 """
 
 
-@pytest.mark.usefixtures("ray_local")
 def test_tensors_that_ray_wrote_keep_their_shapes_on_both_engines(lake: Lake) -> None:
     """The parts are the same, byte for byte, and Ray reads what was carried as tensors again."""
     import ray

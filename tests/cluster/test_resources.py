@@ -32,6 +32,7 @@ class Model:
 """
 
 
+@pytest.mark.system
 def test_each_process_gets_what_the_job_asks_for(lake: Lake) -> None:
     """In preflight, in the pool, and where shards are scored again."""
     lake.write_model(TOLD)

@@ -83,6 +83,7 @@ def score(batch):
 """
 
 
+@pytest.mark.system
 def test_a_lake_of_odd_files_is_published_by_both_engines_alike(
     lake: Lake, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

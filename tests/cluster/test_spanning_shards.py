@@ -10,7 +10,7 @@ from endpoints import Asked, Reply, endpoint, fault, upper
 from nightjar.inference.engine.ray.passes import BLOCKS_PER_ACTOR
 from support import Lake
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
 
 SHARD = 5
 
@@ -64,7 +64,6 @@ def test_a_slow_row_holds_up_no_other_shard_of_its_block_nor_of_the_next(lake: L
     assert lake.published()["answer"].tolist() == [f"TEXT {row}" for row in range(rows)]
 
 
-@pytest.mark.system
 def test_a_process_that_dies_costs_no_row_and_shards_that_are_committed_are_not_asked_again(lake: Lake) -> None:
     """Every shard that was underway in it is charged, and no other one is."""
     rows = SHARD * 80

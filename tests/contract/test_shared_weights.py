@@ -170,6 +170,7 @@ def test_the_smallest_shared_file_is_the_smallest_that_is_not_copied() -> None:
     assert SHARED_BYTES == snapshots.COPIED_BYTES < WEIGHTS
 
 
+@pytest.mark.system
 @has_safetensors
 def test_weights_that_are_used_as_they_lie_in_the_file_are_no_memory_of_the_process(tmp_path: Path) -> None:
     """Of each kind of file. What is computed is the same, to the bit. Another type makes a copy of each one's own."""

@@ -31,6 +31,7 @@ def dated(folder: Path, **changes: object) -> Lake:
     return lake
 
 
+@pytest.mark.system
 def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str]) -> None:
     """SIGKILL while a night in the middle is under way; published nights are skipped, and no night rewinds readers."""
     lake = dated(tmp_path)
@@ -61,25 +62,21 @@ def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str])
         assert lake.published(night)["id"].tolist() == list(range(day * 1000, day * 1000 + 1000))
 
 
-def test_a_night_without_its_input_holds_up_no_other(tmp_path: Path, api_env: dict[str, str]) -> None:
+def test_only_nights_of_the_schedule_and_one_without_its_input_holds_up_no_other(
+    tmp_path: Path, api_env: dict[str, str]
+) -> None:
     """A run of its own would wait an hour for it."""
-    lake = dated(tmp_path, name="nights-late", input__wait={"for": "1h", "until": "_SUCCESS"})
-    (lake.folder / "data" / "2026-11-02" / "_SUCCESS").touch()
-    words = ("--from", FIRST, "--to", "2026-11-02", "--json", *LOCAL)
+    monday, tuesday = "2026-11-02", "2026-11-03"
+    waits = {"for": "1h", "until": "_SUCCESS"}
+    lake = dated(tmp_path, name="nights-late", input__wait=waits, schedule={"cron": "0 2 * * MON,TUE"})
+    (lake.folder / "data" / tuesday / "_SUCCESS").touch()
+    words = ("--from", FIRST, "--to", LAST, "--json", *LOCAL)
     done = forked("backfill", lake.job_path, *words, env=api_env)
     assert done.returncode == 1
-    late, there = json.loads(done.stdout)
-    assert late["said"].startswith(f"Looked once for _SUCCESS in {lake.folder}/data/{FIRST}: not there")
-    assert (late["state"], there["state"]) == ("failed", "published")
-    assert "ray._raylet" not in done.imported, "the local engine has no use for it"
-
-
-def test_only_nights_of_the_schedule(tmp_path: Path, api_env: dict[str, str]) -> None:
-    lake = dated(tmp_path, name="nights-weekly", schedule={"cron": "0 2 * * MON"})
-    words = ("backfill", lake.job_path, "--from", FIRST, "--to", LAST, "--json", *LOCAL)
-    found = json.loads(forked(*words, env=api_env).stdout)
+    found = json.loads(done.stdout)
     conforms(found, "backfill")
-    assert [(night["date"], night["state"]) for night in found] == [("2026-11-02", "published")]
+    assert [(night["date"], night["state"]) for night in found] == [(monday, "failed"), (tuesday, "published")]
+    assert found[0]["said"].startswith(f"Looked once for _SUCCESS in {lake.folder}/data/{monday}: not there")
 
 
 def test_a_night_that_readers_see_under_another_name_is_left_alone(tmp_path: Path, api_env: dict[str, str]) -> None:
@@ -109,6 +106,7 @@ def test_what_cannot_be_is_one_sentence(
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
+@pytest.mark.system
 def test_nights_that_do_not_fit_the_cluster_are_one_sentence(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, resources={"actors": 64})
     done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, env=api_env)

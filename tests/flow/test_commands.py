@@ -7,23 +7,21 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from rich.console import Console
 
-from commands import DATE, Flights, Partial
+from commands import DATE, UNUSED, OnS3, Partial, Watched
 from forked import forked, forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.prefect_api.ownserver import go_past_proxies
 from nightjar.inference.history.replay import Replayed
 from nightjar.inference.history.run_tables import Incident, ShardLine
-from service import client, own_server
+from service import client
 from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
@@ -42,18 +40,21 @@ def test_help_fits_a_screen_and_shows_examples() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_completes(shell: str) -> None:
-    """The script names the command, and the program answers it with the words that may follow."""
+def test_the_script_of_each_shell_names_the_command(shell: str) -> None:
     env = {"SHELL": f"/bin/{shell}", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = command("--show-completion", shell, env=env)
     assert done.returncode == 0, done.stderr
     assert "_NIGHTJAR_COMPLETE" in done.stdout
+
+
+def test_completion_completes() -> None:
+    """The program answers the script with the words that may follow."""
     asked = {"_NIGHTJAR_COMPLETE": "complete_bash", "COMP_WORDS": "nightjar r", "COMP_CWORD": "1"}
     words = subprocess.run([nightjar()], env={**os.environ, **asked}, capture_output=True, text=True).stdout.split()
     assert {"run", "runs", "retry", "reject", "replay", "report", "rollback", "republish"} == set(words)
 
 
-@pytest.mark.parametrize(("encoding", "arrow"), [("latin-1", r"\u2192"), ("ascii", r"\u2192"), ("utf8", "→")])
+@pytest.mark.parametrize(("encoding", "arrow"), [("ascii", r"\u2192"), ("utf8", "→")])
 def test_a_terminal_that_lacks_a_character_gets_it_spelled_out(tmp_path: Path, encoding: str, arrow: str) -> None:
     """A night that is published must not end in a traceback for the arrow of what to do next."""
     lake = Lake(tmp_path / "a→b").ready()
@@ -62,21 +63,7 @@ def test_a_terminal_that_lacks_a_character_gets_it_spelled_out(tmp_path: Path, e
     assert arrow in done.stdout
 
 
-PROXY = "http://127.0.0.1:9"
 LOOPBACK = "127.0.0.1,localhost"
-
-
-def test_the_own_server_is_not_asked_through_a_proxy(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By nobody: this process with httpx and Prefect's client, or one that it starts."""
-    monkeypatch.setenv("PREFECT_HOME", str(own_home))
-    for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
-        monkeypatch.setenv(name, value)
-    with own_server() as url:
-        with client(url) as asked:
-            assert asked.hello().status_code == httpx.codes.OK
-        code = f"import httpx; print(httpx.get('{url}/health').status_code)"
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-        assert (child.stdout, child.stderr) == ("200\n", "")
 
 
 @pytest.mark.parametrize(
@@ -100,43 +87,16 @@ def test_what_needs_no_proxy_is_added_to_and_kept(
         assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == then
 
 
-LOADED = """
-import sys
-from nightjar.flows.cli.main import main
-
-job = sys.argv[1]
-for words in (["--engine", "local"], []):
-    sys.argv = ["nightjar", "run", job, "--date", "2026-11-19", "--json", *words]
-    try:
-        main()
-    except SystemExit as done:
-        assert not done.code, done.code
-    print(*(name for name in ("ray._raylet", "ray.data", "torch", "boto3", "obstore") if name in sys.modules))
-"""
-"""Scores on the local engine, then runs the same night on Ray; after each, what it loaded that it had no use for."""
+def test_without_ray_to_score_on_none_is_imported(partial: Partial) -> None:
+    """By the local engine; where nothing is left to score: test_flights.py."""
+    assert UNUSED.isdisjoint(partial.ended.imported)
 
 
-def test_without_ray_to_score_on_none_is_imported(lake: Lake, api_env: dict[str, str]) -> None:
-    """Neither by the local engine, nor where nothing is left to score."""
-    lake.ready()
-    ran = subprocess.run(
-        [sys.executable, "-c", LOADED, lake.job_path],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **api_env},
-        timeout=180,
-    )
-    assert ran.returncode == 0, ran.stderr
-    first, loaded, again, still = ran.stdout.splitlines()
-    assert (json.loads(first)["reused_shards"], json.loads(again)["reused_shards"]) == (0, json.loads(first)["shards"])
-    assert (loaded, still) == ("", "")
-
-
-def test_runs_lists_them_and_what_readers_see(flights: Flights, partial: Partial) -> None:
-    (published,) = json.loads(forked_light("runs", flights.job, "--json").stdout)
+def test_runs_lists_them_and_what_readers_see(on_s3: OnS3, partial: Partial) -> None:
+    (published,) = json.loads(forked_light("runs", on_s3.job, "--json", env=on_s3.env).stdout)
     assert published["run_id"] == DATE
     assert (published["state"], published["revision"], published["shown"]) == ("published", 1, 1)
-    assert published["rows_out"] == 336_776
+    assert published["rows_out"] == on_s3.said["rows_out"]
     assert (published["publication"], published["metric"]["name"], published["cause"]) == (1, "auroc", "")
     assert published["seconds"] > 0
     (failed,) = json.loads(forked_light("runs", partial.lake.job_path, "--json").stdout)
@@ -167,8 +127,8 @@ def test_show_has_the_failed_shard_first_and_why(partial: Partial) -> None:
     assert shown.count("committed") <= 3
 
 
-def test_show_of_an_unknown_run_says_what_there_is(flights: Flights) -> None:
-    shown = forked_light("show", flights.job, "2020-01-01").stdout
+def test_show_of_an_unknown_run_says_what_there_is(eventful: Watched) -> None:
+    shown = forked_light("show", eventful.lake.job_path, "2020-01-01").stdout
     assert "2020-01-01: no such run yet; published runs: 2026-11-19" in shown
 
 

@@ -23,6 +23,7 @@ from support import GATE, NIGHT, Lake, nightjar, permit, wait_until
 pytestmark = pytest.mark.flow
 
 
+@pytest.mark.system
 def test_jobs_that_share_gpus_take_turns(lake: Lake, api_env: dict[str, str]) -> None:
     """A limit that is missing is named; with its one slot taken the job waits until it is free.
 

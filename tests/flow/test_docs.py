@@ -132,6 +132,7 @@ GO_ON = {tuple(s.words): s for s in shown() if any(s.text.startswith(start) for 
 """Each once, as above."""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("each", GO_ON.values(), ids=short)
 def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Path, own_home: Path) -> None:
     """It comes up, says so, and ends with Ctrl-C."""

@@ -95,6 +95,7 @@ def attempts(deployment: str, job: str) -> list[tuple[str, str, dict[str, Any]]]
     ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("given", [None, ("nightjar", "guessed"), ("nightjar", "")])
 def test_a_stranger_can_neither_start_nor_change_nor_read(
     guarded: Guarded, tmp_path: Path, given: tuple[str, str] | None
@@ -117,6 +118,7 @@ def test_a_stranger_can_neither_start_nor_change_nor_read(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.system
 def test_the_password_of_the_reports_does_not_open_the_api(guarded: Guarded) -> None:
     """It may be sent over a network in the clear."""
     answer = ask(
@@ -128,6 +130,7 @@ def test_the_password_of_the_reports_does_not_open_the_api(guarded: Guarded) -> 
     assert "guarded" in answer.text
 
 
+@pytest.mark.system
 def test_a_page_of_elsewhere_whose_name_leads_here_is_not_answered(guarded: Guarded) -> None:
     """Even with the password, which a browser does not give it."""
     for address, password in ((f"{guarded.url}/api/admin/version", "Pages"), (guarded.reports, "Reports")):
@@ -137,6 +140,7 @@ def test_a_page_of_elsewhere_whose_name_leads_here_is_not_answered(guarded: Guar
         assert ask("GET", address, headers={"Host": "localhost"}, auth=auth).status_code == 200
 
 
+@pytest.mark.system
 def test_a_page_of_elsewhere_may_not_read_an_answer(guarded: Guarded) -> None:
     """Nor send what a browser asks about first. Only the server's own pages may, under both of their names."""
     port = guarded.url.rpartition(":")[2]
@@ -153,6 +157,7 @@ def test_a_page_of_elsewhere_may_not_read_an_answer(guarded: Guarded) -> None:
             assert answer.headers.get("Access-Control-Allow-Origin") == (origin if may else None), (method, origin)
 
 
+@pytest.mark.system
 def test_only_this_user_may_read_the_password_and_the_database(guarded: Guarded) -> None:
     """Also the files that SQLite makes beside it."""
     files = [path for path in guarded.home.iterdir() if path.name.startswith(("prefect.db", "nightjar-"))]
@@ -164,6 +169,7 @@ def test_only_this_user_may_read_the_password_and_the_database(guarded: Guarded)
     }
 
 
+@pytest.mark.system
 def test_no_command_line_and_no_log_has_the_password(guarded: Guarded) -> None:
     """A command line can be read by everybody; a process's environment by this user alone."""
     lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]

@@ -185,12 +185,13 @@ def test_a_terminal_is_not_taken_over(hostile: Hostile) -> None:
     assert not obeyed(hostile.written)
 
 
+@pytest.mark.system
 @pytest.mark.flow
-def test_what_a_model_prints_through_ray_takes_nothing_over(eventful: Watched) -> None:
+def test_what_a_model_prints_through_ray_takes_nothing_over(eventful_on_ray: Watched) -> None:
     """Not the terminal of the run, and not that of who reads its log, which has it in one line with each escape."""
-    assert eventful.exit_code == 0, eventful.written[-2000:]
-    assert not obeyed(eventful.written)
-    done = forked_light("logs", eventful.lake.job_path, DATE, env={"COLUMNS": "300"})
+    assert eventful_on_ray.exit_code == 0, eventful_on_ray.written[-2000:]
+    assert not obeyed(eventful_on_ray.written)
+    done = forked_light("logs", eventful_on_ray.lake.job_path, DATE, env={"COLUMNS": "300"})
     assert done.returncode == 0, done.stderr
     assert r"\x1b]0;owned\x07" in done.stdout
     assert done.stdout.replace("\n", "").isprintable()

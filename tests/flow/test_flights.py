@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from commands import DATE, Flights
+from commands import DATE, UNUSED, Flights
 from forked import Done
 from lazily import lazily
 from support import FLIGHTS, command
@@ -19,7 +19,7 @@ from support import FLIGHTS, command
 log_loss = lazily("sklearn.metrics", "log_loss")
 roc_auc_score = lazily("sklearn.metrics", "roc_auc_score")
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 ROWS = 336_776
 
@@ -149,7 +149,8 @@ def test_a_run_s_own_ray_has_no_actors_but_those_that_score(flights: Flights) ->
 
 
 def test_a_run_with_nothing_to_score_starts_no_ray(flights: Flights) -> None:
-    """What is left to do of it needs no cluster."""
+    """What is left to do of it needs no cluster, and no library of the model or of a bucket."""
+    assert UNUSED.isdisjoint(flights.again.imported)
     assert flights.repeating.listening(), "its Prefect server was seen"
     assert flights.repeating.listening().isdisjoint({"raylet", "gcs_server"})
 

@@ -74,6 +74,7 @@ pytestmark = pytest.mark.flow
 
 SIGN_IN = "admin:of-today"
 NOWHERE = "http://127.0.0.1:9/api"
+PROXY = "http://127.0.0.1:9"
 OWN_INSTEAD = "(`unset PREFECT_API_URL`, and `prefect config unset PREFECT_API_URL` if it is in the profile)"
 
 
@@ -380,15 +381,25 @@ def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
         assert server.process.poll() is not None
 
 
-def test_a_server_that_began_early_is_the_one_that_is_used(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_began_early_is_the_one_that_is_used_and_is_not_asked_through_a_proxy(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By nobody: this process with httpx and Prefect's client, or one that it starts."""
     monkeypatch.setenv("PREFECT_HOME", str(own_home))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
     with PrefectApi() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
         server.begin_early()
         begun = server.process
         api = start_api(server)
         assert (api, server.process) == (server, begun)
         api.wait()
+        with client(api.url) as asked:
+            assert asked.hello().status_code == httpx.codes.OK
+        code = f"import httpx; print(httpx.get('{api.url}/health').status_code)"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert (child.stdout, child.stderr) == ("200\n", "")
 
 
 def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import support
 from support import command
 
-pytestmark = pytest.mark.flow
+pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 CASES = support.ROOT / "tests" / "cases"
 

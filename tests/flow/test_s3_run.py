@@ -2,77 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import steps as run
-from commands import DATE, Flights
-from forked import Done, forked, forked_light
+from commands import DATE, MONTHS, Flights, OnS3
+from forked import forked_light
 from nightjar.inference.errors import AlreadyExists, JobError
-from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import ANYBODY
-from s3 import S3Server
 from support import FLIGHTS, Lake
 
 pytestmark = [pytest.mark.flow, pytest.mark.s3]
-
-MONTHS = ("01", "07")
-
-
-@dataclass
-class OnS3:
-    """The run and where it lies."""
-
-    bucket: str
-    job: Path
-    env: dict[str, str]
-    storage: LakeStorage
-    ended: Done
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """What it says with --json."""
-        found: dict[str, Any] = json.loads(self.ended.stdout)
-        return found
-
-    def names(self) -> list[str]:
-        """Every object in the bucket."""
-        return [entry.uri for entry in self.storage.list(self.bucket)]
-
-
-@pytest.fixture(scope="module")
-def on_s3(tmp_path_factory: pytest.TempPathFactory, server: S3Server, api_env: dict[str, str]) -> OnS3:
-    """Two months of the flights example, uploaded and run; the credentials are in the environment only."""
-    folder = tmp_path_factory.mktemp("s3")
-    bucket = server.create_bucket(f"flights-{folder.parent.name}")
-    storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
-    for month in MONTHS:
-        name = f"flights-2013-{month}.parquet"
-        storage.write(f"{bucket}/in/{name}", (FLIGHTS / "data" / name).read_bytes())
-    storage.write(f"{bucket}/models/delay.pt2", (FLIGHTS / "models" / "delay.pt2").read_bytes())
-    job = yaml.safe_load((FLIGHTS / "job.yaml").read_text())
-    job["name"] = "flights-on-s3"
-    job["input"]["uri"] = f"{bucket}/in/"
-    job["model"]["path"] = f"{bucket}/models/delay.pt2"
-    job["output"]["uri"] = f"{bucket}/out/"
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(job, sort_keys=False))
-    env = {
-        **api_env,
-        "AWS_ACCESS_KEY_ID": server.access_key,
-        "AWS_SECRET_ACCESS_KEY": server.secret_key,
-        "AWS_DEFAULT_REGION": server.region,
-        "AWS_ENDPOINT_URL": server.endpoint,
-    }
-    return OnS3(bucket, path, env, storage, forked("run", path, "--date", DATE, "--engine", "local", "--json", env=env))
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +41,7 @@ def test_files_prints_the_objects_of_the_publication(on_s3: OnS3, listed: list[s
     assert set(listed) <= set(on_s3.names())
 
 
+@pytest.mark.system
 def test_the_scores_are_those_of_the_same_rows_on_disk(on_s3: OnS3, listed: list[str], flights: Flights) -> None:
     """Where rows and model lie does not matter to what comes out."""
     here = _scores(LakeStorage(), forked_light("files", flights.job).stdout.splitlines())

@@ -22,12 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from commands import DATE
-from forked import COMMAND_S
+from forked import COMMAND_S, forked
 from nightjar.inference.output import publications
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from pages import ON_RAY
 from s3 import S3Server
+from service import own_server
 from support import Lake, command, leaves_nothing, marked
 
 pytestmark = [pytest.mark.flow, pytest.mark.s3]
@@ -281,6 +282,7 @@ def test_other_commands_on_ray_leave_no_secret(planted: Planted, words: tuple[st
     assert_clean(searched, {**planted.secrets, "password": PASSWORD})
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "words",
     [
@@ -311,9 +313,10 @@ SIGNATURE = "X-Amz-Signature="
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.system)])
 def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
-    engine: str, tmp_path: Path, server: S3Server, own_home: Path
+    engine: str, tmp_path: Path, server: S3Server, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list has signed URLs, one of a damaged file, and a wrong one. Whoever reads it all cannot read the input."""
+    monkeypatch.setenv("PREFECT_HOME", str(own_home))
     lake, home = Lake(tmp_path / "job"), own_home
     bucket = server.create_bucket(f"signed-{uuid.uuid4().hex[:8]}")
     storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
@@ -328,8 +331,8 @@ def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
     for night, urls in lists.items():
         (tmp_path / f"names-{night}.txt").write_text("\n".join(urls))
     shutil.rmtree(lake.folder / "data")
-    with tempfile.TemporaryDirectory(prefix="nj-", dir="/tmp") as ray, leaves_nothing() as mark:
-        env = {"PREFECT_HOME": str(home), "PREFECT_API_URL": "", "RAY_TMPDIR": ray, "NIGHTJAR_KEEP_RAY": "1", **mark}
+    with tempfile.TemporaryDirectory(prefix="nj-", dir="/tmp") as ray, leaves_nothing() as mark, own_server() as api:
+        env = {"PREFECT_API_URL": api, "RAY_TMPDIR": ray, "NIGHTJAR_KEEP_RAY": "1", **mark}
         how = ["--engine", engine]
         said, codes = "", []
         for words in (
@@ -342,7 +345,7 @@ def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
             ["report", lake.job_path, DATE],
             ["replay", lake.job_path, DATE, "--row", "7"],
         ):
-            ended = command(*words, env=env, timeout_s=COMMAND_S)
+            ended = (forked if engine == "local" else command)(*words, env=env)
             said += f"$ {words[0]}\n{ended.stdout}{ended.stderr}"
             codes.append(ended.returncode)
         places = {

@@ -80,6 +80,7 @@ def test_a_webhook_that_is_away_is_a_warning_and_the_night_is_published(
     assert SECRET not in said
 
 
+@pytest.mark.system
 def test_a_run_with_a_server_of_its_own_has_no_link_that_is_dead(tmp_path: Path, own_home: Path) -> None:
     with webhook() as hook:
         lake = Lake(tmp_path).ready(notify={"on": ["published"], "webhook": hook.url})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -14,14 +15,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from forked import Done
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, marked, nightjar
 
 DATE = "2026-11-19"
+MONTHS = ("01", "07")
+"""What of the flights lies on S3."""
+
 SERVERS = ("nightjar.flows.prefect_api.ownserver", "prefect.server.api.server", "prefect server start")
+
+UNUSED = frozenset({"ray._raylet", "ray.data", "torch", "boto3", "obstore"})
+"""What a run on the local disk and the local engine has no use for, nor one with nothing to score."""
 
 
 @dataclass
@@ -71,6 +80,27 @@ class Flights:
 
 
 @dataclass
+class OnS3:
+    """Two months of the flights example, run with everything on S3, and where it lies."""
+
+    bucket: str
+    job: Path
+    env: dict[str, str]
+    storage: LakeStorage
+    ended: Done
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What it says with --json."""
+        found: dict[str, Any] = json.loads(self.ended.stdout)
+        return found
+
+    def names(self) -> list[str]:
+        """Every object in the bucket."""
+        return [entry.uri for entry in self.storage.list(self.bucket)]
+
+
+@dataclass
 class Partial:
     """A run that fails: one of its files is damaged."""
 
@@ -106,6 +136,13 @@ class Watched:
     lake: Lake
     exit_code: int
     written: str
+
+    @property
+    def failed_attempts(self) -> str:
+        """The lost process is charged to the shards that it had begun, which may be several."""
+        failed = sum(record["t"] == "failed" for record in self.lake.records())
+        assert failed
+        return f"{failed} failed attempt{'s' if failed > 1 else ''}"
 
     @property
     def frames(self) -> list[str]:

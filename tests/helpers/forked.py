@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,21 @@ def forked_light(*words: str | Path, env: dict[str, str] | None = None) -> Done:
     return _nursery(LIGHT).run(COMMAND, words, env or {}, None)
 
 
-def forked_call(function: str, *words: str | Path, env: dict[str, str] | None = None) -> Done:
-    """Call a function, given as `module:name`, in a process that has imported its module and what scores."""
-    return _nursery((function.partition(":")[0], *SCORES)).run(function, words, env or {}, None)
+def forked_call(
+    function: str, *words: str | Path, env: dict[str, str] | None = None, after: tuple[str, ...] = ()
+) -> Done:
+    """Call a function, given as `module:name`, in a process that has imported `after`, or its module and `SCORES`."""
+    return _nursery(after or (function.partition(":")[0], *SCORES)).run(function, words, env or {}, None)
+
+
+def forked_script(path: Path) -> None:
+    """Run a script in its folder, in a process that has imported what most scripts of tests do.
+
+    Raises:
+        AssertionError: It failed.
+    """
+    done = _nursery(("runpy", "numpy", "pandas", "pyarrow.parquet")).run("runpy:run_path", (path,), {}, path.parent)
+    assert done.returncode == 0, done.stderr
 
 
 @cache
@@ -152,9 +165,13 @@ def _serve() -> None:
     """Fork for each line of standard input; the child goes on as `nightjar` would, up to its natural end."""
     for module in sys.argv[1:]:
         import_module(module)
-    if packages := sys.modules.get("nightjar.inference.identity.packages"):
-        # A command that scores asks for its packages; records that did not change are not read again.
-        packages.loaded_packages()
+    if "nightjar.inference.engine.local" in sys.modules:
+        import forks
+        import installed  # noqa: F401
+
+        # What the processes of commands are forked off imports for seconds, too: all commands share one.
+        forks.begin()
+        forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     gc.freeze()
     for line in sys.stdin:
         told = json.loads(line)

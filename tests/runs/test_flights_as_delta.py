@@ -16,6 +16,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.run.request import make_request
 from support import FLIGHTS, read_published, run_steps
 
+pytestmark = pytest.mark.system
+
 skip_without("deltalake", reason="pip install 'nightjar-batch[delta]'")
 
 ROWS = 500

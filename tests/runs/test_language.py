@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 import steps
 import steps as run
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
+from forks import forks_have
 from nightjar.flows.pages import estimate
 from nightjar.flows.pages.finished import as_page, as_text, run_result
 from nightjar.flows.results import FinishedRun, Launched
@@ -27,7 +27,7 @@ from nightjar.inference.history.replay import measure_shard
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.predictors.language import answers as reading
 from nightjar.inference.records import Event, Failed, Receipt
-from nightjar.inference.scoring import attempts, child
+from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
 from support import Lake, is_true, wait_until
@@ -77,17 +77,8 @@ class Server:
 
 @pytest.fixture(scope="module", autouse=True)
 def _client_is_imported() -> Iterator[None]:
-    """The processes of these tests are forked from one that has imported the client, which takes a second of each."""
-
-    def begin_anew() -> None:
-        forkserver._forkserver._stop()  # type: ignore[attr-defined]
-        child._prepared.clear()
-
-    with pytest.MonkeyPatch.context() as here:
-        here.setattr(child, "_IMPORTED", [*child._IMPORTED, *CLIENT])
-        begin_anew()
+    with forks_have(*CLIENT):
         yield
-    begin_anew()
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def test_the_wheel_imports_without_the_checkout(installed: Path) -> None:
     assert ran.stdout.startswith(str(installed))
 
 
+@pytest.mark.system
 def test_a_night_without_a_framework_needs_no_torch(lake: Lake, tmp_path: Path) -> None:
     """torch is an extra: it takes gigabytes. A job that needs torch says what to install."""
     hidden = tmp_path / "hidden"

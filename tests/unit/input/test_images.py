@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
+from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover
@@ -26,11 +27,12 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.scoringkeys import scoring_keys
-from nightjar.inference.predictors.transformers.imagemodel import pictures
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
 from support import HELPERS, Lake
+
+pictures = lazily("nightjar.inference.predictors.transformers.imagemodel", "pictures")
 
 STORAGE = LakeStorage()
 FORMATS = ["JPEG", "PNG", "WEBP"]

@@ -6,18 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pandas as pd
 import pyarrow as pa
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
+from lazily import lazily
 from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, OutputInvalid
@@ -33,8 +32,13 @@ from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_t
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
+onnx, onnxruntime, TensorProto = lazily("onnx"), lazily("onnxruntime"), lazily("onnx", "TensorProto")
+helper, numpy_helper = lazily("onnx.helper"), lazily("onnx.numpy_helper")
+
 F32 = pa.float32()
-FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+FLOAT, INT64, STRING, BFLOAT16 = 1, 7, 8, 16
+"""As `onnx.TensorProto` counts types."""
+
 NUMBERS = np.random.default_rng(0).random((40, 4), dtype="f4")
 TABLE = pa.table({name: NUMBERS[:, place] for place, name in enumerate("abcd")})
 WEIGHTS = np.random.default_rng(1).random((4, 3), dtype="f4")
@@ -239,21 +243,24 @@ def test_a_row_that_an_operation_refuses_costs_that_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (matmul(rows=16), r"the model takes only batches of 16 \(input 'x'\); export it with a first dimension of any"),
         (
-            build([helper.make_node("Add", ["x", "x"], ["y"])], [info("x", FLOAT)], [info("y", FLOAT)]),
+            lambda: matmul(rows=16),
+            r"the model takes only batches of 16 \(input 'x'\); export it with a first dimension of any",
+        ),
+        (
+            lambda: build([helper.make_node("Add", ["x", "x"], ["y"])], [info("x", FLOAT)], [info("y", FLOAT)]),
             r"input 'x' of the model is tensor\(float\), which no column can fill",
         ),
         (
-            build(
+            lambda: build(
                 [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)],
-                [info("x", TensorProto.BFLOAT16, "n", 2)],
+                [info("x", BFLOAT16, "n", 2)],
                 [info("y", FLOAT, "n", 2)],
             ),
             r"input 'x' of the model is tensor\(bfloat16\) of shape \(n, 2\), which no column can fill",
         ),
         (
-            build(
+            lambda: build(
                 [helper.make_node("Mine", ["x"], ["y"], domain="")], [info("x", FLOAT, "n")], [info("y", FLOAT, "n")]
             ),
             r"onnxruntime cannot load .*model\.onnx: \w+: .*Mine",
@@ -261,9 +268,9 @@ def test_a_row_that_an_operation_refuses_costs_that_row(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_that_columns_cannot_feed_is_refused_when_it_is_loaded(
-    tmp_path: Path, model: onnx.ModelProto, sentence: str
+    tmp_path: Path, model: Callable[[], onnx.ModelProto], sentence: str
 ) -> None:
-    job = saved(tmp_path, model)
+    job = saved(tmp_path, model())
     with pytest.raises(JobError, match=rf"^model\.path: {sentence}"):
         adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 

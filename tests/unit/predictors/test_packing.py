@@ -6,7 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.predictors.transformers.textmodel import Tokens, run_packed
+from lazily import lazily
+
+textmodel = "nightjar.inference.predictors.transformers.textmodel"
+Tokens, run_packed = lazily(textmodel, "Tokens"), lazily(textmodel, "run_packed")
 
 
 def packed(lengths: list[int], tokens: int | None) -> list[list[int]]:

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 import zipfile
+from collections.abc import Iterator
 from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from forks import forks_have
 from lazily import lazily
 from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
@@ -42,6 +44,13 @@ RidgeClassifier = lazily("sklearn.linear_model", "RidgeClassifier")
 make_pipeline = lazily("sklearn.pipeline", "make_pipeline")
 OneHotEncoder = lazily("sklearn.preprocessing", "OneHotEncoder")
 StandardScaler = lazily("sklearn.preprocessing", "StandardScaler")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks_have_sklearn() -> Iterator[None]:
+    with forks_have("sklearn.linear_model", "skops.io"):
+        yield
+
 
 NUMBERS = np.random.default_rng(0).random((60, 2))
 TABLE = pa.table({"a": NUMBERS[:, 0], "b": NUMBERS[:, 1]})

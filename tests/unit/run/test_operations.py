@@ -348,15 +348,33 @@ def counted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Steps:
     return Steps(lake.ready())
 
 
-def test_a_first_run(counted: Steps) -> None:
+def test_a_first_run_its_page_and_the_same_command_again(counted: Steps) -> None:
+    """The page is what the flow shows of a step: one look at the ledger for all of its tables. Again each step reads
+    each segment of its ledger once, however many there are, and lists it once.
+    """
     counted.run()
     assert counted.asked == FIRST
 
+    def look() -> int:
+        newest = revs.newest_revision(counted.storage, counted.lake.request().run_uri)  # type: ignore[arg-type]
+        assert newest is not None
+        report = RunReport(counted.request(), newest)
+        return len(report.shards()) + len(report.incidents())
 
-def test_a_run_with_nothing_to_do(counted: Steps) -> None:
-    counted.run()
+    assert counted.step("page", look) == 8
+    segments = len(list((counted.lake.revision() / "ledger").iterdir()))
+    assert counted.asked.pop("page") == {
+        "list ledger": 1,
+        "read ledger": segments,
+        "read plan": 1,
+        "read success": 1,
+        "subfolders revisions": 1,
+    }
     counted.run()
     assert counted.asked == AGAIN
+    assert AGAIN["score"]["read ledger"] == segments
+    for step in ("validate", "publish"):
+        assert not [what for what in AGAIN[step] if what.endswith(("ledger", "input", "plan", "part"))]
 
 
 def test_a_run_that_is_continued(counted: Steps) -> None:
@@ -417,37 +435,6 @@ def test_a_plan_lists_the_input_once(counted: Steps, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("nightjar.inference.run.request.make_request", lambda *_, **__: request)
     counted.step("plan", running.plan, str(counted.lake.job_path))
     assert counted.asked["plan"] == PLAN
-
-
-def test_a_page_of_the_shards(counted: Steps) -> None:
-    """What the flow shows of a step: one look at the ledger for all of its tables."""
-    counted.run()
-
-    def look() -> int:
-        newest = revs.newest_revision(counted.storage, counted.lake.request().run_uri)  # type: ignore[arg-type]
-        assert newest is not None
-        report = RunReport(counted.request(), newest)
-        return len(report.shards()) + len(report.incidents())
-
-    assert counted.step("page", look) == 8
-    segments = len(list((counted.lake.revision() / "ledger").iterdir()))
-    assert counted.asked["page"] == {
-        "list ledger": 1,
-        "read ledger": 2 * segments,
-        "read plan": 1,
-        "read success": 1,
-        "subfolders revisions": 1,
-    }
-
-
-def test_the_tables_do_not_grow_with_what_was_done_before(counted: Steps) -> None:
-    """Each step reads each segment of its ledger once, however many there are, and lists it once."""
-    counted.run()
-    segments = len(list((counted.lake.revision() / "ledger").iterdir()))
-    counted.run()
-    assert counted.asked["score"]["read ledger"] == segments
-    for step in ("validate", "publish"):
-        assert not [what for what in counted.asked[step] if what.endswith(("ledger", "input", "plan", "part"))]
 
 
 def test_the_model_is_read_once(counted: Steps, opened: Callable[[str], int]) -> None:
