@@ -254,9 +254,7 @@ def _as_check(value: Any) -> Asked:
     if isinstance(value, Asked):
         return value
     if not isinstance(value, dict):
-        words = (
-            "a check on a column, on rows, on files or on answers, as {column: score, min: 0} or {rows: {min: 1000}}"
-        )
+        words = f"a check on one of {', '.join(CHECKS)}, as {{column: score, min: 0}} or {{rows: {{min: 1000}}}}"
         raise PydanticCustomError("form", "{words}", {"words": words})
     kinds = [kind for kind in CHECKS if kind in value]
     if not kinds:

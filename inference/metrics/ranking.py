@@ -18,7 +18,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_native_number, is_number, is_text
 from nightjar.inference.errors import JobError, LabelInvalid
-from nightjar.inference.job.label_sections import Evaluating
+from nightjar.inference.job.label_sections import METRICS, Evaluating
 from nightjar.inference.metrics.columns import floats, plain_type
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
@@ -125,22 +125,21 @@ def means(tops: Tops, k: int) -> dict[str, float | None]:
     """
     ranked, ideal_firsts, ideal_sizes = np.unique(tops.ideal_groups, return_index=True, return_counts=True)
     if not len(ranked):
-        return dict.fromkeys(("ndcg", "mrr", "map", "precision"))
+        return dict.fromkeys(METRICS["ranking"])
     discounts = 1 / np.log2(np.arange(2, k + 2))
     ideal_ranks = np.arange(len(tops.ideals)) - np.repeat(ideal_firsts, ideal_sizes)
     best = np.add.reduceat(tops.ideals * discounts[ideal_ranks], ideal_firsts)
     each, firsts = np.unique(tops.groups, return_index=True)
-    gain, reciprocal, precise, right = (
-        np.add.reduceat(found, firsts)[np.isin(each, ranked)] for found in _of_levels(tops, firsts, discounts)
-    )
-    found = {"ndcg": gain / best, "mrr": reciprocal, "map": precise / ideal_sizes, "precision": right / k}
-    return {name: math.fsum(values.tolist()) / len(ranked) for name, values in found.items()}
+    of_best = {"ndcg": best, "map": ideal_sizes, "precision": k}
+    figures = dict[str, float | None]()
+    for name, values in _of_levels(tops, firsts, discounts).items():
+        of_groups = np.add.reduceat(values, firsts)[np.isin(each, ranked)] / of_best.get(name, 1)
+        figures[name] = math.fsum(of_groups.tolist()) / len(ranked)
+    return figures
 
 
-def _of_levels(
-    tops: Tops, firsts: np.ndarray, discounts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What the rows of each distinct score, which have ranks in a row, give to the figures of their group: discounted
+def _of_levels(tops: Tops, firsts: np.ndarray, discounts: np.ndarray) -> dict[str, np.ndarray]:
+    """What the rows of each distinct score, which have ranks in a row, give to each figure of their group: discounted
     gain, reciprocal rank of the first relevant row, the shares that `map` adds up, and relevant rows.
     """
     rows, relevant = tops.counts.astype(float), tops.relevant.astype(float)
@@ -159,7 +158,7 @@ def _of_levels(
         precise[at] += r / m * (earlier[at] + 1 + place * (r - 1) / np.maximum(m - 1, 1)) / rank
         reciprocal[at] += none_yet[at] * r / (m - place) / rank
         none_yet[at] *= np.maximum(m - place - r, 0) / (m - place)
-    return gain, reciprocal, precise, right
+    return {"ndcg": gain, "mrr": reciprocal, "map": precise, "precision": right}
 
 
 MOST_GROUPS = 4096

@@ -172,7 +172,7 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Describe a file after reading a bounded part of it.
+        """Describe a file after reading a bounded part of it, or one narrow column.
 
         Raises:
             InputCorrupt: The file is not of this format.

@@ -35,8 +35,9 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | A
 
 def nothing_there(key: str, against: str, why: str) -> str:
     """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
-    then = ", and passes." if against == LAST else f". {_another(key, against)}"
-    return f"{key}.drift has nothing to compare with: {why}{then}"
+    if against == LAST:
+        return f"{key}.drift has nothing to compare with and passes: {why}."
+    return f"{key}.drift has nothing to compare with: {why}. {_another(key, against)}"
 
 
 def _another(key: str, against: str) -> str:

@@ -17,6 +17,7 @@ from nightjar.inference.identity.identity import ScoringSet, described, differen
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.run.resume import identity_of_plan
@@ -247,12 +248,15 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
     ]
 
 
+ALONE = {"parquet", "delta", "iceberg", "lance", "sql"}
+"""Formats whose files can be read in no other way."""
+
+
 @pytest.mark.parametrize(
     ("given", "counts"),
     [
         (None, False),
-        *[(name, False) for name in ("parquet", "delta", "iceberg", "lance", "sql")],
-        *[(name, True) for name in ("jsonl", "csv", "arrow", "text", "image", "audio", "binary", "tar", "prep:p")],
+        *[(name, name not in ALONE) for name in (*SOURCES, "prep:p")],
     ],
 )
 def test_the_format_that_the_job_names_counts_if_a_file_can_be_read_in_several_ways(

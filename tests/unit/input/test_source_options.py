@@ -19,8 +19,8 @@ OPTIONS = [(name, option) for name in SOURCES for option in source_named(name).o
 
 
 def test_the_page_of_sources_is_the_codes() -> None:
-    """If not: `python tests/tools/sourcespage.py > docs/sources.md`."""
-    assert (ROOT / "docs" / "sources.md").read_text() == sourcespage.page()
+    same = (ROOT / "docs" / "sources.md").read_text() == sourcespage.page()
+    assert same, "run `make pages`"
 
 
 def test_every_source_is_on_the_page_with_each_of_its_options() -> None:

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.checks import CHECKS
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Model, NamedModel
@@ -109,7 +110,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input__uri": ""}, "input.uri: must not be empty"),
     (
         {"checks": ["score"]},
-        "checks[0]: must be a check on a column, on rows, on files or on answers, as {column: score, min: 0} or "
+        f"checks[0]: must be a check on one of {', '.join(CHECKS)}, as {{column: score, min: 0}} or "
         "{rows: {min: 1000}}, not 'score'",
     ),
     ({"input__wait": "2h"}, "input.wait: must be a mapping with the keys for, until, not '2h'"),
@@ -126,8 +127,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"checks": [{"rwos": {"min": 5}}]},
-        "checks[0]: is on nothing: give one of column, metric, drift, rows, files, answers, call, unique; "
-        "did you mean 'rows'?",
+        f"checks[0]: is on nothing: give one of {', '.join(CHECKS)}; did you mean 'rows'?",
     ),
     (
         {"checks": [{"column": "score", "min": 0, "fintie": True}]},

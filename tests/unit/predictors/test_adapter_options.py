@@ -16,8 +16,8 @@ from support import ROOT
 
 
 def test_the_page_of_adapters_is_the_codes() -> None:
-    """If not: `python tests/tools/adapterspage.py > docs/adapters.md`."""
-    assert (ROOT / "docs" / "adapters.md").read_text() == page()
+    same = (ROOT / "docs" / "adapters.md").read_text() == page()
+    assert same, "run `make pages`"
 
 
 def test_every_adapter_is_on_the_page_with_each_of_its_options() -> None:
