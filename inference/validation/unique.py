@@ -36,13 +36,8 @@ RANGE_ROWS = 1 << 22
 many rows needs more memory."""
 
 _CANDIDATES = 8
-"""The number of repeated hashes whose rows are read. They would all have to be collisions of different keys to hide a
-key that is there twice; one in about forty nights of a billion rows has a single collision.
-"""
-
-_HOLDERS = 3
-"""The blocks that are read for a repeated hash. Of three rows with one hash two have one key, unless three different
-keys have it.
+"""The number of repeated hashes whose rows are read together. If all of these are collisions of different keys, the
+search goes on with the next hashes. One in about forty nights of a billion rows has a single collision.
 """
 
 _OF_A_HASH = 1000
@@ -160,16 +155,31 @@ class _Search:
     columns: tuple[str, ...]
 
     def steps(self) -> Generator[None, None, Repeated]:
+        """Search; yields on a tick. Returns what was found."""
+        compared: list[int] = []
+        while True:
+            rows, found = yield from self._repeated_hashes(compared)
+            if not found:
+                return Repeated()
+            # The first two files nearly always have the key; all files are read if two keys have one hash.
+            for files in ({each: holders[:2] for each, holders in found.items()}, found):
+                if pairs := (yield from self._read(files)):
+                    return Repeated(rows, tuple(_offender(*pair) for pair in pairs[:MAX_OFFENDERS]))
+            compared += found
+
+    def _repeated_hashes(self, compared: list[int]) -> Generator[None, None, tuple[int, _Holders]]:
+        """The number of rows whose hash an earlier row has; and the first hashes of these that were not yet compared,
+        each with its files.
+        """
         rows, found = sum(spill.left_out for spill in self.spills), _Holders()
-        look = partial(_look, self.storage, self.revision, self.spills)
+        look = partial(_look, self.storage, self.revision, self.spills, compared)
         for step in self.each(look, self._ranges(), self.job, "check on keys"):
             if step is None:
                 yield
             else:
                 rows += step[0]
                 found = dict(sorted((found | step[1]).items())[:_CANDIDATES])
-        pairs = (yield from self._read(found)) if found else []
-        return Repeated(rows, tuple(_offender(*pair) for pair in pairs[:MAX_OFFENDERS])) if pairs else Repeated()
+        return rows, found
 
     def _ranges(self) -> list[tuple[int, int]]:
         rows = sum(int(spill.edges[-1]) for spill in self.spills)
@@ -180,7 +190,7 @@ class _Search:
         """Read the rows with these hashes. Returns the first two rows of each key that two of them have."""
         wanted: dict[int, list[int]] = {}
         for hash_, found in files.items():
-            for index in found[:_HOLDERS]:
+            for index in found:
                 wanted.setdefault(index, []).append(hash_)
         work = [(wanted[index], self._lines(self.spills[index])) for index in sorted(wanted)]
         seen: dict[tuple[object, ...], list[_Row]] = {}
@@ -203,13 +213,18 @@ def _offender(one: _Row, other: _Row) -> Offender:
     return Offender(other.shard, other.file, other.row, f"{other.shown}, as {where} does")
 
 
-def _look(storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int]) -> tuple[int, _Holders]:
-    """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets."""
+def _look(
+    storage: Storage, revision: str, spills: Sequence[Spill], compared: Sequence[int], buckets: tuple[int, int]
+) -> tuple[int, _Holders]:
+    """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets.
+
+    compared: hashes to leave out of the latter.
+    """
     slices = [_slice(storage, revision, spill, buckets) for spill in spills]
     ordered = np.concatenate(slices)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
-    noted = np.unique(again)[:_CANDIDATES]
+    noted = np.setdiff1d(again, np.array(compared, np.uint64))[:_CANDIDATES]
     holders = {int(each): [at for at, part in enumerate(slices) if each in part] for each in noted}
     return again.size, holders
 

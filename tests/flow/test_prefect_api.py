@@ -66,7 +66,7 @@ from nightjar.inference.errors import (
 from ports import quiet_ports
 from proxy import fault_proxy
 from service import client
-from support import Lake, conforms, wait_until
+from support import Lake, answering, conforms, wait_until
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
@@ -394,12 +394,11 @@ def test_a_server_that_began_early_is_the_one_that_is_used_and_is_not_asked_thro
         begun = server.process
         api = start_api(server)
         assert (api, server.process) == (server, begun)
-        api.wait()
-        with client(api.url) as asked:
+        with answering(api) as url, client(url) as asked:
             assert asked.hello().status_code == httpx.codes.OK
-        code = f"import httpx; print(httpx.get('{api.url}/health').status_code)"
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-        assert (child.stdout, child.stderr) == ("200\n", "")
+            code = f"import httpx; print(httpx.get('{url}/health').status_code)"
+            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+            assert (child.stdout, child.stderr) == ("200\n", "")
 
 
 def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_what_identity_does_not_cover_is_said_and_kept(tmp_path: Path, outside: 
     ran = lake.run()
     assert set(said) <= set(ran.scored.warnings)
     noticed = [record for record in lake.records() if record["t"] == "seen"]
-    assert [record["name"] for record in noticed][3:] == [f"{outside}/rare.json"], "a worker came to it"
+    assert (noticed[-1]["kind"], noticed[-1]["name"]) == ("file", f"{outside}/rare.json"), "a worker came to it"
     kept = manifest(lake)
     assert [seen["kind"] for seen in kept["outside"]] == ["module", "file", "environment", "file"]
     assert kept["outside"][3] == {"kind": "file", "name": f"{outside}/rare.json", "by": "model.py:13"}

@@ -261,7 +261,7 @@ class Sqlite(Session):
             if (error.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR):
                 raise Transient(f"{uri}: {error}") from error
             raise JobError(f"input.options: {uri}: {error}") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote bytes of the file
             raise InputCorrupt(f"{uri}: not a readable SQLite file: {error}") from error
 
     @classmethod

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nightjar.flows.cli.main import app
+from nightjar.flows.cli.options import out
 from nightjar.flows.pages.report.overview import history_page
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
@@ -40,7 +41,7 @@ def nights(lake: Lake) -> Lake:
     return lake
 
 
-def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake) -> None:
+def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(said("history", nights.job_path, "--json"))
     conforms(found, "history")
     assert [(each["date"], each["state"], each["publication"]) for each in found] == [
@@ -50,6 +51,7 @@ def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake) -> Non
     ]
     assert found[1]["metric"] == {"name": "score.max", "value": 2 * 7999}
     assert [each["rows"] for each in found[1:]] == [8000, 8000]
+    monkeypatch.setattr(out, "width", 160)
     lines = said("history", nights.job_path, "--lines", 2).splitlines()
     assert any("published r1" in line and "r1 (#2)" in line for line in lines)
     assert not any("2026-11-18" in line for line in lines)

@@ -365,7 +365,7 @@ def test_a_first_run_its_page_and_the_same_command_again(counted: Steps) -> None
     segments = len(list((counted.lake.revision() / "ledger").iterdir()))
     assert counted.asked.pop("page") == {
         "list ledger": 1,
-        "read ledger": segments,
+        "read ledger": 2 * segments,
         "read plan": 1,
         "read success": 1,
         "subfolders revisions": 1,
@@ -386,15 +386,15 @@ def test_a_run_that_is_continued(counted: Steps) -> None:
 
 LOOK = {
     "list input": 1,
-    "open input": 5,
+    "open input": 6,
     "read owner": 1,
     "read run record": 1,
     "stat output": 1,
 }
 """What `run` looks at before it starts anything, in a lake whose first file has no labels.
 
-Of the input that is its beginning: the columns are in the first file, which is described (1) and has no labels (1); so
-the next two are described together (2), and the second one's labels are what they must be (1).
+Of the input its first files: all four are described (4), the first has no labels (1), and those of the second are what
+they must be (1).
 """
 
 PLAN = {
