@@ -112,9 +112,7 @@ def test_a_lake_of_odd_files_is_published_by_both_engines_alike(
         told.append(str(failed.value))
     assert told[0] == told[1]
     noticed = [[r for r in lake.records(run_id=run_id) if r["t"] == "seen"] for run_id in ("there", "here")]
-    assert [[r["name"] for r in of if r["name"].endswith("/rare.json")] for of in noticed] == [
-        [f"{outside}/rare.json"]
-    ] * 2
+    assert [[r["kind"] for r in of if r["name"] == f"{outside}/rare.json"] for of in noticed] == [["named", "file"]] * 2
     assert _parts(lake, "here") == _parts(lake, "there")
 
     broken.unlink()
