@@ -107,7 +107,7 @@ def job(model: str, **keys: Any) -> Job:
 
 def ask(model: str, texts: Sequence[str | None], **keys: Any) -> Answered:
     scorer: Any = load_scorer(model_job(job(model, **keys)), model)
-    found: Answered = scorer.submit(scorer.prepare(pa.table({"text": pa.array(texts, pa.string())})), None).result()
+    found: Answered = scorer.submit(scorer.prepare(pa.table({"text": pa.array(texts, pa.string())}))).result()
     return found
 
 
