@@ -68,7 +68,7 @@ def check_readable(request: RunRequest, schema: pa.Schema, places: Sequence[Piec
     wrong: list[tuple[str, NightjarError]] = []
     for piece in places:
         try:
-            read, _ = read_sample(storage, job, piece, columns, SAMPLE_ROWS)
+            read = read_sample(storage, job, piece, columns, SAMPLE_ROWS)
         except (ShardError, StorageError) as error:
             wrong.append((type(error).__name__, error))
             continue

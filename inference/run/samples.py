@@ -101,7 +101,7 @@ def check_labels(
     column = pa.schema([each for each in schema if each.name in {evaluation.label, *job.input.compared()}])
     for piece in places:
         try:
-            labels = read_sample(storage, job, piece, column, LABEL_ROWS)[0].table[evaluation.label]
+            labels = read_sample(storage, job, piece, column, LABEL_ROWS).table[evaluation.label]
         except (ShardError, StorageError):
             continue  # a file that cannot be read is reported elsewhere, and fails only its own shards
         try:
@@ -175,14 +175,14 @@ class _Look:
     def _at(self, piece: Piece) -> None:
         worker, spec = self._worker, self._worker.spec
         try:
-            read, first = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
+            read = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
         except (ShardError, StorageError) as error:
             self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
             return
         found, where = self._found, f"({counted(read.readable, 'row')} of {piece.uri})"
         self._found = replace(found, rows=found.rows + read.table.num_rows, places=found.places + 1)
         try:
-            scored = score_sample(worker, read, first, worker.models)
+            scored = score_sample(worker, read, piece.first_row, worker.models)
         except BatchesBroken as error:
             self._found = replace(self._found, cut=(*found.cut, f"{clip(str(error))} {where}"))
             return

@@ -115,14 +115,14 @@ class Worker:
         self._said = 0.0
         self.turn_to = turn_to
 
-    def sample(self, piece: Piece, rows: int) -> tuple[RowsRead, int]:
+    def sample(self, piece: Piece, rows: int) -> RowsRead:
         """Read rows as `read_sample` does, with the columns for the models and the preprocess."""
         spec = self.spec
         features = list(input_columns(spec.job, spec.schema))
         wanted = {*features, *spec.job.input.compared()}
         schema = pa.schema([each for each in spec.schema if each.name in wanted])
-        read, first = read_sample(spec.storage, spec.job, piece, schema, rows)
-        return replace(read, table=read.table.select(features)), first
+        read = read_sample(spec.storage, spec.job, piece, schema, rows)
+        return replace(read, table=read.table.select(features))
 
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """Work on the assignments in order, yielding events as they happen.

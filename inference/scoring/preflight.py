@@ -168,7 +168,7 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Lo
             return
         notes += step.notes
     if worker.spec.job.stage is not None:
-        _check_handed_over(worker, read(places[step.place])[0])
+        _check_handed_over(worker, read(places[step.place]))
     if worker.spec.job.accumulators:
         try_accumulators(worker, places[step.place])
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
@@ -203,8 +203,8 @@ def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
     """
     spec = worker.spec
     try:
-        read, first = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
-        scored = score_sample(worker, read, first, worker.models)
+        read = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
+        scored = score_sample(worker, read, piece.first_row, worker.models)
     except (ShardError, StorageError, BatchesBroken):
         return  # the passes find it
     sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
@@ -227,7 +227,7 @@ def _check_figures(job: Job, figures: Mapping[str, tuple[str, ...]]) -> None:
             )
 
 
-_ReadSample = Callable[[Piece], tuple[RowsRead, int]]
+_ReadSample = Callable[[Piece], RowsRead]
 
 
 def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], read_of: _ReadSample) -> Iterator[Loaded]:
@@ -238,7 +238,7 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
         source_of(worker.spec.job, piece.uri)  # imports what reads it; the time of the rows is limited
         yield Loaded(device, place=place)
         try:
-            read, first = read_of(piece)
+            read = read_of(piece)
         except (ShardError, StorageError) as error:
             # A file that cannot be read fails its own shards later, in the passes.
             unread = unread or clip(str(error))
@@ -248,7 +248,7 @@ def _steps(worker: ShardWorker, model: LoadedModel, places: Sequence[Piece], rea
             continue
         began = time.monotonic()
         try:
-            scored = score_sample(worker, read, first, [model])
+            scored = score_sample(worker, read, piece.first_row, [model])
             failures = [failure for failure in scored.failures if failure.row not in read.failures]
             if len(failures) < read.readable:
                 untried = ""
@@ -336,10 +336,10 @@ def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _ReadSamp
         if len(found) >= wanted:
             break
         with suppress(ShardError, StorageError):  # it fails its own shards later
-            read, first = read_of(piece)
+            read = read_of(piece)
             good = np.setdiff1d(np.arange(read.table.num_rows), [*read.failures, *([] if tables else failed)])
             tables.append(selected(read.table, good))
-            found += [(piece.uri, first + read.index(int(row))) for row in good]
+            found += [(piece.uri, piece.first_row + read.index(int(row))) for row in good]
     table = pa.concat_tables(tables).unify_dictionaries()
     return Sample(table.slice(0, model.size.most), found[: model.size.most])
 

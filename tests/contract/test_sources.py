@@ -480,9 +480,7 @@ def test_a_bucket_gives_what_a_disk_does(its: Its, server: S3Server) -> None:
         there = replace(here, uri=uri, version=entry.version)
         schema = pa.schema([each for each in its.table.schema if each.name != "path"])  # there it is another
         assert read_piece(storage, job, there, schema).table.equals(its.read(here, schema))
-        for last in (False, True):
-            found = read_sample(storage, job, there, schema, 5, last=last)
-            assert found == read_sample(STORAGE, its.job, here, schema, 5, last=last)
+        assert read_sample(storage, job, there, schema, 5) == read_sample(STORAGE, its.job, here, schema, 5)
 
 
 def test_columns_come_as_they_are_asked_for(its: Its) -> None:
@@ -498,17 +496,11 @@ def test_values_come_stored_as_the_other_files_have_them(its: Its) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, ROWS, 10 * ROWS])
-def test_a_sample_is_the_first_rows_of_a_piece_or_its_last(its: Its, rows: int) -> None:
+def test_a_sample_is_the_first_rows_of_a_piece(its: Its, rows: int) -> None:
     units = [unit for unit, count in enumerate(its.described().rows) if count]
     piece, schema = its.piece(units[len(units) // 2]), its.table.schema
     whole = its.table.slice(piece.first_row)
-    first, at = read_sample(STORAGE, its.job, piece, schema, rows)
-    assert (first, at) == (RowsRead(whole.slice(0, rows)), piece.first_row)
-    last, at = read_sample(STORAGE, its.job, piece, schema, rows, last=True)
-    assert last.table.equals(whole.slice(at - piece.first_row))
-    # The last rows may lie in a unit that has fewer.
-    assert 0 < last.readable <= rows
-    assert its.way.in_units or last.readable == min(rows, len(whole))
+    assert read_sample(STORAGE, its.job, piece, schema, rows) == RowsRead(whole.slice(0, rows))
 
 
 def test_rows_that_do_not_match_are_left_out_and_the_others_keep_their_numbers(its: Its) -> None:
@@ -527,12 +519,8 @@ def test_rows_that_do_not_match_are_left_out_and_the_others_keep_their_numbers(i
             assert [piece.first_row + found.index(row) for row in range(len(found.table))] == mine
             assert found.table.to_pylist() == its.table.take(mine).to_pylist() if mine else not found.table.num_rows
             assert (found.rows, found.left_out) == (count, count - len(mine))
-            for last in (False, True):
-                sample, _ = read_sample(STORAGE, job, piece, its.table.schema, 5, last=last)
-                some = sample.table.to_pylist()
-                assert len(some) <= 5
-                assert some == (its.table.take(mine[-len(some) :] if last else mine[:5]).to_pylist() if some else [])
-                assert bool(some) == bool(mine) or (last and its.way.in_units)
+            some = read_sample(STORAGE, job, piece, its.table.schema, 5).table.to_pylist()
+            assert some == (its.table.take(mine[:5]).to_pylist() if mine else [])
 
 
 def test_a_file_that_changed_since_it_was_planned_is_not_read(its: Its) -> None:
@@ -660,7 +648,7 @@ def test_a_column_of_another_type_is_told(its: Its, kind: pa.DataType) -> None:
         assert [row for row, text in enumerate(its.table[its.text].to_pylist()) if text is not None] == [*rows.failures]
         assert all(re.search(told, failure.message) for failure in rows.failures.values())
         assert {failure.error for failure in rows.failures.values()} == {"SchemaMismatch"}
-        first, _ = read_sample(STORAGE, its.job, its.piece(), wanted, 5)
+        first = read_sample(STORAGE, its.job, its.piece(), wanted, 5)
         assert (len(first.failures), first.readable) == (5, 0)
         return
     with pytest.raises(SchemaMismatch, match=told):
@@ -810,9 +798,5 @@ def test_a_part_of_a_unit_is_read_and_sampled_alone(its: Its) -> None:
         piece = replace(whole, first_row=first, rows=last - first, row_groups=units)
         rows = its.table.slice(first, last - first)
         assert its.read(piece).equals(rows)
-        sample, at = read_sample(STORAGE, its.job, piece, its.table.schema, 3)
-        assert (at, sample.table.to_pylist()) == (first, rows.slice(0, 3).to_pylist())
-        sample, at = read_sample(STORAGE, its.job, piece, its.table.schema, 3, last=True)
-        assert at + sample.table.num_rows == last
-        assert 0 < sample.table.num_rows <= 3
-        assert sample.table.to_pylist() == rows.slice(at - first).to_pylist()
+        sample = read_sample(STORAGE, its.job, piece, its.table.schema, 3)
+        assert sample.table.to_pylist() == rows.slice(0, 3).to_pylist()

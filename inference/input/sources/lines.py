@@ -72,19 +72,15 @@ class BlockSource(Source, ABC):
         tables = list(lost.following(self.tables(storage, piece, schema, BLOCK_BYTES, lost)))
         return lost.read(pa.concat_tables(tables) if tables else schema.empty_table(), whole=not self.in_units(piece))
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table | RowsRead, int]:
-        """The last rows cost reading the whole piece. Without a count of rows only `read` finds missing columns."""
-        if last:
-            return super().sample(storage, piece, schema, rows, last=last)
+    def sample(self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int) -> RowsRead:
+        """Without a count of rows only `read` finds missing columns."""
         self.check_known(storage, piece, schema)
         lost, tables = Unreadable(piece), list[pa.Table]()
         for table in lost.following(self.tables(storage, piece, schema, SAMPLE_BYTES, lost)):
             tables.append(table)
             if sum(map(len, tables)) >= rows:
                 break
-        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows), 0
+        return lost.read(pa.concat_tables(tables) if tables else schema.empty_table()).slice(0, rows)
 
     def in_units(self, piece: Piece) -> bool:
         """Whether the piece's file has several units. If not, a file without a row that can be read is at fault."""

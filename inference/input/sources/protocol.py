@@ -208,25 +208,16 @@ class Source(ABC):
         """
         yield piece
 
-    def sample(
-        self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int, *, last: bool
-    ) -> tuple[pa.Table | RowsRead, int]:
-        """Read the first rows of a piece, or with `last` its last rows: at most `rows`, those among them that cannot be
-        read. Here it costs reading the whole piece, if the source is not divisible.
-
-        Returns the rows, and the number of the piece's rows before them.
+    def sample(self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int) -> pa.Table | RowsRead:
+        """Read the first rows of a piece, at most `rows`, those among them that cannot be read. Here it costs reading
+        the whole piece, if the source is not divisible.
 
         Raises:
             InputCorrupt, SchemaMismatch, OverBudget: As in `read`.
         """
         if self.divisible:
-            count = min(rows, piece.rows)
-            before = piece.rows - count if last else 0
-            part = replace(piece, first_row=piece.first_row + before, rows=count)
-            return self.read(storage, part, schema), before
-        found = as_rows(self.read(storage, piece, schema))
-        first = max(0, found.table.num_rows - rows) if last else 0
-        return found.slice(first, rows), first
+            return self.read(storage, replace(piece, rows=min(rows, piece.rows)), schema)
+        return as_rows(self.read(storage, piece, schema)).slice(0, rows)
 
 
 @contextmanager

@@ -180,14 +180,9 @@ def _read(storage: Storage, job: Job, source: Source, schema: pa.Schema, most: i
     return columns.build(found)
 
 
-def read_sample(
-    storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int, *, last: bool = False
-) -> tuple[RowsRead, int]:
-    """Read the first rows of a piece, or with `last` its last rows: at most `rows`. With `input.where` these are rows
-    that match, if there are any among the first (or last) `SAMPLED` rows.
-
-    Returns the rows, of which perhaps none can be read, and the index in the file of the first one. If rows between are
-    left out, it is that of the first one that was read, as if it were there.
+def read_sample(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int) -> RowsRead:
+    """Read the first rows of a piece, at most `rows`, of which perhaps none can be read. With `input.where` these are
+    rows that match, if there are any among the first `SAMPLED` rows.
 
     Raises:
         InputCorrupt, SchemaMismatch, OverBudget, SourceFailed, StorageError: As in `read_piece`.
@@ -196,13 +191,10 @@ def read_sample(
     with _decoding(source, piece.uri, job.input.own):
         columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
         where = _condition(job, schema)
-        sampled, before = source.sample(storage, piece, columns.schema, SAMPLED if where else rows, last=last)
+        sampled = source.sample(storage, piece, columns.schema, SAMPLED if where else rows)
         _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
         found = columns.build(rows_read)
-    if where is None:
-        return found, piece.first_row + before
-    matching = _matching(where, found)
-    return matching.slice(max(0, matching.table.num_rows - rows) if last else 0, rows), piece.first_row + before
+    return found if where is None else _matching(where, found).slice(0, rows)
 
 
 def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:

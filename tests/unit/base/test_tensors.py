@@ -72,10 +72,9 @@ def read(lake: Lake) -> pa.Table:
     (entry,) = storage.list(str(lake.folder / "data"))
     found = describe(storage, job, entry)
     piece = Piece(entry.uri, entry.size, entry.version, 0, ROWS, (0, 2))
-    sample, before = read_sample(storage, job, piece, found.schema, 1, last=True)
-    assert before + sample.table.num_rows == ROWS
+    sample = read_sample(storage, job, piece, found.schema, 1)
     table = read_piece(storage, job, piece, found.schema).table
-    assert sample.table.equals(table.slice(before))
+    assert sample.table.equals(table.slice(0, 1))
     return table
 
 
