@@ -197,9 +197,7 @@ def test_a_night_that_has_drifted_is_not_published_until_somebody_says_it_is_rig
         ("score.drift", "pass", "nothing to compare with"),
         ("drift", "pass", "nothing to compare with"),
     ]
-    assert (
-        drifts[0].sentence == "checks[0].drift has nothing to compare with: no earlier night is published, and passes."
-    )
+    assert "no earlier night is published" in drifts[0].sentence
     same = lake.run(date=NIGHT)
     assert [(gate.passed, gate.observed) for gate in same.verdict.gates[-3:]] == [
         (True, "psi 0"),
@@ -279,7 +277,7 @@ def test_a_last_night_that_was_not_described_is_nothing_to_compare_with(lake: La
     lake.write_job(checks=[{"drift": "x"}])
     gate = lake.run().verdict.gates[-1]
     assert gate.passed
-    assert "the columns of 2026-11-18, the last published night were not described, and passes" in gate.sentence
+    assert "the columns of 2026-11-18, the last published night were not described" in gate.sentence
 
 
 def test_a_damaged_profile_of_the_last_night_is_an_error_that_names_it(lake: Lake) -> None:
