@@ -45,7 +45,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
-from nightjar.inference.run import approving, failure_notes
+from nightjar.inference.run import approving, waiting
 from nightjar.inference.run.request import RunRequest
 
 _KEEP_S = 10.0
@@ -248,7 +248,7 @@ def keep_reason(request: RunRequest, error: NightjarError) -> None:
     """Keep why a run ends, for whoever asks once the terminal is closed. Storage that hangs holds up nothing."""
     step = "start" if isinstance(error, ClusterError) else "discover"
     thread = threading.Thread(
-        target=failure_notes.keep, args=(request, error, step), daemon=True, name="nightjar-reason"
+        target=waiting.keep_failure, args=(request, error, step), daemon=True, name="nightjar-reason"
     )
     thread.start()
     thread.join(_KEEP_S)

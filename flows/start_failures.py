@@ -19,14 +19,14 @@ def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> Non
     The notification goes first, because storage that is away delays the rest. If it cannot be sent, the error gets a
     note.
     """
-    from nightjar.inference.run import failure_notes
+    from nightjar.inference.run import waiting
 
     if request.job.notify is not None:
         from nightjar.flows import notifying  # with it Prefect is imported, which takes seconds
 
         if problem := notifying.failed(request, error, begun=False):
             error.add_note(problem)
-    failure_notes.keep(request, error, step)
+    waiting.keep_failure(request, error, step)
 
 
 def request_to_begin(job: str | Path, **given: Any) -> RunRequest:

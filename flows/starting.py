@@ -51,9 +51,8 @@ def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
         StorageError: The storage refused or failed.
     """
     from nightjar.inference.input.discovery import discover_first
-    from nightjar.inference.run.inspection import Inspection
-    from nightjar.inference.run.refusals import check_request, check_without_input
-    from nightjar.inference.run.samples import check_labels
+    from nightjar.inference.run.refusals import check_labels, check_request, check_without_input
+    from nightjar.inference.run.user_code import Inspection
     from nightjar.inference.run.waiting import awaited
     from nightjar.inference.scoring.preflight import PLACES
 
@@ -106,7 +105,7 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
     from nightjar.flows.pages.estimate import checked
     from nightjar.flows.prefect_api.api import check_limit
     from nightjar.inference.run import checking
-    from nightjar.inference.run.inspection import inspect_code
+    from nightjar.inference.run.user_code import inspect_code
 
     checking.check_input(request, discovery)
     check_output(request, ray)

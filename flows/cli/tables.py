@@ -12,9 +12,8 @@ from rich.text import Text
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, distinct_text, duration, first_of, metric_text, minute
-from nightjar.inference.history.comparison import RunsCompared
+from nightjar.inference.history.comparison import RowsCompared, RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
-from nightjar.inference.history.row_diff import RowsCompared
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, Listed

@@ -37,9 +37,8 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.output.revisions import Revision, newest_revision
 from nightjar.inference.records import Event
-from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Scored, Verdict
+from nightjar.inference.run.results import Listener, Scored, Verdict
 from nightjar.inference.validation.gates import GateResult
 
 

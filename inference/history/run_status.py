@@ -19,7 +19,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import Counts
-from nightjar.inference.run import account, failure_notes
+from nightjar.inference.run import account, waiting
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.run.waiting import waits
 from nightjar.inference.storage.protocol import Storage, join
@@ -195,7 +195,7 @@ def run_not_begun(request: RunRequest, shown: Published | None) -> RunLine:
 
 def before_it_begins(request: RunRequest) -> Standing | None:
     """How a run stands that has no ledger: what it waits for, or why it could not begin; None if nothing was kept."""
-    note = failure_notes.note_of(request)
+    note = waiting.note_of(request)
     if found := waits(request, note.at if note else ""):
         return Standing(SILENT if found.silent else WAITING, problem=str(found), opened=found.holder.engine)
     return Standing(note.outcome, note) if note else None
@@ -279,7 +279,7 @@ def stands(request: RunRequest, newest: revs.Revision, shown: Published | None) 
     A writer on another machine can only be watched: for at most the request's lease.
     """
     state = standing(newest, shown.revision if shown else 0, request.lease_s)
-    note = failure_notes.note_of(request)
+    note = waiting.note_of(request)
     ended = _ended(newest.state) if newest.state.holder is None else None
     opener = newest.state.openers[-1][1] if newest.state.openers else None
     last = ended.at if ended else opener.at if opener else ""

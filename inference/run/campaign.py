@@ -32,7 +32,7 @@ from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import Event, Failed, Receipt, Seen
 from nightjar.inference.run.account import SCORE
 from nightjar.inference.run.failures import ALIKE, LONG_ALIKE, Failures, Pending, Underway
-from nightjar.inference.run.listeners import Listeners
+from nightjar.inference.run.results import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.stopwatch import Stopwatch

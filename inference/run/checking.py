@@ -1,31 +1,61 @@
-"""`check`: preflight without a run, on rows of several files."""
+"""`check`: preflight without a run, on rows of several files.
+
+It is stricter than a run's preflight, which is content when the model works at any place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from nightjar.inference import witness
+from nightjar.inference.arrow_types import shown
 from nightjar.inference.engine import opened
-from nightjar.inference.errors import JobError, NightjarError, SchemaMismatch, ShardError, StorageError, Transient
+from nightjar.inference.errors import (
+    BatchesBroken,
+    IndexInvalid,
+    JobError,
+    LengthInvalid,
+    NightjarError,
+    OutputInvalid,
+    ProcessSpoilt,
+    SchemaMismatch,
+    ShardError,
+    StorageError,
+    Transient,
+)
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import read_sample
+from nightjar.inference.input.sources.rows import RowsRead, selected
+from nightjar.inference.job.model import Job
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
+from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
-from nightjar.inference.records import Piece
+from nightjar.inference.records import NO_USAGE, Piece
+from nightjar.inference.run.refusals import check_labels
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.resume import probe_output
-from nightjar.inference.run.samples import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
 from nightjar.inference.run.scoring import refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
-from nightjar.inference.scoring.assignment import read_schema
-from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
+from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
+from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.preflight import (
+    SAMPLE_ROWS,
+    Loaded,
+    preflight_steps,
+    sample_rows,
+    samples,
+    score_sample,
+)
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.validation.evidence import judge_input
+from nightjar.inference.validation.gates import Evidence, Found, evaluate
+from nightjar.inference.validation.gates.rules import sample_gates
 
 
 @dataclass(frozen=True)
@@ -121,3 +151,164 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
     columns = readers_schema(output_schema(request.job, discovery.schema))
     typed = tuple((each.name, type_name(each.type)) for each in columns)
     return Checked(loaded.device, sampled, typed, tuple(warnings))
+
+
+_MISFITS = {kind.__name__ for kind in (OutputInvalid, LengthInvalid, IndexInvalid)}
+"""Errors of rows whose outputs are not what the job declares."""
+
+SHOWN_ROWS = 5
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Rows with their predictions. names: carried columns, then outputs; rows: their values, as text."""
+
+    uri: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The result of scoring `rows` rows from `places` places of the input, a few of each.
+
+    broken: a sentence for each place whose outputs are not what the job declares. cut: batches that failed although
+    each row can be scored. failed: the number of rows that cannot be scored. first_failure: of one of them. unread: why
+    places could not be read. nonfinite: output → number of such values.
+    """
+
+    rows: int = 0
+    places: int = 0
+    broken: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    failed: int = 0
+    first_failure: str = ""
+    unread: tuple[str, ...] = ()
+    nonfinite: tuple[tuple[str, int], ...] = ()
+    shown: Shown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined(Loaded):
+    """The result of preflight, with the scored samples."""
+
+    sampled: Sampled = field(default_factory=Sampled)
+
+
+def refuse_broken(job: Job, sampled: Sampled) -> None:
+    """Raise a JobError if the outputs of any place are not what the job declares, because all night they would not
+    be.
+    """
+    if sampled.broken:
+        others = len(sampled.broken) - 1
+        more = f"; the like at {others} of the {sampled.places - 1} other places looked at" if others else ""
+        raise JobError(f"{job.loaded_by}: {sampled.broken[0]}{more}")
+
+
+def sample_notes(spec: WorkerSpec, sampled: Sampled) -> list[str]:
+    """A sentence for each finding for which no run would be refused."""
+    notes = [f"{why}: its shards will fail" for why in sampled.unread]
+    if sampled.failed:
+        rows = "as many" if spec.budget is None else f"{spec.budget:,}"
+        allowed = f"retry.max_quarantined = {spec.job.retry.max_quarantined:g} allows {rows} of the whole run"
+        notes.append(
+            f"{sampled.failed:,} of {sampled.rows:,} sample rows cannot be scored, and {allowed}; the first: "
+            f"{sampled.first_failure}"
+        )
+    return notes
+
+
+def examine(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Loaded]:
+    """Run `preflight_steps`; when the model works at one place, score every place."""
+    for step in preflight_steps(worker, places):
+        yield step
+    if not step.sample_error:
+        yield from _Look(worker).at_each(places)
+
+
+class _Look:
+    """Scores the first rows of each place, and keeps what is found."""
+
+    def __init__(self, worker: ShardWorker) -> None:
+        self._worker = worker
+        self._found = Sampled()
+        self._metrics = Metrics.for_job(worker.spec.job)
+        self._place = 0
+        self._usage = NO_USAGE
+        worker.claimed()  # what preflight asked is no part of the sample
+
+    def at_each(self, places: Sequence[Piece]) -> Iterator[Examined]:
+        """Score the first rows of each place with all models.
+
+        Yields the result after each place, so that a place that ends the process does not lose the other results.
+        """
+        for self._place, piece in enumerate(places):
+            try:
+                self._at(piece)
+            except ProcessSpoilt as spoilt:
+                yield self._so_far(str(spoilt))
+                return
+            yield self._so_far()
+
+    def _at(self, piece: Piece) -> None:
+        worker, spec = self._worker, self._worker.spec
+        try:
+            read = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
+        except (ShardError, StorageError) as error:
+            self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
+            return
+        found, where = self._found, f"({counted(read.readable, 'row')} of {piece.uri})"
+        self._found = replace(found, rows=found.rows + read.table.num_rows, places=found.places + 1)
+        try:
+            scored = score_sample(worker, read, piece.first_row, worker.models)
+        except BatchesBroken as error:
+            self._found = replace(self._found, cut=(*found.cut, f"{clip(str(error))} {where}"))
+            return
+        firsts = {failure.model: failure for failure in reversed(scored.failures) if failure.error in _MISFITS}
+        broken = (
+            f"{model}: {first.message} {where}" if model else f"{first.message} {where}"
+            for model, first in firsts.items()
+        )
+        self._found = replace(self._found, broken=(*found.broken, *broken))
+        self._keep(piece, read, scored)
+
+    def _so_far(self, error: str = "") -> Examined:
+        """What is known now."""
+        worker, metrics = self._worker, self._metrics
+        self._usage = self._usage.plus(worker.claimed())
+        judged = evaluate(sample_gates(worker.spec.job), Evidence(Found(0, 0), metrics=metrics, usage=self._usage))
+        notes = (
+            *self._found.cut,
+            *nonfinite_notes(metrics.results().outputs, "the sample"),
+            *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
+        )
+        return Examined(worker.device, error, self._place, notes=notes, sampled=self._found)
+
+    def _keep(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
+        """Add what was scored to what is known: carried columns and outputs, as a part would have them."""
+        found, job = self._found, self._worker.spec.job
+        table = read.table if scored.kept is None else selected(read.table, scored.kept)
+        written = table.select(list(job.carried(self._worker.spec.schema.names)))
+        for name in scored.outputs.column_names:
+            written = written.append_column(name, scored.outputs[name])
+        for name in written.column_names:
+            for states in (self._metrics.columns, self._metrics.outputs):
+                if name in states:
+                    states[name].update(written[name])
+        first = scored.failures[0] if scored.failures else None
+        by = f", {first.model}" if first and first.model else ""
+        outputs = self._metrics.outputs.items()
+        self._found = replace(
+            found,
+            failed=found.failed + len({failure.row for failure in scored.failures}),
+            first_failure=found.first_failure or (f"{piece.uri}{by}: {first.said}" if first else ""),
+            nonfinite=tuple((name, state.nonfinite) for name, state in outputs if state.nonfinite),
+            shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
+        )
+
+
+def _shown(uri: str, written: pa.Table) -> Shown:
+    count = min(SHOWN_ROWS, written.num_rows)
+    rows = tuple(tuple(shown(column[row], _SHOWN_CHARS) for column in written.columns) for row in range(count))
+    return Shown(uri, tuple(written.column_names), rows)

@@ -11,7 +11,7 @@ from nightjar.inference.ledger.lines import Published, question_name
 from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run import failure_notes
+from nightjar.inference.run import waiting
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
@@ -30,7 +30,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
     began = time.time()
     if scored.finished:
         check_visible(request, scored.revision, verdict.checksum)
-        failure_notes.forget(request)
+        waiting.forget_failure(request)
         return shown_everywhere(request, scored.revision, scored.number, verdict.manifest, began)
     if not request.publish:
         return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import combinations, product
 from os.path import realpath
@@ -13,25 +13,30 @@ from pyarrow.parquet import ParquetWriter
 
 from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.errors import JobError, LabelInvalid, Missing, ShardError, StorageError
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import Discovery, discover_first
 from nightjar.inference.input.listing import input_folder, takes_in
 from nightjar.inference.input.lists import with_list_if_there
 from nightjar.inference.input.partitions import folders
+from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
-from nightjar.inference.metrics.evaluators import TASKS
+from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
+from nightjar.inference.records import Piece
 from nightjar.inference.run.request import RunRequest, check_same_run
-from nightjar.inference.storage.protocol import is_local, join
+from nightjar.inference.storage.protocol import Storage, is_local, join
 from nightjar.inference.validation.contradictions import check_label_and_gates
+
+LABEL_ROWS = 4096
+"""The labels that are checked at each place; this needs no model."""
 
 
 def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa.Schema:
@@ -190,3 +195,37 @@ def _check_places(request: RunRequest) -> None:
 
 def _within(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder}/")
+
+
+def check_labels(
+    storage: Storage, job: Job, schema: pa.Schema, places: Iterable[Piece], *, all_alike: bool = False
+) -> None:
+    """Check the labels in rows of each place. This needs no model and no cluster.
+
+    schema: the input's columns. all_alike: stop at the first place with right labels, because a bad file fails only
+    itself, but a wrong label column would fail the night.
+
+    Raises:
+        JobError: A label is of no value that the job's label may have. Names the file.
+    """
+    evaluation = evaluator_of(job)
+    if evaluation is None:
+        return
+    wrong: JobError | None = None
+    column = pa.schema([each for each in schema if each.name in {evaluation.label, *job.input.compared()}])
+    for piece in places:
+        try:
+            labels = read_sample(storage, job, piece, column, LABEL_ROWS).table[evaluation.label]
+        except (ShardError, StorageError):
+            continue  # a file that cannot be read is reported elsewhere, and fails only its own shards
+        try:
+            evaluation.check(labels)
+        except LabelInvalid as error:
+            wrong = wrong or JobError(f"label: {error} (in {piece.uri})")
+            if not all_alike:
+                break
+        else:
+            if all_alike and labels.null_count < len(labels):
+                return
+    if wrong is not None:
+        raise wrong

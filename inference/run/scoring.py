@@ -28,11 +28,10 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import NO_COUNTS, Seen
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.listeners import Listener, Listeners
 from nightjar.inference.run.publishing import commit_tables, finish_publication
-from nightjar.inference.run.refusals import check_columns, check_without_input
+from nightjar.inference.run.refusals import check_columns, check_labels, check_without_input
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import RunPlan, Scored
+from nightjar.inference.run.results import Listener, Listeners, RunPlan, Scored
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     claim,
@@ -41,7 +40,6 @@ from nightjar.inference.run.resume import (
     retire,
     why_again,
 )
-from nightjar.inference.run.samples import check_labels
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.stopwatch import Stopwatch

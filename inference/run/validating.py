@@ -30,7 +30,7 @@ from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict
-from nightjar.inference.run.user_checks import answers
+from nightjar.inference.run.user_code import answers
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.accumulated import accumulated

@@ -1,5 +1,5 @@
-"""Waits until tonight's input is there, without a cluster; and keeps what a run waits for beside its revisions, for
-`nightjar status`.
+"""A run without a ledger: it waits until its input is there, without a cluster. What it waits for, and why it could not
+begin, is kept beside its revisions, for `nightjar status`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from nightjar.inference.errors import GateFailed, JobError, Missing, StorageError, Transient
+from nightjar.inference.errors import (
+    GateFailed,
+    Held,
+    Interrupted,
+    JobError,
+    Missing,
+    StorageError,
+    TakenBack,
+    Transient,
+)
 from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder, there
 from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
-from nightjar.inference.ledger.endings import utc
+from nightjar.inference.ledger.endings import Ended, of_error, utc
+from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead, this_holder
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import encode
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import GateResult
@@ -224,3 +236,74 @@ def waits(request: RunRequest, after: str = "") -> Waits | None:
             found.append(of_json(Waits, json.loads(storage.read(entry.uri))))
     alive = [each for each in found if each.job == job and each.holder.at >= after and not is_dead(each.holder)]
     return max(alive, key=lambda each: (not each.silent, each.holder.at), default=None)
+
+
+_NOTE = "not-begun.json"
+_MAX_TRIES = 10
+"""The most tries. A live step appends about every second, and may be faster than this process each time."""
+
+
+def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
+    """Keep why this flow run ended, unless one of its steps did. Does nothing if the storage is away.
+
+    If a step had begun, the reason goes into the ledger. Else it goes into a note beside the revisions, if the output
+    belongs to this job, or if it is the free one of a night of an `output.uri` with {date}. The note claims no output.
+    step: where it ended, if no step had begun.
+    """
+    with suppress(StorageError, Held):
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
+            _end(request, newest, error)
+        elif not isinstance(error, Interrupted | TakenBack) and _may_note(request):
+            ended = of_error(error, step, publish=request.publish, engine=request.engine)
+            if ended is not None:
+                content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
+                request.storage.write(join(request.run_uri, _NOTE), content)
+
+
+def note_of(request: RunRequest) -> Ended | None:
+    """Why the last try of a run could not begin, if that was kept."""
+    try:
+        kept = json.loads(request.storage.read(join(request.run_uri, _NOTE)))
+        return of_json(Ended, kept) if kept["job"] == request.job.name else None
+    except (Missing, ValueError, LookupError, TypeError, AttributeError):
+        return None  # a note that somebody overwrote is ignored
+
+
+def forget_failure(request: RunRequest) -> None:
+    """Remove why earlier tries of this run could not begin: one has come to its end since, and wrote no ledger. Does
+    nothing if the storage is away.
+    """
+    with suppress(StorageError):
+        request.storage.delete([join(request.run_uri, _NOTE)])
+
+
+def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> None:
+    """End the lease of a step of this flow run that is lost or must stop."""
+    for _ in range(_MAX_TRIES):
+        state = newest.state
+        last = state.openers[-1][1]
+        if last.flow_run != request.flow_run or (state.holder is None and state.ended is not None):
+            return  # somebody else goes on with it, or the step has kept why
+        ended = of_error(error, last.task, publish=request.publish)
+        try:
+            writer = open_epoch(
+                request.storage,
+                newest.uri,
+                this_holder(last.task, request.flow_run, request.engine),
+                lease_s=request.lease_s,
+                seen=newest.state,
+            )
+        except Held:
+            newest = revs.read_revision(request.storage, request.run_uri, newest.number)
+            continue
+        writer.stop(release=True, ending=ended)
+        return
+
+
+def _may_note(request: RunRequest) -> bool:
+    """Whether the output is this job's. The first try of a job that is wrong leaves nothing."""
+    try:
+        return request.check_owner() is not None or request.dated
+    except JobError:
+        return False

@@ -36,7 +36,7 @@ _LOOK_S = 0.2
 """Seconds between checks that the process is alive; processes that it forked keep its end of the pipe open."""
 
 
-_IMPORTED = ["nightjar.inference.run.samples", "nightjar.inference.engine.local", "pandas"]
+_IMPORTED = ["nightjar.inference.run.checking", "nightjar.inference.engine.local", "pandas"]
 """What the server imports: all that scoring and its checks need."""
 
 FORKS = multiprocessing.get_context("forkserver")

@@ -23,7 +23,7 @@ from nightjar.inference.errors import ClusterError, JobError, PassEnded
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
-from nightjar.inference.run.samples import Examined, examine
+from nightjar.inference.run.checking import Examined, examine
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import samples
 from nightjar.inference.scoring.suspects import Attempt

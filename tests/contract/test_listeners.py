@@ -17,8 +17,8 @@ import steps as run
 from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Crumb, Event, Failed, Prepared, Preparing, Receipt, Seen, Started
-from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.results import Listener
 from support import Lake, run_steps
 
 EVENTS: list[Event] = [

@@ -35,7 +35,7 @@ HEAVY = (
     "nightjar.flows.serving.deploy",
     "nightjar.inference.engine.local",
     "nightjar.inference.scoring.child",
-    "nightjar.inference.run.inspection",
+    "nightjar.inference.run.user_code",
     "fastapi",
     "pandas",
 )

@@ -10,7 +10,7 @@ import pytest
 
 from nightjar.inference import JobError
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.run.inspection import inspect_code
+from nightjar.inference.run.user_code import inspect_code
 from nightjar.inference.validation.gates import GateResult
 from support import DOUBLE, NIGHT, Lake
 

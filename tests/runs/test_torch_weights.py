@@ -12,8 +12,8 @@ from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import package_files
 from nightjar.inference.input.discovery import discover
-from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import identity_of
+from nightjar.inference.run.user_code import inspect_code
 from support import Lake
 
 torch = lazily("torch")

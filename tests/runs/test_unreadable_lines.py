@@ -12,7 +12,7 @@ import pytest
 from forked import forked
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ShardsFailed
-from nightjar.inference.run.samples import Examined, examine, sample_notes
+from nightjar.inference.run.checking import Examined, examine, sample_notes
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.worker import ShardWorker
 from rescoring import rescored

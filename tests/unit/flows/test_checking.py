@@ -20,8 +20,7 @@ from nightjar.flows.pages import estimate
 from nightjar.flows.reports import CheckReport
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, JobError, NightjarError, StorageError, Transient
-from nightjar.inference.run.checking import Checked
-from nightjar.inference.run.samples import Sampled, Shown
+from nightjar.inference.run.checking import Checked, Sampled, Shown
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

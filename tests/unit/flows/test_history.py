@@ -16,7 +16,7 @@ from nightjar.flows.pages.report.overview import history_page
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.run_status import Metric, RunLine, Standing, list_runs
-from nightjar.inference.run import failure_notes
+from nightjar.inference.run import waiting
 from support import Lake, command, conforms
 
 NASTY = "<script>alert(1)</script>"
@@ -128,7 +128,7 @@ def test_a_single_night_has_nothing_to_compare_with() -> None:
 def test_a_night_that_never_began_has_the_date_of_its_name(nights: Lake) -> None:
     """And no revision."""
     night, request = "2026-12-24", nights.request(date="2026-12-24")
-    failure_notes.keep(request, JobError("there is no input"), "discover")
+    waiting.keep_failure(request, JobError("there is no input"), "discover")
     lines = {each.run_id: each for each in list_runs(request)}
     assert (lines[night].date, lines[night].revision) == (night, 0)
     assert f"{night} r0" not in said("history", nights.job_path)

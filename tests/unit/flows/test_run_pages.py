@@ -21,7 +21,7 @@ from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Counts, Failed
-from nightjar.inference.run import failure_notes
+from nightjar.inference.run import waiting
 from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
@@ -69,7 +69,7 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
         "repeat": f"nightjar run job.yaml --run-id {NIGHT}",
     }
     claim_output(request.storage, request.output, "lake")
-    failure_notes.keep(request, late, "discover")
+    waiting.keep_failure(request, late, "discover")
     found = failure(Commands(request, job="job.yaml"), late)
     assert list(found.commands) == ["look", "repeat"], "its reason is kept now, and `show` has it"
     away = FaultyStorage(LakeStorage(), [fail("*", nth=None)])

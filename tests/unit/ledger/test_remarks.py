@@ -29,9 +29,8 @@ from nightjar.inference.records import Counts, Receipt, Seen
 from nightjar.inference.run import scoring
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.listeners import Listeners
 from nightjar.inference.run.request import identity_of
-from nightjar.inference.run.results import Scored
+from nightjar.inference.run.results import Listeners, Scored
 from nightjar.inference.run.resume import number_for, plan_in
 from nightjar.inference.run.scoring import discover
 from nightjar.inference.run.validating import _revocation

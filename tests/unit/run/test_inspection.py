@@ -12,8 +12,8 @@ import pytest
 
 from nightjar.flows.cli import running
 from nightjar.inference.errors import JobError
-from nightjar.inference.run.inspection import inspect_code
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.user_code import inspect_code
 from support import Lake, leaves_nothing
 
 CLASS = """

@@ -13,7 +13,7 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.discovery import discover_first
 from nightjar.inference.records import Piece
-from nightjar.inference.run.samples import (
+from nightjar.inference.run.checking import (
     Examined,
     Sampled,
     Shown,

@@ -44,7 +44,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output
-from nightjar.inference.run import failure_notes
+from nightjar.inference.run import waiting
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
@@ -157,13 +157,13 @@ CASES = {
     ),
     "no input": Case(no_input, "rejected at discover", "input.uri: no input files at", TO_BE_CHANGED),
     "no cluster": Case(
-        lambda lake: failure_notes.keep(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
+        lambda lake: waiting.keep_failure(lake.request(), ClusterError("no usable Ray cluster at head:6379"), "start"),
         "failed at start",
         "no usable Ray cluster at head:6379",
         TO_BE_CHANGED,
     ),
     "a lost cluster": Case(
-        lambda lake: failure_notes.keep(begun(lake), RunFailed("the Ray cluster of this run was lost"), "discover"),
+        lambda lake: waiting.keep_failure(begun(lake), RunFailed("the Ray cluster of this run was lost"), "discover"),
         "failed at score",
         "the Ray cluster of this run was lost",
     ),
@@ -173,12 +173,14 @@ CASES = {
         "stopped by Ctrl-C (SIGINT), process",
     ),
     "SIGTERM, while a step works elsewhere": Case(
-        lambda lake: failure_notes.keep(begun(lake), stopped_by(Terminated()), "discover"),
+        lambda lake: waiting.keep_failure(begun(lake), stopped_by(Terminated()), "discover"),
         "stopped at score",
         "stopped by SIGTERM, process",
     ),
     "SIGTERM, as Prefect has it": Case(
-        lambda lake: failure_notes.keep(begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"),
+        lambda lake: waiting.keep_failure(
+            begun(lake), stopped_by(TerminationSignal(signal=signal.SIGTERM)), "discover"
+        ),
         "stopped at score",
         "stopped by SIGTERM, process",
     ),
@@ -278,7 +280,7 @@ def test_what_is_tried_again_is_running_and_its_new_end_counts(job: Lake) -> Non
     fails(job, "score", ShardsFailed("the first end"))
     request = begun(job)
     assert stood(request) == ("running", "")
-    failure_notes.keep(request, RunFailed("the second end"), "")
+    waiting.keep_failure(request, RunFailed("the second end"), "")
     assert stood(request) == ("failed at score", "the second end")
 
 
@@ -286,7 +288,7 @@ def test_a_step_that_kept_why_is_believed_more_than_the_flow(job: Lake) -> None:
     """The flow hears of it later, and perhaps less."""
     request = fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
     records = job.records()
-    failure_notes.keep(request, RunFailed("a task failed"), "")
+    waiting.keep_failure(request, RunFailed("a task failed"), "")
     assert job.records() == records
 
 
@@ -295,7 +297,7 @@ def test_who_was_replaced_says_nothing_about_the_run(job: Lake) -> None:
     mine = fails(job, "score", ShardsFailed("the other's end"))
     fails(job, "validate", Fenced("this writer was replaced"))
     fails(job, "validate", Held("this run was taken over"))
-    failure_notes.keep(replace(mine, flow_run="third"), Held("is being written by"), "score")
+    waiting.keep_failure(replace(mine, flow_run="third"), Held("is being written by"), "score")
     assert stood(mine) == ("failed at score", "the other's end")
 
 
@@ -310,7 +312,7 @@ def test_a_living_step_is_overtaken_to_say_that_the_run_was_stopped(job: Lake) -
             step.append(records)
 
     racing = FaultyStorage(LakeStorage(), [pause("create", "*/ledger/*", before=overtake)])
-    failure_notes.keep(replace(request, storage=racing), stopped_by(KeyboardInterrupt()), "")
+    waiting.keep_failure(replace(request, storage=racing), stopped_by(KeyboardInterrupt()), "")
     with pytest.raises(Fenced):
         step.append([])
     step.stop(release=True)
@@ -321,7 +323,7 @@ def test_what_the_storage_refuses_is_not_kept_and_hides_nothing(job: Lake) -> No
     """The error that ended the run is the one that is raised."""
     away = FaultyStorage(LakeStorage(), [fail("create", "*/ledger/00000002*", None, StorageError("away"))])
     fails(job, "score", Transient("the input's storage is away"), storage=away)
-    failure_notes.keep(job.request(storage=away), ClusterError("none"), "start")
+    waiting.keep_failure(job.request(storage=away), ClusterError("none"), "start")
     assert "ended" not in {record["t"] for record in job.records()}
 
 
