@@ -65,7 +65,7 @@ def write_job(folder: Path, data: Path, batch_size: int) -> Path:
         },
         "carry": spec["carry"],
         "label": spec["label"],
-        "output": {"uri": f"{folder / 'out'}/", "lineage": True},
+        "output": {"uri": f"{folder / 'out'}/"},
         "resources": {"actors": 1, "cpus": 1},
     }
     (folder / "mlp.py").write_text(MLP)

@@ -37,7 +37,7 @@ def write_job(path: Path, asked: peer.Asked, **more: Any) -> None:
         },
         "carry": spec["carry"],
         "label": spec["label"],
-        "output": {"uri": f"{asked.out}/", "lineage": True},
+        "output": {"uri": f"{asked.out}/"},
         "resources": {"actors": asked.actors, "cpus": 1},
         "checks": CHECKS,
         **more,

@@ -149,7 +149,7 @@ class Job(Section):
         """Check that no two columns of the output have one name, where many readers ignore case, and that the columns
         of the output that keys name are there. patterns: of columns that may be carried, too.
         """
-        found = [("output.lineage", name, "a lineage column") for name in LINEAGE]
+        found = [("output", name, "a lineage column") for name in LINEAGE]
         for key, model in self.models_by_key().items():
             found += [(f"{key}.outputs", f"{model.prefix}{output}", f"an output of {key}") for output in model.outputs]
         found += [("carry", name, "a carried column") for name in carried]
@@ -190,8 +190,8 @@ class Job(Section):
             yield from ((f"checks[{index}].{key}", column) for key, column in check.written_columns())
         yield from (("evaluation.slices", column) for column in self.evaluation.slices)
         yield from (("evaluation.group", column) for column in filter(None, [self.evaluation.group]))
-        own, late = LINEAGE if self.output.lineage else (), self.late_labels
-        yield from (("late_labels.key", name) for name in (late.key if late else ()) if name not in own)
+        key = self.late_labels.key if self.late_labels else ()
+        yield from (("late_labels.key", name) for name in key if name not in LINEAGE)
 
     @model_validator(mode="after")
     def _checked_answers_are_given(self) -> Self:

@@ -32,7 +32,6 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         "carry": job.carry,
         "label": job.label,
         "checked": sorted(job.checked_columns),
-        "lineage": job.output.lineage,
         "format": job.output.format,
         "gpu": job.resources.gpus > 0,
     }

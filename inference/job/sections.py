@@ -115,7 +115,7 @@ EXPORTS: tuple[str, ...] = get_args(ExportForm)
 
 
 class Output(Section):
-    """Where predictions go. `lineage` adds `_file` and `_row`, from which the audit proves the cover.
+    """Where predictions go.
 
     partition_by: the columns whose values name the folders of the published files, as `country=de`, outermost first.
     exports: the forms in which each part is there once more. tables: the tables that also show what is published. rows:
@@ -127,7 +127,6 @@ class Output(Section):
     format: Literal["parquet"] = "parquet"
     partition_by: Names = ()
     exports: Annotated[tuple[ExportForm, ...], AfterValidator(once)] = ()
-    lineage: bool = True
     single_writer: bool = False
     tables: tuple[TableTarget, ...] = ()
     rows: Literal["any", "all"] = "any"

@@ -138,10 +138,6 @@ def check(by: Sequence[str], columns: pa.Schema, inputs: Sequence[str], output: 
                 f"output.partition_by: output.uri has a folder {key}=… already, and readers could not tell it from the "
                 f"column {name!r}; choose another output.uri"
             )
-    if by and set(columns.names) <= set(by):
-        raise JobError(
-            "output.partition_by: these are all columns of the output, and none is left for the files; leave one out"
-        )
 
 
 def check_number(folders: Iterable[str]) -> None:

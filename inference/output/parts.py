@@ -151,13 +151,9 @@ def output_schema(job: Job, schema: pa.Schema) -> pa.Schema:
     """Columns of a part: carried (fields untouched, metadata included), outputs, lineage."""
     fields = [unbound(schema.field(name)) for name in job.carried(schema.names)]
     fields += [pa.field(name, kind) for name, kind in job.output_types().items()]
-    if job.output.lineage:
-        file, row = LINEAGE
-        fields += [
-            pa.field(file, pa.dictionary(pa.int32(), pa.string())),
-            pa.field(row, pa.int64(), nullable=False),
-        ]
-    return pa.schema(fields)
+    file, row = LINEAGE
+    of_file = pa.field(file, pa.dictionary(pa.int32(), pa.string()))
+    return pa.schema([*fields, of_file, pa.field(row, pa.int64(), nullable=False)])
 
 
 def lineage(uris: Sequence[str], counts: np.ndarray, rows: np.ndarray) -> tuple[pa.Array, pa.Array]:
@@ -343,13 +339,6 @@ class DataPart:
     division: Division | None
     _part: bytes
     _files: tuple[bytes, ...]
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of all columns, in order."""
-        if self.division is not None:
-            return list(schema_in(self.footer).names)
-        return list(pq.read_schema(pa.BufferReader(self._part)).names)
 
     def files_by_name(self) -> Iterator[Part]:
         """The files of a divided part, each by its name relative to the revision."""

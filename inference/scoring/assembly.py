@@ -125,10 +125,9 @@ class Assembly:
         else:
             kept, rows = selected(table, scored.kept), joined.rows[scored.kept]
             edges = np.searchsorted(scored.kept, joined.starts)
-        columns: list[Any] = [kept[name] for name in self._carried] + list(scored.outputs.columns)
         uris = [piece.uri for piece in joined.pieces]
-        if job.output.lineage:
-            columns += sink.lineage(uris, np.diff(edges), rows)
+        lineage = sink.lineage(uris, np.diff(edges), rows)
+        columns: list[Any] = [*(kept[name] for name in self._carried), *scored.outputs.columns, *lineage]
         before = sum(each.num_rows for each in self._written)
         self._written.append(pa.Table.from_arrays(columns, schema=self._schema))
         self._beside.append(kept.select(self._only_read + self._labels))

@@ -91,17 +91,14 @@ def read_quarantine(job: Job, table: pa.Table) -> Quarantined:
 def prove_nulls(job: Job, found: Quarantined, part: DataPart) -> None:
     """Check that the data part has null for each output of each model that could not score a row.
 
-    Without lineage only the nulls are counted, because no row can be told from another.
-
     Raises:
         AuditFailed: It has a value there.
     """
     for name, places in found.partial.items():
         model = job.model_named(name)
         columns = [f"{model.prefix}{output}" for output in model.outputs]
-        table = part.table([*columns, *(LINEAGE if job.output.lineage else ())])
-        if job.output.lineage:
-            table = table.filter(_at(table, places))
+        table = part.table([*columns, *LINEAGE])
+        table = table.filter(_at(table, places))
         for column in columns:
             if table[column].null_count < len(places):
                 raise AuditFailed(
@@ -203,8 +200,7 @@ def _audit_shard(
     expect("rows of the quarantine", lost.num_rows, line["rows_quarantined"])
     expect("rows that some models could not score", found.rows_partial, line["rows_partial"])
     expect("rows out and quarantined", line["rows_out"] + lost.num_rows, rows_in)
-    if job.output.lineage:
-        _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])
+    _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])
     prove_nulls(job, found, part)
     audited.shards += 1
     audited.counts += of_json(Counts, line)

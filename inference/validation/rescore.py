@@ -179,8 +179,6 @@ def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np
 
 
 def _first(line: dict[str, Any], name: str, part: pa.Table, now: pa.Table, index: int) -> str:
-    where = f"shard {line['shard']}, output row {index}"
-    if LINEAGE[0] in now.column_names:
-        where = f"row {now[LINEAGE[1]][index]} of {now[LINEAGE[0]][index]}"
+    where = f"row {now[LINEAGE[1]][index]} of {now[LINEAGE[0]][index]}"
     before, after = (clip(repr(table[name][index].as_py())) for table in (part, now))
     return f"{where}: {name!r} was {before}, written by {line['worker']}, and is {after} on {socket.gethostname()}"

@@ -209,8 +209,7 @@ class _Search:
 
 
 def _offender(one: _Row, other: _Row) -> Offender:
-    where = f"row {one.row} of {one.file}" if one.row >= 0 else f"a row of shard {one.shard}"
-    return Offender(other.shard, other.file, other.row, f"{other.shown}, as {where} does")
+    return Offender(other.shard, other.file, other.row, f"{other.shown}, as row {one.row} of {one.file} does")
 
 
 def _look(
@@ -250,7 +249,7 @@ def _of_shard(
     storage: Storage, revision: str, columns: Sequence[str], wanted: list[int], line: dict[str, Any]
 ) -> Iterator[_Row]:
     part = read_data(storage, revision, line["data"], line["shard"])
-    table = part.table([*columns, *(name for name in LINEAGE if name in part.columns)])
+    table = part.table([*columns, *LINEAGE])
     given = [comparable(table[name]) for name in columns]
     hashed = hashes(given, table.num_rows)
     at = np.sort(np.concatenate([np.flatnonzero(hashed == np.uint64(each))[:_OF_A_HASH] for each in wanted]))
@@ -259,4 +258,4 @@ def _of_shard(
         seen[key] = seen.get(key, 0) + 1
         if seen[key] <= 2:
             shown = ", ".join(f"{name} = {table[name][index].as_py()}" for name in columns)
-            yield _Row(key, clip(shown), line["shard"], *place_of(line, table, index))
+            yield _Row(key, clip(shown), line["shard"], *place_of(table, index))

@@ -21,7 +21,7 @@ from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart
-from nightjar.inference.records import UNKNOWN, replay_command
+from nightjar.inference.records import replay_command
 from nightjar.inference.validation.gates import Offender, number
 from nightjar.inference.validation.gates.column import ColumnGate
 from nightjar.inference.validation.gates.rules import column_gates_of
@@ -57,21 +57,18 @@ class Finder:
 
 def _offender(gate: ColumnGate, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
     """The outermost or first row that the gate refuses; none if such rows are in the quarantine alone."""
-    lineage = [name for name in LINEAGE if name in part.columns]
-    table = part.table([gate.column, *lineage])
+    table = part.table([gate.column, *LINEAGE])
     column = table[gate.column]
     state = ColumnState.of(column)
     if gate.spares(state):
         return
     index = _first(gate, column)
     shown = _shown(column.slice(index, 1))
-    yield Offender(line["shard"], *place_of(line, table, index), shown, rank=gate.rank(state))
+    yield Offender(line["shard"], *place_of(table, index), shown, rank=gate.rank(state))
 
 
-def place_of(line: dict[str, Any], table: pa.Table, index: int) -> tuple[str, int]:
-    """The file and row of a row of a part; as in `Offender`. table: has the lineage, if the part does."""
-    if LINEAGE[0] not in table.column_names:
-        return _planned(line, index)
+def place_of(table: pa.Table, index: int) -> tuple[str, int]:
+    """The file and row of a row of a part; as in `Offender`. table: has the lineage."""
     file, row = (table[name][index].as_py() for name in LINEAGE)
     return str(file), int(row)
 
@@ -95,22 +92,6 @@ def _shown(row: pa.ChunkedArray) -> str:
     return "null" if value is None else clip(str(value))
 
 
-def _planned(line: dict[str, Any], index: int) -> tuple[str, int]:
-    """The row by the plan, for parts without lineage; -1 if rows before it are quarantined, left out or not counted."""
-    pieces = line["pieces"]
-    if (
-        line["quarantine"] is not None
-        or line["rows_left_out"]
-        or (len(pieces) > 1 and any(piece["rows"] == UNKNOWN for piece in pieces))
-    ):
-        return (pieces[0]["uri"] if len(pieces) == 1 else "", -1)
-    for piece in pieces:
-        if piece["rows"] == UNKNOWN or index < piece["rows"]:
-            return piece["uri"], piece["first_row"] + index
-        index -= piece["rows"]
-    raise AssertionError(f"shard {line['shard']} has no row {index} more")
-
-
 def with_replays(
     job_path: str, run: tuple[str, ...], table: pa.Table, offenders: Mapping[str, tuple[Offender, ...]]
 ) -> Offenders:
@@ -123,8 +104,6 @@ def with_replays(
     shards = {line["shard"]: shard_of_line(line) for line in lines}
 
     def replayed(offender: Offender) -> Offender:
-        if offender.row < 0:
-            return replace(offender, rank=0.0)
         command = replay_command(job_path, run, shards[offender.shard], offender.file, offender.row)
         return replace(offender, replay=command, rank=0.0)
 

@@ -221,10 +221,9 @@ def test_a_shard_whose_rows_are_all_in_quarantine_has_no_file(lake: Lake) -> Non
     assert by_python(lake).num_rows == 1000
 
 
-@pytest.mark.parametrize("lineage", [True, False])
-def test_what_is_scored_again_is_compared_row_by_row(lake: Lake, lineage: bool) -> None:
+def test_what_is_scored_again_is_compared_row_by_row(lake: Lake) -> None:
     lake.write_model(BAD_FOR_ONE)
-    ready(lake, ["country", "late"], rescore__share=1.0, output__lineage=lineage, retry__max_quarantined=0.1)
+    ready(lake, ["country", "late"], rescore__share=1.0, retry__max_quarantined=0.1)
     ran = lake.run()
     (gate,) = [gate for gate in ran.verdict.gates if gate.name == "rescore"]
     assert "1,194 rows" in gate.sentence or "1194" in gate.sentence, gate.sentence
@@ -296,16 +295,6 @@ def test_a_gate_names_the_row_that_is_furthest_out(lake: Lake) -> None:
         ({"by": ["country"], "output__uri": "out/country=de/"}, r"output\.uri has a folder country=… already"),
         ({"by": ["country"], "output__uri": "out/COUNTRY=de/"}, r"folder COUNTRY=… .* from the column 'country'"),
         ({"by": ["country"], "output__uri": "out/Day=1/"}, r"folder Day=… .* from the column 'day'"),
-        (
-            {
-                "by": ["country", "day"],
-                "carry": ["country", "day"],
-                "output__lineage": False,
-                "model__outputs": {"kind": "string"},
-                "more": ["kind"],
-            },
-            "these are all columns of the output, and none is left for the files",
-        ),
         ({"by": ["_file"]}, r"output\.partition_by: '_file' is a lineage column"),
         ({"by": ["country", "country"]}, "'country' is listed twice"),
     ],
@@ -313,7 +302,7 @@ def test_a_gate_names_the_row_that_is_furthest_out(lake: Lake) -> None:
 def test_what_cannot_name_folders_is_refused_before_anything_is_scored(
     lake: Lake, changes: dict[str, Any], said: str
 ) -> None:
-    by = [*changes.pop("by"), *changes.pop("more", [])]
+    by = changes.pop("by")
     with pytest.raises(JobError, match=said) as refused:
         ready(lake, by, **changes).run()
     assert "output.partition_by" in str(refused.value)

@@ -358,7 +358,6 @@ def test_a_run_that_was_not_described_or_is_not_there_cannot_be_compared(
             },
             ["a_score", "b_score", "id", "name", "x"],
         ),
-        ({"profile": "all", "output__lineage": False}, list(EVERY)),
     ],
     ids=lambda given: " ".join(given),
 )

@@ -51,10 +51,9 @@ def test_a_night_without_duplicates_passes(lake: Lake) -> None:
     assert not list(lake.out.glob("runs/*/*/keys/*"))
 
 
-@pytest.mark.parametrize("lineage", [True, False])
-def test_duplicates_are_named_with_the_files_and_rows_of_both(lake: Lake, lineage: bool) -> None:
+def test_duplicates_are_named_with_the_files_and_rows_of_both(lake: Lake) -> None:
     """In one shard, in two of one file, and in two files; the first few keys, whatever their number."""
-    ready(lake, [*range(2500), 7], [*range(2500, 5000), 2400, 7], output={"uri": "out/", "lineage": lineage})
+    ready(lake, [*range(2500), 7], [*range(2500, 5000), 2400, 7])
     gate = refused(lake)
     assert (gate.passed, gate.observed) == (False, "3 rows repeated")
     assert gate.sentence == (

@@ -52,10 +52,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Offender:
-    """One row that a gate refuses. row: its index in its file; -1 if that is not known.
+    """One row that a gate refuses. row: its index in its file. value: its value, as text for people.
 
-    value: its value, as text for people. replay: the command that scores it again; empty if the row is not known.
-    rank: as of `ColumnGate`, while rows are looked for.
+    replay: the command that scores it again; empty until that is known. rank: as of `ColumnGate`, while rows are looked
+    for.
     """
 
     shard: str
@@ -68,8 +68,6 @@ class Offender:
     @property
     def holds(self) -> str:
         """Says which row has which value, without what to do about it."""
-        if self.row < 0:
-            return f"Shard {self.shard} holds {self.value}{f', of {self.file}' if self.file else ''}"
         return f"Row {self.row} of {self.file} (shard {self.shard}) holds {self.value}"
 
     @property

@@ -197,7 +197,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         f"input.format: must be {' or '.join(map(repr, SOURCES))}, or \"module:Name\" of a class of yours, not 'avro'",
     ),
     ({"output__format": "delta"}, "output.format: must be 'parquet', not 'delta'"),
-    ({"output__lineage": "no"}, "output.lineage: must be true or false, not 'no'"),
+    ({"output__single_writer": "no"}, "output.single_writer: must be true or false, not 'no'"),
     ({"checks": [{"column": "score"}]}, "checks[0]: asks nothing: give at least one of min, max, nulls, finite"),
     ({"checks": [{"column": "score", "finite": False}]}, "checks[0]: asks nothing: give at least one of min, max, nul"),
     *(
@@ -459,7 +459,6 @@ ALTERS: dict[str, Any] = {
     "carry": ["other"],
     "label": "late",
     "profile.columns": ["x"],
-    "output.lineage": False,
     "output.exports": ["csv"],
     "output.partition_by": ["id"],
     "resources.gpus": 1,

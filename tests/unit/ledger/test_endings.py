@@ -82,14 +82,14 @@ def test_the_gates_that_failed_are_kept_with_the_first_row_that_speaks_against_e
         GateResult("complete", True, "2 of 2", "all", "All are done."),
         GateResult("score.min", False, "-2", "0", long, rows),
         GateResult("rows.min", False, "1", "2", "Too few."),
-        GateResult("score.max", False, "2", "1", "Too high.", (Offender(long, "", -1, "2"),)),
+        GateResult("score.max", False, "2", "1", "Too high.", (Offender("s3", long, 9, "2"),)),
     )
     found = ended(GateFailed(long, gates))
     assert (found.outcome, found.error, found.message) == ("failed", "GateFailed", clip(long))
     assert found.gates == (
         FailedGate("score.min", clip(long), "Row 3 of a.parquet (shard s1) holds -1.5", "nightjar replay 3"),
         FailedGate("rows.min", "Too few."),
-        FailedGate("score.max", "Too high.", clip(f"Shard {long} holds 2"), ""),
+        FailedGate("score.max", "Too high.", clip(f"Row 9 of {long} (shard s3) holds 2"), ""),
     )
     assert found.where == "gate score.min and 2 more"
     assert replace(found, gates=found.gates[:2]).where == "gate score.min and 1 more"

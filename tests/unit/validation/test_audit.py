@@ -71,9 +71,8 @@ class Scored:
         receipts = {event.shard: event for event in events if isinstance(event, Receipt)}
         self.lines: list[Line] = [{**line, **asdict(receipts[line["shard"]])} for line in plan.table.to_pylist()]
 
-    def audit(self, *lines: Line, lineage: bool = True) -> Audited:
-        output = self.job.output.model_copy(update={"lineage": lineage})
-        return audit_block(self.storage, self.revision, self.job.model_copy(update={"output": output}), lines)
+    def audit(self, *lines: Line) -> Audited:
+        return audit_block(self.storage, self.revision, self.job, lines)
 
     def path(self, line: Line, kind: str = "data") -> Path:
         return Path(self.revision) / str(line[kind]["name"])
@@ -470,23 +469,6 @@ def test_a_shard_without_rows_is_whole(scored: Scored) -> None:
     line = scored.lines[2]
     empty = {**scored.rewritten(line, scored.table(line).slice(0, 0)), "rows_in": 0, "rows_out": 0}
     assert scored.audit({**empty, "pieces": [{**line["pieces"][0], "rows": 0}]}).damaged == {}
-
-
-def test_without_lineage_rows_are_still_counted(scored: Scored) -> None:
-    """The job may leave the lineage columns out: then the counts must agree, whatever the receipt says."""
-    line = scored.lines[0]
-    assert scored.audit(line, lineage=False).damaged == {}
-    shorter = scored.rewritten(line, scored.table(line).slice(1))
-    assert "rows of the data part" in finding(scored.audit(shorter, lineage=False))
-
-
-def test_parts_without_lineage_columns_are_whole_by_their_counts(tmp_path: Path) -> None:
-    """Their quarantine has these columns all the same."""
-    plain = Scored(tmp_path, output__lineage=False)
-    assert plain.table(plain.lines[0]).column_names == ["id", "name", "score"]
-    audited = plain.audit(*plain.lines, lineage=False)
-    assert audited.damaged == {}
-    assert (audited.counts.rows_in, audited.counts.rows_out, audited.counts.rows_quarantined) == (2200, 2199, 1)
 
 
 def lineage(rows: list[int], uri: str = "a") -> pa.Table:

@@ -811,7 +811,7 @@ def judged_input(check: dict[str, Any], found: Found) -> GateResult:
 
 
 def test_what_is_enforced_says_every_failure_once_and_the_first_row_of_each() -> None:
-    row = Offender("s2", "b.parquet", -1, "inf")
+    row = Offender("s2", "b.parquet", 5, "inf")
     failed = [
         GateResult("a.min", False, "-1", "0", "Too low.", (*WHERE, row)),
         GateResult("a.max", False, "inf", "1", "Too high.", (row,)),
@@ -821,7 +821,7 @@ def test_what_is_enforced_says_every_failure_once_and_the_first_row_of_each() ->
         enforce((*failed, GateResult("b.min", True, "1", "0", "Fine.")))
     assert str(raised.value) == (
         "Too low. Row 3 of a.parquet (shard s1) holds -1.5: nightjar replay …; "
-        "Too high. Shard s2 holds inf, of b.parquet.; One is missing."
+        "Too high. Row 5 of b.parquet (shard s2) holds inf.; One is missing."
     )
 
 

@@ -322,10 +322,10 @@ def test_a_run_that_was_validated_and_not_published_has_the_manifest_of_its_last
     assert str(refused.value) == f"{file}: not a manifest that this version can read"
 
 
-def test_without_lineage_and_rescoring_a_manifest_claims_neither(lake: Lake) -> None:
-    ran = lake.ready(output__lineage=False).run(engine="local")
+def test_without_rescoring_a_manifest_does_not_claim_it(lake: Lake) -> None:
+    ran = lake.ready().run(engine="local")
     audit = json.loads((lake.out / ran.verdict.manifest).read_bytes())["audit"]
-    assert (audit["cover"], audit["rescored"]) == ("row counts (output.lineage is false)", None)
+    assert (audit["cover"], audit["rescored"]) == ("every row index", None)
 
 
 def test_a_finished_run_is_told_from_its_manifest() -> None:

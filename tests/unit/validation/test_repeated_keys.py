@@ -45,7 +45,6 @@ class Night:
 
     revision: str
     job: Job = field(default_factory=lambda: job_of("id"))
-    lineage: bool = True
     storage: LakeStorage = field(default_factory=LakeStorage)
     lines: list[dict[str, Any]] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
@@ -64,8 +63,7 @@ class Night:
     def _write(self, ids: Sequence[Any], names: Sequence[Any], **more: Any) -> dict[str, Any]:
         first, shard = len(self.lines) * 10, f"s{len(self.lines)}"
         columns = {"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}
-        if self.lineage:
-            columns |= {"_file": pa.array(["f"] * len(ids)), "_row": pa.array(range(first, first + len(ids)))}
+        columns |= {"_file": pa.array(["f"] * len(ids)), "_row": pa.array(range(first, first + len(ids)))}
         name = f"data/{shard}.parquet"
         written = parts.write_data(
             self.storage, self.revision, name, pa.table(columns), shard, Metrics.for_job(self.job)
@@ -239,16 +237,6 @@ def test_a_key_of_several_columns_is_shown_whole_and_clipped(night: Night) -> No
     found = {each.row: each.value for each in night.repeated()[KEY].where}
     assert found[10] == "name = None, id = None, as row 1 of f does"
     assert found[11] == clip(f"name = {long}, id = 1") + ", as row 0 of f does"
-
-
-@pytest.mark.parametrize("lineage", [False, True])
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_row_whose_place_is_not_known_is_named_by_its_shard(night: Night, lineage: bool, lost: bool) -> None:
-    """Without lineage the plan says which row it is, unless others are in the quarantine."""
-    night.lineage = lineage
-    night.block([5], [1, 5], quarantine={"name": "q", "rows": 1, "size": 1, "checksum": ""} if lost else None)
-    unknown = Offender("s1", "f", -1, "id = 5, as a row of shard s0 does")
-    assert night.repeated()[KEY] == Repeated(1, (unknown if lost and not lineage else twice(5, 1, 11, 0),))
 
 
 def test_ranges_of_hashes_find_what_one_range_finds(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:

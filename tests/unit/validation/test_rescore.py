@@ -181,13 +181,6 @@ def test_what_differs_is_counted_by_row_and_the_first_is_named(scored: Scored) -
     assert nothing == merged
 
 
-def test_without_lineage_the_row_is_named_by_its_place_in_the_output(tmp_path: Path) -> None:
-    scored = Scored(tmp_path, output__lineage=False)
-    first = scored.lines[0]
-    (differs,) = found(scored, altered(scored, first, "score", {10: 0.0}))
-    assert differs.first.startswith(f"shard {first['shard']}, output row 10: 'score' was 0.0, written by ")
-
-
 def test_the_tolerance_is_for_outputs_and_not_for_carried_columns(tmp_path: Path) -> None:
     """What is carried is a copy, whatever its type."""
     scored = Scored(tmp_path, carry=["id", "x"])
