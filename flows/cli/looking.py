@@ -164,7 +164,7 @@ def files(
     `files.json`.
     """
     from nightjar.inference.errors import JobError
-    from nightjar.inference.output import listings, nights
+    from nightjar.inference.output import latest_view, nights
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
@@ -173,7 +173,7 @@ def files(
         has = f"only {', '.join(found.forms)}" if found.forms else "no exports"
         raise JobError(f"--export {export}: the run {found.run_id!r} has {has}; output.exports asks for them")
     if as_json:
-        print(listings.as_json(found), end="")
+        print(latest_view.as_json(found), end="")
     else:
         for uri in found.exports[export] if export else found.uris:
             print(uri)

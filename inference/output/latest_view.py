@@ -1,21 +1,26 @@
 """`latest/` and `dates/<date>/` in the output, for readers who cannot run a command.
 
 These folders are made from the newest snapshot, and may be behind it: the snapshot is the truth. Each file is replaced
-whole. `latest/files.json` is written last, and says which snapshot the folders show; `dates_since` there names an
-earlier one if not all dates that changed since it could be written. A command that finds the folders behind updates the
-dates that have changed since. Two commands may do so at once. Each looks again when it is done, and if there is a newer
-snapshot, writes again what it may have overwritten.
+whole. `latest/files.json` is written last, and says which snapshot the folders show. A command that finds the folders
+behind updates the dates that have changed since. Two commands may do so at once. Each looks again when it is done, and
+if there is a newer snapshot, writes again what it may have overwritten.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from nightjar.inference.errors import Damaged, JobError, Missing, StorageError, Transient
+import pyarrow as pa
+
+from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
+from nightjar.inference.input.partitions import folders
+from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.sections import EXPORTS
-from nightjar.inference.output import exports, listings
+from nightjar.inference.jsonform import SELDOM, to_json
+from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import Files, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
@@ -31,9 +36,6 @@ _AT_ONCE = 8
 """The number of dates that are written at once; an output without these folders may have thousands of dates."""
 
 _MAX_ROUNDS = 100
-
-_NAMED = 3
-"""The most folders or dates that a note names; an output that was copied may have thousands."""
 
 
 def refresh(
@@ -64,7 +66,7 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
     if behind and not dates and shown == now:
         return ""
     for _ in range(_MAX_ROUNDS):
-        places = _Places(storage, output, job, now, now.nights(), since=shown.number if shown else 0)
+        places = _Places(storage, output, job, now, now.nights())
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(places.show_date, sorted(dates | _changed(storage, output, shown, now))))
         problem = places.show_latest()
@@ -72,8 +74,8 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         if before is not None and before in now.runs:
             places.read(before)  # and sweep: its workers that were cut off have ended by now
         if publish.numbers(storage, output)[-1:] == [now.number]:
-            return "; ".join(filter(None, [problem, places.problem(), *places.swept]))
-        shown, now = shown if places.refused else now, publish.newest(storage, output)
+            return "; ".join(filter(None, [problem, *places.swept]))
+        shown, now = now, publish.newest(storage, output)
     raise JobError(f"publications in {output} are created faster than this command can follow")
 
 
@@ -86,7 +88,7 @@ def _shown(storage: Storage, output: str, now: Snapshot) -> Snapshot | None:
         found = json.loads(storage.read(join(output, "latest", FILES)))
         if found["manifest"] and not str(found["manifest"]).startswith(join(output, "runs", "")):
             return None
-        number = int(found.get("dates_since", found["publication"]))
+        number = int(found["publication"])
         return now if number == now.number else publish.snapshot(storage, output, number)
     except (Missing, Damaged, JobError, ValueError, TypeError, LookupError):
         return None
@@ -104,8 +106,7 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
 class _Places:
     """The folders for readers of one output, for one snapshot.
 
-    nights: the snapshot's nights, computed once. since: the number of the snapshot whose dates are all there. swept:
-    what was deleted beside the parts, in sentences. refused: why links or dates could not be written.
+    nights: the snapshot's nights, computed once. swept: what was deleted beside the parts, in sentences.
     """
 
     storage: Storage
@@ -113,35 +114,20 @@ class _Places:
     job: str
     now: Snapshot
     nights: dict[str, str]
-    since: int
     swept: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
     _latest: list[Files] = field(default_factory=list)
 
-    def problem(self) -> str:
-        """What is left to do, for a person; empty if nothing is."""
-        more = f" and {len(self.refused) - _NAMED:,} more" if len(self.refused) > _NAMED else ""
-        said = ", ".join(sorted(self.refused)[:_NAMED]) + more
-        return f"latest/ and dates/ are not complete, the next command tries again: {said}" if said else ""
-
     def show_date(self, date: str) -> None:
-        """Write the folder of a date, or empty it if nothing is published for the date. What cannot be written of it
-        keeps no other date from being written.
-        """
+        """Write the folder of a date, or empty it if nothing is published for the date."""
         run = self.nights.get(date)
-        try:
-            self._show(join(self.output, "dates", date), f"{self.job}-{date}", self.read(run) if run else None)
-        except Transient:
-            raise  # the storage is away: it would not take the other dates either
-        except StorageError as error:
-            self.refused.append(str(error))
+        self._show(join(self.output, "dates", date), f"{self.job}-{date}", self.read(run) if run else None)
 
     def show_latest(self) -> str:
         """Write the folder of the latest night. Returns why that night cannot be read, if it cannot."""
         run, place = self.now.latest(), join(self.output, "latest")
         nothing = Files(self.storage, self.now.number, problem=f"nothing is published in {self.output}")
         night = self.read(run) if run else nothing
-        self._show(place, self.job, night, latest=True)
+        self._show(place, self.job, night)
         return f"{place} cannot show the run {run!r}: {night.problem}" if run and night.problem else ""
 
     def read(self, run: str) -> Files:
@@ -158,25 +144,16 @@ class _Places:
             self._latest.append(night)
         return night
 
-    def _show(self, place: str, view: str, night: Files | None, *, latest: bool = False) -> None:
-        """No link that cannot be made, or taken away, keeps the files from being written."""
+    def _show(self, place: str, view: str, night: Files | None) -> None:
         for name in (DATA, *EXPORTS) if is_local(place) else ():
-            # A copy that followed links has folders in their place.
-            if localstore.is_folder(join(place, name)):
-                self.refused.append(
-                    f"{join(place, name)} is a folder where a link belongs (remove it if nobody keeps files of their "
-                    "own there; `nightjar files JOB` then makes the link)"
-                )
-            elif name == DATA:
+            if name == DATA:
                 self._link(place, night, DATA, DATA)
             else:
                 exported = night if night and name in night.forms else None
                 self._link(place, exported, name, f"{exports.FOLDER}/{name}")
-        # Of the newest snapshot the latest link may be lacking alone: that counts as one that is not shown.
-        since = min(self.since, self.now.number - 1) if latest and self.refused else None
-        self._put(join(place, LINKS), listings.as_links(night) if night and night.run_id else None)
-        self._put(join(place, VIEW), listings.as_view(night, view) if night else None)
-        self._put(join(place, FILES), listings.as_json(night, since) if night else None)
+        self._put(join(place, LINKS), as_links(night) if night and night.run_id else None)
+        self._put(join(place, VIEW), as_view(night, view) if night else None)
+        self._put(join(place, FILES), as_json(night) if night else None)
 
     def _put(self, uri: str, text: str | None) -> None:
         """Make the object contain this text, or delete it for None."""
@@ -212,3 +189,110 @@ class _Places:
         published = {f"{up}runs/{run}/r{entry.revision}/{folder}" for run, entry in self.now.runs.items()}
         if not (night and night.run_id and there in published):
             self.storage.delete([link])
+
+
+_DUCKDB = {
+    pa.string(): "VARCHAR",
+    pa.bool_(): "BOOLEAN",
+    pa.date32(): "DATE",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+}
+"""DuckDB's names for the types of columns that name folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """One Parquet file of a night, which is never rewritten. bytes: its size."""
+
+    uri: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFiles:
+    """`files.json`: the exact files of a published night, in input order, with the totals of their rows and bytes.
+
+    If there is no night that can be read, run, date, revision and manifest are null, and `problem` says why; else
+    `problem` is left out. data: the folder with these files and no others; null until it has been swept. exports: of
+    each form in `output.exports` the exact files, in the same order; left out if there are none. partitioned_by: with
+    `output.partition_by` the columns that the files lack and their folders name, outermost first, each with its type;
+    left out if there are none.
+    """
+
+    publication: int
+    run: str | None
+    date: str | None
+    revision: int | None
+    manifest: str | None
+    data: str | None
+    rows: int
+    bytes: int
+    problem: str | None = field(default=None, metadata=SELDOM)
+    exports: Mapping[str, tuple[str, ...]] | None = field(default=None, metadata=SELDOM)
+    partitioned_by: Mapping[str, str] | None = field(default=None, metadata=SELDOM)
+    files: tuple[PublishedFile, ...]
+
+
+def as_json(night: Files) -> str:
+    """`files.json`: a line for each file."""
+    about = PublishedFiles(
+        publication=night.publication,
+        run=night.run_id or None,
+        date=night.date or None,
+        revision=night.revision or None,
+        manifest=night.manifest or None,
+        data=night.data,
+        rows=night.rows,
+        bytes=night.bytes,
+        problem=night.problem or None,
+        exports=night.exports or None,
+        partitioned_by=night.partitioned_by or None,
+        files=(),
+    )
+    each = (PublishedFile(uri, *sizes) for uri, *sizes in night.sized())
+    files = ",\n".join(f"  {json.dumps(to_json(file))}" for file in each)
+    head = json.dumps(to_json(about), indent=1).removesuffix("[]\n}")
+    return head + (f"[\n{files}\n ]" if files else "[]") + "\n}\n"
+
+
+def as_links(night: Files) -> str:
+    """The URIs, one per line, as in Hive's symlink text files."""
+    return "".join(f"file://{uri}\n" if is_local(uri) else f"{uri}\n" for uri in night.uris)
+
+
+def as_view(night: Files, name: str) -> str:
+    """SQL that creates a view for DuckDB. One of no files raises an error that says why, because DuckDB has none."""
+    create = f'create or replace view "{name}" as\n'
+    if not night.uris:
+        return f"{create}select error({_quoted(night.problem or 'this night has no files')});\n"
+    files = ",\n".join(f"  {_quoted(_literal(uri))}" for uri in night.uris)
+    if not night.partitioned_by:
+        # DuckDB would turn a folder named date=2026-11-19 into a column.
+        return f"{create}select * from read_parquet([\n{files}\n], hive_partitioning = false);\n"
+    types = ", ".join(f"{_name(name)}: {_DUCKDB[arrow_type(kind)]}" for name, kind in night.partitioned_by.items())
+    # DuckDB knows one column by names that differ in case only.
+    above = {key.casefold(): _name(key) for key in folders(night.folder + "/")}.values()
+    only = f"* exclude ({', '.join(above)})" if above else "*"
+    how = f"hive_partitioning = true, hive_types = {{{types}}}"
+    return f"{create}select {only} from read_parquet([\n{files}\n], {how});\n"
+
+
+def _literal(uri: str) -> str:
+    """A path with its wildcards escaped, because DuckDB reads every path as a glob."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in uri)
+
+
+def _name(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -152,7 +152,11 @@ class LocalStorage:
 
 
 def read_link(uri: str) -> str | None:
-    """The target of a symbolic link, as it was written; None if there is no link."""
+    """The target of a symbolic link, as it was written; None if there is no link.
+
+    Raises:
+        StorageError: There is a folder: whoever copied the link followed it.
+    """
     with _as_ours(uri):
         try:
             return str(Path(uri).readlink())
@@ -161,13 +165,11 @@ def read_link(uri: str) -> str | None:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
+            if Path(uri).is_dir():
+                raise StorageError(
+                    f"{uri} is a folder where a link belongs; remove it if nobody keeps files of their own there"
+                ) from error
             return None
-
-
-def is_folder(uri: str) -> bool:
-    """Whether there is a folder, and no link to one."""
-    with _as_ours(uri):
-        return Path(uri).is_dir() and not Path(uri).is_symlink()
 
 
 def replace_link(uri: str, target: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from lazily import lazily
 from nightjar import flows
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.output import hive, latest_view, listings, nights, publications, visibility
+from nightjar.inference.output import hive, latest_view, nights, publications, visibility
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from partitioned import ROWS, SOME, by_python, check, files_of, ready, rows, wanted
@@ -175,7 +175,7 @@ def test_folders_above_the_night_are_no_columns(lake: Lake) -> None:
     lake.run()
     night = nights.published(lake.request().storage, f"{lake.out}/team=red/Team=blue", None)
     with duckdb.connect() as duck:
-        duck.execute(listings.as_view(night, "night"))
+        duck.execute(latest_view.as_view(night, "night"))
         found = duck.sql("select * from night").to_arrow_table()
     assert rows(found) == wanted()
     assert "team" not in found.column_names

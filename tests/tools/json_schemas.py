@@ -24,7 +24,7 @@ from nightjar.flows.results import Night
 from nightjar.flows.serving.deploy import Deployed
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.output.listings import PublishedFiles
+from nightjar.inference.output.latest_view import PublishedFiles
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.validation.evaluations import LateEvaluation
 

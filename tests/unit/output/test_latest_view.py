@@ -18,7 +18,7 @@ from faults import FaultyStorage
 from lazily import lazily
 from nightjar.flows.cli import looking, publishing
 from nightjar.inference.errors import Denied, JobError
-from nightjar.inference.output import latest_view, listings, nights, visibility
+from nightjar.inference.output import latest_view, nights, visibility
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
@@ -288,12 +288,10 @@ def test_a_folder_of_the_users_own_is_left_alone(output: Placed) -> None:
     mine.write_text("mine")
     for _ in range(2):
         assert output.refresh() == (
-            "latest/ and dates/ are not complete, the next command tries again: "
-            f"{mine.parent} is a folder where a link belongs (remove it if nobody keeps files of their own there; "
-            "`nightjar files JOB` then makes the link)"
+            "latest/ and dates/ could not be written, the next command does it: "
+            f"{mine.parent} is a folder where a link belongs; remove it if nobody keeps files of their own there"
         )
     assert mine.read_text() == "mine"
-    assert json.loads(Path(output.uri, "latest/files.json").read_text())["run"] == NIGHT
 
 
 def test_what_is_asked_for_is_what_files_json_holds(output: Placed) -> None:
@@ -302,7 +300,7 @@ def test_what_is_asked_for_is_what_files_json_holds(output: Placed) -> None:
     output.publish(NIGHT)
     output.refresh()
     found = nights.published(output.storage, output.uri, None)
-    assert listings.as_json(found) == Path(output.uri, "latest/files.json").read_text()
+    assert latest_view.as_json(found) == Path(output.uri, "latest/files.json").read_text()
     assert nights.published(output.storage, output.uri, "2026-11-18").run_id == "2026-11-18"
     with pytest.raises(JobError, match="'2026-11-17' is not published"):
         nights.published(output.storage, output.uri, "2026-11-17")
