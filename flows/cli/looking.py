@@ -153,9 +153,6 @@ def files(
     job: JobArgument,
     run_id: OptionalRunArgument = None,
     date: LatestOption = None,
-    export: Annotated[
-        str | None, typer.Option("--export", help="The files of an export instead: csv, csv.gz, jsonl or jsonl.gz.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the exact files of a published night.
@@ -163,19 +160,15 @@ def files(
     One file per line; by default those of the latest night. With --json also rows and bytes, as in the output's
     `files.json`.
     """
-    from nightjar.inference.errors import JobError
     from nightjar.inference.output import latest_view, nights
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, run_id=run_id, scores=False)
     found = nights.published(request.storage, request.output, run_id, request.date if date else None)
-    if export is not None and export not in found.forms:
-        has = f"only {', '.join(found.forms)}" if found.forms else "no exports"
-        raise JobError(f"--export {export}: the run {found.run_id!r} has {has}; output.exports asks for them")
     if as_json:
         print(latest_view.as_json(found), end="")
     else:
-        for uri in found.exports[export] if export else found.uris:
+        for uri in found.uris:
             print(uri)
     lead_readers(request, found.date)
 

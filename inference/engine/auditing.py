@@ -56,17 +56,11 @@ HELD_BYTES = 256 << 20
 """The most bytes of parts, as they lie in storage, that such threads hold at once; one part may be larger. Decoded,
 they are several times as large."""
 
-EXPORTED = 5
-"""A part as text, CSV or JSON lines, takes about so many times the bytes of the part."""
-
 
 def is_small(job: Job, outcomes: pa.Table) -> bool:
-    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes.
-
-    With exports it may not: how large they are is not known.
-    """
+    """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes."""
     size = sum(pc.sum(pc.struct_field(outcomes[part], "size")).as_py() or 0 for part in ("data", "quarantine"))
-    return size <= FEW_BYTES and outcomes.num_rows <= FEW_SHARDS and not job.output.exports
+    return size <= FEW_BYTES and outcomes.num_rows <= FEW_SHARDS
 
 
 def audited(
@@ -96,7 +90,6 @@ def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) ->
     """
     sizes = [pc.fill_null(pc.struct_field(outcomes[part], "size"), 0) for part in ("data", "quarantine")]
     largest = pc.max(pc.add(*sizes)).as_py() or 1
-    largest *= 1 + EXPORTED * len(job.output.exports)
     threads = max(1, min(THREADS, HELD_BYTES // largest))
     return audited(partial(each_here, threads=threads, limited=True), storage, revision, job, outcomes)
 

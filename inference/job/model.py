@@ -368,9 +368,9 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The files beside each data part: exports, and the states of its columns and labels."""
+        """The files beside each data part: the states of its columns and labels."""
         states = {"profile": self.profiling, "slices": self.label}
-        return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
+        return tuple(kind for kind, asked in states.items() if asked)
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""

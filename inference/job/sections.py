@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -108,25 +108,17 @@ class TableTarget(Section):
         return {"kind": kind, "uri": uri}
 
 
-ExportForm = Literal["csv", "csv.gz", "jsonl", "jsonl.gz"]
-
-EXPORTS: tuple[str, ...] = get_args(ExportForm)
-"""The forms in which parts can be there once more; they are also the ends of the files' names."""
-
-
 class Output(Section):
     """Where predictions go.
 
     partition_by: the columns whose values name the folders of the published files, as `country=de`, outermost first.
-    exports: the forms in which each part is there once more. tables: the tables that also show what is published. rows:
-    which rows are written if there are several models: those that `any` of them can score, or only those that `all`
-    can.
+    tables: the tables that also show what is published. rows: which rows are written if there are several models: those
+    that `any` of them can score, or only those that `all` can.
     """
 
     uri: str = Field(min_length=1)
     format: Literal["parquet"] = "parquet"
     partition_by: Names = ()
-    exports: Annotated[tuple[ExportForm, ...], AfterValidator(once)] = ()
     single_writer: bool = False
     tables: tuple[TableTarget, ...] = ()
     rows: Literal["any", "all"] = "any"

@@ -18,9 +18,7 @@ import pyarrow as pa
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
 from nightjar.inference.input.partitions import folders
 from nightjar.inference.job.outputtypes import arrow_type
-from nightjar.inference.job.sections import EXPORTS
 from nightjar.inference.jsonform import SELDOM, to_json
-from nightjar.inference.output import exports
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import Files, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
@@ -145,12 +143,8 @@ class _Places:
         return night
 
     def _show(self, place: str, view: str, night: Files | None) -> None:
-        for name in (DATA, *EXPORTS) if is_local(place) else ():
-            if name == DATA:
-                self._link(place, night, DATA, DATA)
-            else:
-                exported = night if night and name in night.forms else None
-                self._link(place, exported, name, f"{exports.FOLDER}/{name}")
+        if is_local(place):
+            self._link(place, night)
         self._put(join(place, LINKS), as_links(night) if night and night.run_id else None)
         self._put(join(place, VIEW), as_view(night, view) if night else None)
         self._put(join(place, FILES), as_json(night) if night else None)
@@ -169,24 +163,24 @@ class _Places:
         if not same:
             self.storage.write(uri, data)
 
-    def _link(self, place: str, night: Files | None, name: str, folder: str) -> None:
-        """Point a link at a folder of the night's revision: that of its data, or of a form of its exports.
+    def _link(self, place: str, night: Files | None) -> None:
+        """Point a link at the data of the night's revision.
 
         Until the data folder has been swept, it may have parts that are not published. Until then the link still leads
         to an earlier night, unless readers must not see that night any more.
         """
-        link, root = join(place, name), self.output.rstrip("/")
+        link, root = join(place, DATA), self.output.rstrip("/")
         up = "../" * place.removeprefix(root).count("/")
         there = localstore.read_link(link)
         if night and night.data:
             # A relative link, because the output may be moved, or mounted elsewhere.
-            wanted = f"{up}{night.folder.removeprefix(root + '/')}/{folder}"
+            wanted = f"{up}{night.folder.removeprefix(root + '/')}/{DATA}"
             if there != wanted:
                 localstore.replace_link(link, wanted)
             return
         if there is None:
             return
-        published = {f"{up}runs/{run}/r{entry.revision}/{folder}" for run, entry in self.now.runs.items()}
+        published = {f"{up}runs/{run}/r{entry.revision}/{DATA}" for run, entry in self.now.runs.items()}
         if not (night and night.run_id and there in published):
             self.storage.delete([link])
 
@@ -221,10 +215,9 @@ class PublishedFiles:
     """`files.json`: the exact files of a published night, in input order, with the totals of their rows and bytes.
 
     If there is no night that can be read, run, date, revision and manifest are null, and `problem` says why; else
-    `problem` is left out. data: the folder with these files and no others; null until it has been swept. exports: of
-    each form in `output.exports` the exact files, in the same order; left out if there are none. partitioned_by: with
-    `output.partition_by` the columns that the files lack and their folders name, outermost first, each with its type;
-    left out if there are none.
+    `problem` is left out. data: the folder with these files and no others; null until it has been swept.
+    partitioned_by: with `output.partition_by` the columns that the files lack and their folders name, outermost first,
+    each with its type; left out if there are none.
     """
 
     publication: int
@@ -236,7 +229,6 @@ class PublishedFiles:
     rows: int
     bytes: int
     problem: str | None = field(default=None, metadata=SELDOM)
-    exports: Mapping[str, tuple[str, ...]] | None = field(default=None, metadata=SELDOM)
     partitioned_by: Mapping[str, str] | None = field(default=None, metadata=SELDOM)
     files: tuple[PublishedFile, ...]
 
@@ -253,7 +245,6 @@ def as_json(night: Files) -> str:
         rows=night.rows,
         bytes=night.bytes,
         problem=night.problem or None,
-        exports=night.exports or None,
         partitioned_by=night.partitioned_by or None,
         files=(),
     )

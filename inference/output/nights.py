@@ -14,7 +14,6 @@ from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
-from nightjar.inference.output import exports as forms
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import DATA, checksum, epoch_of, stem_of
@@ -32,7 +31,7 @@ class Files:
     whatever is published meanwhile. Without a `run_id` nothing can be read, and `problem` says why.
 
     publication: the output's newest one at that moment. manifest: its URI. folder: the URI of the revision. parts: name
-    (relative to `folder`), rows, size and checksum of each data file. forms: those in which each part was exported.
+    (relative to `folder`), rows, size and checksum of each data file.
     partitioned_by: with `output.partition_by` the columns that the files lack and their folders name, outermost first,
     each with its type. data: the folder with the data files and nothing else; None until it has been swept.
     """
@@ -45,7 +44,6 @@ class Files:
     manifest: str = ""
     folder: str = field(default="", repr=False)
     parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS, repr=False)
-    forms: tuple[str, ...] = field(default=(), repr=False)
     partitioned_by: Mapping[str, str] = field(default_factory=dict)
     data: str | None = field(default=None, repr=False)
     problem: str = ""
@@ -70,16 +68,6 @@ class Files:
         for line in outcomes.lines(self.parts):
             yield join(self.folder, line["name"]), line["rows"], line["size"]
 
-    @property
-    def exports(self) -> dict[str, tuple[str, ...]]:
-        """Of each form in `output.exports` the URIs of its files, in the same order."""
-        names = self.parts["name"].to_pylist()
-        # The files of a divided part have one name in several folders, and one export.
-        return {
-            form: tuple(dict.fromkeys(join(self.folder, forms.name_of(name, form)) for name in names))
-            for form in self.forms
-        }
-
     def dataset(self) -> ds.Dataset:
         """The rows as a `pyarrow.dataset.Dataset`, which reads them on demand with the job's own credentials.
 
@@ -101,7 +89,6 @@ class _Listing:
     """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
 
     shards: RevisionFile | None = None
-    exports: tuple[str, ...] = ()
     partitioned_by: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -169,19 +156,17 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
         join(output, entry.manifest),
         folder,
         outcomes.data_files(raw),
-        listed.exports,
         listed.partitioned_by,
         data,
     )
 
 
 def sweep_late(storage: Storage, night: Files) -> str:
-    """Delete the files in the folders of a night's data and exports that a worker wrote and that are none of its parts:
-    one that was cut off may finish a write after the sweep. Returns a sentence if there were any.
+    """Delete the files in the folder of a night's data that a worker wrote and that are none of its parts: one that was
+    cut off may finish a write after the sweep. Returns a sentence if there were any.
     """
     named = set(map(stem_of, night.parts["name"].to_pylist()))
-    folders = [night.data, *(join(night.folder, forms.FOLDER, form) for form in night.forms)] if night.data else []
-    files = [file.uri for folder in folders for file in storage.list(folder)]
+    files = [file.uri for file in storage.list(night.data)] if night.data else []
     late = [uri for uri in files if stem_of(uri) not in named and epoch_of(uri) is not None]
     if not late:
         return ""

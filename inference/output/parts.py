@@ -39,7 +39,7 @@ from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import exports
+from nightjar.inference.output import beside
 from nightjar.inference.output.hive import Division, divide
 from nightjar.inference.records import Part, RowFailure
 from nightjar.inference.storage.objectfile import PART
@@ -77,7 +77,7 @@ _LOW_CARDINALITY = 0.05
 _AT_ONCE = 8
 """The number of files of one part that are written or read at once in a bucket."""
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|slices|(?:csv|jsonl)(?:\.gz)?)")
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|slices)")
 """The form that `part_name` gives a part's name, which what lies beside it has, too."""
 
 
@@ -115,7 +115,7 @@ def files_of(part: str, folders: Iterable[str] = (), companions: Iterable[str] =
     `Job`.
     """
     files = [file_in(part, folder) for folder in folders] if is_divided(part) else []
-    return [*files, *exports.names_of(part, companions), part]
+    return [*files, *beside.names_of(part, companions), part]
 
 
 def files_in(footer: Mapping[bytes, bytes]) -> tuple[InFolder, ...]:
@@ -129,7 +129,7 @@ def part_name(kind: str, shard: str, epoch: int) -> str:
 
 
 def epoch_of(uri: str) -> int | None:
-    """The epoch in which a part or an export was written, from its name; None for a file that no worker wrote."""
+    """The epoch in which a part, or a file beside it, was written, from its name; None for one that no worker wrote."""
     found = _NAME.fullmatch(uri)
     return int(found[1]) if found else None
 
@@ -170,14 +170,14 @@ def write_data(
     table: pa.Table,
     shard: str,
     metrics: Metrics,
-    companions: Sequence[str] = (),
     division: Division | None = None,
 ) -> Part:
-    """Write a shard's predictions, with its metric states. companions: as of a `Job`. division: of the table, for a
-    part that is divided. If one of its files cannot be written, the others are deleted.
+    """Write a shard's predictions, with its metric states. division: of the table, for a part that is divided.
+    If one of its files cannot be written, the others are deleted.
     """
     footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.footer()}
-    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, metrics.beside())
+    states = metrics.beside()
+    footer |= beside.write(storage, revision, name, states)
     if division is None:
         return _write(storage, revision, name, table, footer)
 
@@ -194,7 +194,7 @@ def write_data(
     except Exception:
         # A successor may have swept the folder already, and nobody would sweep it once more.
         with suppress(StorageError):
-            storage.delete([join(revision, file) for file in files_of(name, division.folders, companions)])
+            storage.delete([join(revision, file) for file in files_of(name, division.folders, states)])
         raise
     return Part(name, index.rows, index.size + sum(file.size for file in files), index.checksum)
 

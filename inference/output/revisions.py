@@ -20,7 +20,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.output import exports, outcomes
+from nightjar.inference.output import beside, outcomes
 from nightjar.inference.output.parts import (
     DATA,
     INDEX,
@@ -233,7 +233,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     named = {stem_of(name) for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)}
     begun = storage.leftovers(uri)
     # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    folders = DATA, INDEX, "quarantine", exports.FOLDER
+    folders = DATA, INDEX, "quarantine", beside.FOLDER
     files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
     dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
     dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}

@@ -245,7 +245,6 @@ class ShardWorker(Worker):
                 table,
                 running.started.shard,
                 metrics,
-                self.spec.job.companions,
                 division,
             )
             self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())

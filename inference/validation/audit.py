@@ -22,8 +22,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.states import BESIDE, Metrics
-from nightjar.inference.output import exports, hive
+from nightjar.inference.metrics.states import Metrics
+from nightjar.inference.output import beside, hive
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
     MODEL,
@@ -186,7 +186,7 @@ def _audit_shard(
 ) -> DataPart:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
-    beside = _beside(storage, revision, part.name, part.footer, job.companions)
+    states = _states(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.several else LINEAGE
@@ -205,7 +205,7 @@ def _audit_shard(
     audited.shards += 1
     audited.counts += of_json(Counts, line)
     audited.size += line["data"]["size"]
-    metrics = read_metrics(part.footer, beside)
+    metrics = read_metrics(part.footer, states)
     audited.metrics.merge(metrics)
     finder.look(line, metrics, part)
     return part
@@ -229,21 +229,19 @@ def _prove_folders(part: DataPart, job: Job) -> None:
             raise AuditFailed(f"the folder {folder} of {part.name} is read as {read}, and its rows have {wanted}")
 
 
-def _beside(
+def _states(
     storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], companions: Sequence[str]
 ) -> dict[str, bytes]:
     """Check the bytes of what lies beside a part by what its footer, which the receipt vouches for, says of them.
-    Returns those of the states, by kind.
+    Returns them, by kind.
     """
-    said, states = exports.named_in(footer), dict[str, bytes]()
-    expect(f"exports of {part}", sorted(said), sorted(companions))
-    for kind, export in said.items():
-        name = exports.name_of(part, kind)
-        raw = read_part(storage, join(revision, name), export.size)
-        expect(f"bytes of {name}", len(raw), export.size)
-        expect(f"checksum of {name}", checksum(raw), export.checksum)
-        if kind in BESIDE:
-            states[kind] = raw
+    said, states = beside.named_in(footer), dict[str, bytes]()
+    expect(f"states of {part}", sorted(said), sorted(companions))
+    for kind, found in said.items():
+        name = beside.name_of(part, kind)
+        states[kind] = read_part(storage, join(revision, name), found.size)
+        expect(f"bytes of {name}", len(states[kind]), found.size)
+        expect(f"checksum of {name}", checksum(states[kind]), found.checksum)
     return states
 
 

@@ -81,10 +81,10 @@ class Manifest:
     """`manifest-<epoch>.json`.
 
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
-    loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries:
-    versions where it was validated. validated_at: UTC, as ISO 8601. exports: as in `output.exports`; each part has
-    these. profile: of the columns that the job profiles, for comparing nights. partitioned_by: with
-    `output.partition_by` the columns that name the folders, outermost first, each with its type.
+    loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries: versions where
+    it was validated. validated_at: UTC, as ISO 8601. profile: of the columns that the job profiles, for comparing
+    nights. partitioned_by: with `output.partition_by` the columns that name the folders, outermost first, each with its
+    type.
     """
 
     job: str
@@ -111,7 +111,6 @@ class Manifest:
     metrics: Figures
     failed_attempts: int
     validated_at: str
-    exports: tuple[str, ...] = field(default=(), metadata=SELDOM)
     partitioned_by: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
 
     def remarks(self) -> Remarks:
@@ -245,7 +244,6 @@ def write_manifest(
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
         validated_at=utc(),
-        exports=tuple(job.output.exports),
         partitioned_by=partitioned_by or {},
     )
     raw = json.dumps(to_json(manifest), indent=1).encode()

@@ -97,16 +97,6 @@ def test_what_a_person_put_there_is_left(tmp_path: Path) -> None:
     assert theirs.exists()
 
 
-def test_an_export_that_comes_late_is_deleted(tmp_path: Path) -> None:
-    """A worker writes it first, and the check of its epoch stops the worker before the part."""
-    lake = Lake(tmp_path, LOCAL).ready(output__exports=["csv"])
-    lake.run()
-    late = lake.revision() / "exports" / "csv" / f"{stem_of(part_name('data', 'abc', 1))}.csv"
-    late.write_text("late")
-    assert str(late) in lake.run().publication.behind
-    assert not late.exists()
-
-
 def test_the_files_of_a_revision_that_is_open_are_left(tmp_path: Path) -> None:
     """A worker may be writing into it: only a revision that was published and swept is looked into."""
     lake = Lake(tmp_path, LOCAL).ready()

@@ -18,7 +18,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.output import hive, latest_view, nights, publications, visibility
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
-from partitioned import ROWS, SOME, by_python, check, files_of, ready, rows, wanted
+from partitioned import ROWS, by_python, check, files_of, ready, rows, wanted
 from s3 import S3Server, weed
 from support import Lake
 
@@ -138,18 +138,7 @@ def test_the_linked_folder_is_a_hive_dataset_as_it_lies_there(by_country: Lake) 
     assert sorted(pl.read_parquet(folder, hive_partitioning=True)["id"]) == list(range(2 * ROWS))
 
 
-# ---- readers' folders, exports, what is taken back -------------------------------------------------------------
-
-
-def test_exports_have_all_columns_and_a_file_for_each_part(lake: Lake) -> None:
-    ready(lake, output__exports=["csv"])
-    lake.run()
-    listed = json.loads((lake.out / "latest" / "files.json").read_text())
-    assert listed["partitioned_by"] == {"country": "string"}
-    assert len(listed["exports"]["csv"]) == 6
-    frames = [pl.read_csv(uri) for uri in listed["exports"]["csv"]]
-    assert pl.concat(frames)["id"].to_list() == list(range(2 * ROWS))
-    assert pl.concat(frames)["country"].to_list() == [SOME[i % 4] for i in range(2 * ROWS)]
+# ---- readers' folders, what is taken back ----------------------------------------------------------------------
 
 
 def test_a_night_is_taken_back_and_shown_again_whole(lake: Lake) -> None:

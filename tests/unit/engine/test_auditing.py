@@ -114,14 +114,14 @@ def test_a_run_that_another_command_took_over_is_not_audited_to_the_end() -> Non
 
 
 @pytest.mark.parametrize(
-    ("size", "quarantined", "exports", "most"),
-    [(1, 0, [], 2), (100, 0, [], 1), (1, 100, [], 1), (20, 0, [], 2), (20, 0, ["csv"], 1)],
-    ids=["small-parts", "large-parts", "large-quarantines", "smaller-parts", "their-exports"],
+    ("size", "quarantined", "most"),
+    [(1, 0, 2), (100, 0, 1), (1, 100, 1), (20, 0, 2)],
+    ids=["small-parts", "large-parts", "large-quarantines", "smaller-parts"],
 )
 def test_what_is_large_is_held_one_after_the_other(
-    lake: Lake, size: int, quarantined: int, exports: list[str], most: int, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, size: int, quarantined: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = lake.ready(output__exports=exports).request().job
+    job = lake.ready().request().job
     met, at_once, held = threading.Barrier(2), list[int](), count()
     others = set(threading.enumerate())
 
@@ -156,7 +156,3 @@ def test_what_is_large_is_held_one_after_the_other(
 def test_what_is_small_counts_all_that_is_read(job: Job, table: pa.Table, small: bool) -> None:
     """At most 2 GiB, and 500 parts."""
     assert is_small(job, table) == small
-
-
-def test_an_audit_of_exports_too_is_not_small(lake: Lake) -> None:
-    assert not is_small(lake.ready(output__exports=["csv"]).request().job, parts(1, 1))

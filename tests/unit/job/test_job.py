@@ -459,7 +459,6 @@ ALTERS: dict[str, Any] = {
     "carry": ["other"],
     "label": "late",
     "profile.columns": ["x"],
-    "output.exports": ["csv"],
     "output.partition_by": ["id"],
     "resources.gpus": 1,
     "resources.runtime_env.pip": ["a==1"],

@@ -130,7 +130,6 @@ def test_every_job_of_the_project_conforms(path: Path) -> None:
         ("input.partitions", {"country": "string"}),
         ("input.schema", {"zip": "string", "v": "float32[3]"}),
         ("carry", "all"),
-        ("output.exports", ["csv", "jsonl.gz"]),
         ("resources.runtime_env", {"pip": ["a==1"], "env_vars": {"A": "${B}"}}),
         ("carry", ["id", "geo_*"]),
         ("model.batch_size", 7),

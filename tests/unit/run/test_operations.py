@@ -69,7 +69,7 @@ KINDS = {
     "plan": r"/plan-\d+\.parquet$",
     "identity": r"/identity-\d+\.json$",
     "part": r"/(data|quarantine)/[^/]+\.parquet$",
-    "parts": r"/r\d+/(data|index|quarantine|exports)$",
+    "parts": r"/r\d+/(data|index|quarantine|states)$",
     "shards": r"/shards-\d+\.parquet$",
     "manifest": r"/manifest-\d+\.json$",
     "success": r"/_SUCCESS$",

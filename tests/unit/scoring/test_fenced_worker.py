@@ -31,7 +31,7 @@ def score_first_shard(
 ) -> list[Event]:
     """Score one shard in this process; its writer is replaced just before `replace_before` touches a data part."""
     lake.write_model(source)
-    lake.ready(retry__max_quarantined=0.01, output__exports=["csv"], **changes)
+    lake.ready(retry__max_quarantined=0.01, profile="outputs", **changes)
     request = lake.request()
     found = run.discover(request)
     made = run.plan(request, found).plan
@@ -71,8 +71,8 @@ def test_a_worker_whose_writer_still_holds_leaves_its_part(lake: Lake) -> None:
     assert sink.checksum(part.read_bytes()) == receipt.data.checksum
     assert receipt.quarantine is not None
     assert (lake.revision() / receipt.quarantine.name).exists()
-    (export,) = (lake.revision() / "exports" / "csv").iterdir()
-    assert export.stem == part.stem
+    (profile,) = (lake.revision() / "states" / "profile").iterdir()
+    assert profile.stem == part.stem
 
 
 def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(lake: Lake) -> None:
@@ -81,7 +81,7 @@ def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(l
     assert isinstance(failed, Failed)
     assert (failed.cause, failed.terminal) == ("Fenced", True)
     assert failed.message == "epoch 1 was replaced by epoch 2"
-    left = [path for name in ("data", "exports/csv", "quarantine") for path in (lake.revision() / name).glob("*")]
+    left = [path for name in ("data", "states/profile", "quarantine") for path in (lake.revision() / name).glob("*")]
     assert left == []
 
 
@@ -118,5 +118,5 @@ def test_a_worker_that_cannot_write_one_file_takes_back_the_others(lake: Lake) -
     failed = score_first_shard(lake, "", faults=[full], **BY_DIGIT)[-1]
     assert isinstance(failed, Failed)
     assert failed.message == "no space left"
-    left = [path for name in ("data", "index", "exports") for path in (lake.revision() / name).rglob("*.*")]
+    left = [path for name in ("data", "index", "states") for path in (lake.revision() / name).rglob("*.*")]
     assert left == []

@@ -34,7 +34,7 @@ from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import exports
+from nightjar.inference.output import beside
 from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.records import (
     Crumb,
@@ -429,9 +429,9 @@ def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, b
     written = part.read()
     expected = Metrics.for_job(lake.request().job)
     expected.update(written, pa.chunked_array([[row % 3 == 0 for row in written["id"].to_pylist()]]))
-    slices = lake.revision() / exports.name_of(receipt.data.name, "slices")
-    beside = {"slices": slices.read_bytes()}
-    assert read_metrics(part.metadata.metadata, beside).to_bytes() == expected.to_bytes()
+    slices = lake.revision() / beside.name_of(receipt.data.name, "slices")
+    states = {"slices": slices.read_bytes()}
+    assert read_metrics(part.metadata.metadata, states).to_bytes() == expected.to_bytes()
     assert expected.evaluation is not None
 
 

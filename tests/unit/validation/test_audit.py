@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import auditing
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.output import exports, hive
+from nightjar.inference.output import beside, hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.records import UNKNOWN, Counts, Piece, Receipt, Shard
@@ -320,27 +320,26 @@ def test_what_is_wrong_with_a_part_is_said_with_what_was_found(scored: Scored) -
         assert finding(scored.audit(line)) == said
 
 
-def test_exports_are_what_the_part_says_of_them(tmp_path: Path) -> None:
-    """Of each kind that the job names, every byte; the other shards stay whole."""
-    scored = Scored(tmp_path, output__exports=["csv", "jsonl"])
+def test_what_lies_beside_a_part_is_what_the_part_says_of_it(tmp_path: Path) -> None:
+    """Every byte of it; the other shards stay whole."""
+    scored = Scored(tmp_path, profile="outputs")
     first, second, third = scored.lines
     assert scored.audit(*scored.lines).damaged == {}
     folder = Path(scored.revision)
-    csv, jsonl = (exports.name_of(first["data"]["name"], kind) for kind in ("csv", "jsonl"))
-    whole = (folder / csv).read_bytes()
+    profile = beside.name_of(first["data"]["name"], "profile")
+    whole = (folder / profile).read_bytes()
     for damaged, said in (
-        (whole[:-1], f"bytes of {csv}: found {len(whole) - 1}, the receipt says {len(whole)}"),
-        (whole[:-2] + b"0\n", f"checksum of {csv}: found "),
+        (whole[:-1], f"bytes of {profile}: found {len(whole) - 1}, the receipt says {len(whole)}"),
+        (whole[:-2] + b"0\n", f"checksum of {profile}: found "),
     ):
-        (folder / csv).write_bytes(damaged)
+        (folder / profile).write_bytes(damaged)
         assert finding(scored.audit(first)).startswith(said)
-    (folder / csv).write_bytes(whole)
-    (folder / jsonl).unlink()
+    (folder / profile).unlink()
     audited = scored.audit(first, second, third)
     assert list(audited.damaged) == [first["shard"]]
-    assert jsonl in audited.damaged[first["shard"]]
-    scored.job = scored.job.model_copy(update={"output": scored.job.output.model_copy(update={"exports": ("csv",)})})
-    said = f"exports of {second['data']['name']}: found ['csv', 'jsonl'], the receipt says ['csv']"
+    assert profile in audited.damaged[first["shard"]]
+    scored.job = scored.job.model_copy(update={"label": "id"})
+    said = f"states of {second['data']['name']}: found ['profile'], the receipt says ['profile', 'slices']"
     assert finding(scored.audit(second)) == said
 
 

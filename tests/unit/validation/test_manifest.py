@@ -158,13 +158,13 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     assert manifest.fingerprint == identity.fingerprint
     assert "numpy" in manifest.libraries
     assert "no-such-library" not in manifest.libraries
-    assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == ((), (), {})
+    assert (manifest.snapshots, manifest.partitioned_by) == ((), {})
     assert manifest.totals == Totals(0, 0)
 
 
 def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: Lake) -> None:
     """The smallest batches of all shards; the columns and files of a night that is divided into folders."""
-    job = lake.ready(output__exports=["csv"], output__partition_by=["name"]).request().job
+    job = lake.ready(output__partition_by=["name"]).request().job
     uri = str(lake.out / "runs/2026-11-19/r1")
     writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
     writer.append([Planned(file="p", fingerprint="f", date="2026-11-19", snapshot="7")])
@@ -185,7 +185,7 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
         ceilings=(20, 30),
         **counts.by_name,
     )
-    assert (manifest.snapshots, manifest.exports, manifest.partitioned_by) == (("7",), ("csv",), {"name": "string"})
+    assert (manifest.snapshots, manifest.partitioned_by) == (("7",), {"name": "string"})
     assert manifest.remarks().notes(0) == ("the input is snapshot 7 of its table",)
     listed = pq.read_table(lake.out / shards)
     assert [files[0]["name"] for files in listed["files"].to_pylist()] == ["0.parquet", "1.parquet", "2.parquet"]
@@ -195,7 +195,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     lake: Lake, tmp_path: Path
 ) -> None:
     """Each field with a value of its own: what language models took, a profile, gates, metrics, a second scoring."""
-    job = lake.ready(output__exports=["csv"], output__partition_by=["name"]).request().job
+    job = lake.ready(output__partition_by=["name"]).request().job
     uri, storage = str(lake.out / "runs/nightly/r2"), LakeStorage()
     writer = open_epoch(storage, uri, this_holder("validate"))
     seen, package = Seen("database", "/d.sqlite", "p.py:1"), "0.1"
@@ -273,7 +273,6 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         metrics=figures,
         failed_attempts=3,
         validated_at=manifest.validated_at,
-        exports=("csv",),
         partitioned_by={"name": "string"},
     )
     assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
