@@ -33,7 +33,6 @@ NightjarError                 * marks errors that are worth repeating
     ├── BatchesBroken     batches fail, or lack values, though each of their rows can be scored alone
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
     ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
-    ├── FoldersInvalid    values of output.partition_by cannot be folders, or there are too many of them
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
     ├── EndpointFailed *  the endpoint that has the model did not answer, again and again
     ├── EndpointRefused   the endpoint refuses every request: its key, its model or its address is wrong
@@ -254,10 +253,6 @@ class OutsideIdentity(ShardError):
 
 class ModelChanged(ShardError):
     """A file that scores was not copied into the snapshot, and was changed during the run: the run ends."""
-
-
-class FoldersInvalid(ShardError):
-    """Values of a column of `output.partition_by` cannot be names of folders, or there are too many of them."""
 
 
 class ShardTooSlow(ShardError):

@@ -19,7 +19,6 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         "input.schema": job.input.declared,
         "input.where": job.input.where,
         "input.format": counted_format(job),
-        "output.partition_by": job.output.partition_by,
         "profile": sorted(job.profiling),
         "profile.share": job.profile.share if job.profiling else None,
         **(_comparing_keys(job) if job.label is not None else {}),

@@ -111,25 +111,15 @@ class TableTarget(Section):
 class Output(Section):
     """Where predictions go.
 
-    partition_by: the columns whose values name the folders of the published files, as `country=de`, outermost first.
     tables: the tables that also show what is published. rows: which rows are written if there are several models: those
     that `any` of them can score, or only those that `all` can.
     """
 
     uri: str = Field(min_length=1)
     format: Literal["parquet"] = "parquet"
-    partition_by: Names = ()
     single_writer: bool = False
     tables: tuple[TableTarget, ...] = ()
     rows: Literal["any", "all"] = "any"
-
-    @field_validator("partition_by")
-    @classmethod
-    def _columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if name in LINEAGE:
-                raise ValueError(f"{name!r} is a lineage column, which tells each row from all others")
-        return value
 
     def at(self, place: Callable[[str], str]) -> Output:
         """The same output with each location changed by `place`."""

@@ -9,15 +9,10 @@ if there is a newer snapshot, writes again what it may have overwritten.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
-from nightjar.inference.input.partitions import folders
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.jsonform import SELDOM, to_json
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import Files, night_of, sweep_late
@@ -185,22 +180,6 @@ class _Places:
             self.storage.delete([link])
 
 
-_DUCKDB = {
-    pa.string(): "VARCHAR",
-    pa.bool_(): "BOOLEAN",
-    pa.date32(): "DATE",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "UTINYINT",
-    pa.uint16(): "USMALLINT",
-    pa.uint32(): "UINTEGER",
-    pa.uint64(): "UBIGINT",
-}
-"""DuckDB's names for the types of columns that name folders."""
-
-
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
     """One Parquet file of a night, which is never rewritten. bytes: its size."""
@@ -216,8 +195,6 @@ class PublishedFiles:
 
     If there is no night that can be read, run, date, revision and manifest are null, and `problem` says why; else
     `problem` is left out. data: the folder with these files and no others; null until it has been swept.
-    partitioned_by: with `output.partition_by` the columns that the files lack and their folders name, outermost first,
-    each with its type; left out if there are none.
     """
 
     publication: int
@@ -229,7 +206,6 @@ class PublishedFiles:
     rows: int
     bytes: int
     problem: str | None = field(default=None, metadata=SELDOM)
-    partitioned_by: Mapping[str, str] | None = field(default=None, metadata=SELDOM)
     files: tuple[PublishedFile, ...]
 
 
@@ -245,7 +221,6 @@ def as_json(night: Files) -> str:
         rows=night.rows,
         bytes=night.bytes,
         problem=night.problem or None,
-        partitioned_by=night.partitioned_by or None,
         files=(),
     )
     each = (PublishedFile(uri, *sizes) for uri, *sizes in night.sized())
@@ -265,24 +240,13 @@ def as_view(night: Files, name: str) -> str:
     if not night.uris:
         return f"{create}select error({_quoted(night.problem or 'this night has no files')});\n"
     files = ",\n".join(f"  {_quoted(_literal(uri))}" for uri in night.uris)
-    if not night.partitioned_by:
-        # DuckDB would turn a folder named date=2026-11-19 into a column.
-        return f"{create}select * from read_parquet([\n{files}\n], hive_partitioning = false);\n"
-    types = ", ".join(f"{_name(name)}: {_DUCKDB[arrow_type(kind)]}" for name, kind in night.partitioned_by.items())
-    # DuckDB knows one column by names that differ in case only.
-    above = {key.casefold(): _name(key) for key in folders(night.folder + "/")}.values()
-    only = f"* exclude ({', '.join(above)})" if above else "*"
-    how = f"hive_partitioning = true, hive_types = {{{types}}}"
-    return f"{create}select {only} from read_parquet([\n{files}\n], {how});\n"
+    # DuckDB would turn a folder named date=2026-11-19 into a column.
+    return f"{create}select * from read_parquet([\n{files}\n], hive_partitioning = false);\n"
 
 
 def _literal(uri: str) -> str:
     """A path with its wildcards escaped, because DuckDB reads every path as a glob."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in uri)
-
-
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
 
 
 def _quoted(text: str) -> str:

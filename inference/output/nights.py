@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -32,8 +32,7 @@ class Files:
 
     publication: the output's newest one at that moment. manifest: its URI. folder: the URI of the revision. parts: name
     (relative to `folder`), rows, size and checksum of each data file.
-    partitioned_by: with `output.partition_by` the columns that the files lack and their folders name, outermost first,
-    each with its type. data: the folder with the data files and nothing else; None until it has been swept.
+    data: the folder with the data files and nothing else; None until it has been swept.
     """
 
     storage: Storage = field(repr=False, compare=False)
@@ -44,7 +43,6 @@ class Files:
     manifest: str = ""
     folder: str = field(default="", repr=False)
     parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS, repr=False)
-    partitioned_by: Mapping[str, str] = field(default_factory=dict)
     data: str | None = field(default=None, repr=False)
     problem: str = ""
 
@@ -73,9 +71,11 @@ class Files:
 
         If all rows of a run are in the quarantine, it has no files, and its dataset has no rows and no columns.
         """
-        from nightjar.inference.output.reading import dataset_of
+        import pyarrow.dataset as ds
 
-        return dataset_of(self.storage, list(self.uris), self.partitioned_by, join(self.folder, DATA))
+        if not self.uris:
+            return ds.dataset(pa.table({}))
+        return ds.dataset(list(self.uris), filesystem=self.filesystem(), format="parquet")
 
     def filesystem(self) -> fs.FileSystem:
         """A read-only pyarrow file system over the job's storage, which opens `uris`."""
@@ -89,7 +89,6 @@ class _Listing:
     """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
 
     shards: RevisionFile | None = None
-    partitioned_by: Mapping[str, str] = field(default_factory=dict)
 
 
 def published(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> Files:
@@ -156,7 +155,6 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
         join(output, entry.manifest),
         folder,
         outcomes.data_files(raw),
-        listed.partitioned_by,
         data,
     )
 

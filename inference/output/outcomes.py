@@ -6,7 +6,7 @@ The audit reads this table, `shards-<epoch>.parquet` stores it, and the manifest
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +28,6 @@ _RECEIPT = pa.schema([each for each in record_schema(Receipt) if each.name not i
 _OF_RECEIPT = [name for name in _RECEIPT.names if name != "shard"]
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *map(_RECEIPT.field, _OF_RECEIPT)])
 """One line per shard of the plan; `status` is committed or missing."""
-
-FILES = pa.list_(pa.struct(list(NO_PARTS.schema)))
-"""The files of a divided part: name (relative to its revision), rows, size, checksum."""
 
 
 def outcomes(plan: Plan, ledger: Ledger, state: State) -> pa.Table:
@@ -80,15 +77,10 @@ def parts_of_shards(table: pa.Table, kind: str) -> list[tuple[str, str]]:
     return [(shard, name) for shard, name in zip(table["shard"].to_pylist(), names, strict=True) if name]
 
 
-def to_parquet(table: pa.Table, state: State, files: Sequence[pa.Array] = ()) -> bytes:
-    """`shards-<epoch>.parquet`: every shard's outcome and how often it failed before.
-
-    files: of every shard the files of its data part, as `FILES`, if the parts are divided.
-    """
+def to_parquet(table: pa.Table, state: State) -> bytes:
+    """`shards-<epoch>.parquet`: every shard's outcome and how often it failed before."""
     failures = [len(state.failures.get(shard, ())) for shard in table["shard"].to_pylist()]
     table = table.append_column("failed_attempts", pa.array(failures, pa.int32()))
-    if files:
-        table = table.append_column("files", pa.chunked_array(files, FILES))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
@@ -101,22 +93,9 @@ def read(data: bytes, columns: list[str] | None = None) -> pa.Table:
 
 
 def data_files(data: bytes) -> pa.Table:
-    """The data files in what `to_parquet` made, in plan order: name, rows, size, checksum. They are the data parts, or
-    the files of these if they are divided.
-    """
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
-        divided = "files" in file.schema_arrow.names
-    if divided:
-        files = pc.list_flatten(read(data, ["files"])["files"].combine_chunks())
-        return pa.Table.from_struct_array(files)
+    """The data parts in what `to_parquet` made, in plan order: name, rows, size, checksum."""
     made = read(data, ["data"])["data"].combine_chunks()
     return pa.Table.from_struct_array(made.filter(made.is_valid()))
-
-
-def names_of(files: Iterable[pa.Array]) -> Iterator[str]:
-    """The names of files, as `FILES` has them."""
-    for each in files:
-        yield from pc.struct_field(pc.list_flatten(each), "name").to_pylist()
 
 
 def lines(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,28 +11,11 @@ from pyarrow import fs
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import Missing, NightjarError, StorageError
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage
 
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 17, 1 << 26
 """The most rows, and about the most bytes, that are read at a time."""
-
-
-def dataset_of(storage: Storage, uris: list[str], partitioned_by: Mapping[str, str], folder: str) -> ds.Dataset:
-    """Parquet files as a dataset. partitioned_by: as in `Files`. folder: below which these folders lie."""
-    if not uris:
-        return ds.dataset(pa.table({}))
-    if not partitioned_by:
-        return ds.dataset(uris, filesystem=filesystem(storage), format="parquet")
-    named = pa.schema([(name, arrow_type(kind)) for name, kind in partitioned_by.items()])
-    return ds.dataset(
-        uris,
-        filesystem=filesystem(storage),
-        format="parquet",
-        partitioning=ds.partitioning(named, flavor="hive"),
-        partition_base_dir=folder,
-    )
 
 
 def blocks(rows: ds.Dataset, columns: list[str], folder: str) -> Iterator[pa.Table]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from nightjar.inference.errors import AlreadyExists, Fenced, JobError, Missing, StorageError
 from nightjar.inference.input.plan import Plan
@@ -20,15 +19,13 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.output import beside, outcomes
+from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import (
     DATA,
-    INDEX,
+    STATES,
     checksum,
     epoch_of,
-    files_in,
     files_of,
-    is_divided,
     part_name,
     stem_of,
 )
@@ -207,14 +204,10 @@ def _copy(
     """Copy a part with all its files, under new names. Returns it, and these names."""
     if part is None:
         return None, []
-    folders: list[str] = []
-    if is_divided(part.name):
-        with pq.ParquetFile(storage.open(join(source, part.name))) as index:
-            folders = [file.folder for file in files_in(index.metadata.metadata or {})]
     name = part_name(part.name.partition("/")[0], shard, epoch)
-    copies = files_of(name, folders, companions)
+    copies = files_of(name, companions)
     # The part comes last, as when it was written.
-    for old, new in zip(files_of(part.name, folders, companions), copies, strict=True):
+    for old, new in zip(files_of(part.name, companions), copies, strict=True):
         storage.copy(join(source, old), join(target, new))
     return replace(part, name=name), copies
 
@@ -233,7 +226,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     named = {stem_of(name) for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)}
     begun = storage.leftovers(uri)
     # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    folders = DATA, INDEX, "quarantine", beside.FOLDER
+    folders = DATA, "quarantine", STATES
     files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
     dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
     dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}

@@ -26,8 +26,7 @@ from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
-from nightjar.inference.output import hive, targets
-from nightjar.inference.output.parts import output_schema, readers_schema
+from nightjar.inference.output import targets
 from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.records import Piece
@@ -112,8 +111,6 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             ParquetWriter(pa.BufferOutputStream(), pa.schema([schema.field(name)])).close()
         except (pa.ArrowNotImplementedError, OSError):
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
-    columns = readers_schema(output_schema(job, schema))
-    hive.check(job.output.partition_by, columns, schema.names, job.output.uri)
     check_label_and_gates(job, schema)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
-from nightjar.inference.errors import AuditFailed, FoldersInvalid, GateFailed, RunFailed, ShardsFailed
+from nightjar.inference.errors import AuditFailed, GateFailed, ShardsFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.discovery import Discovery
@@ -23,9 +23,8 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published, Question, Revoked
 from nightjar.inference.messages import counted_of
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
-from nightjar.inference.output import hive, outcomes
+from nightjar.inference.output import outcomes
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.parts import output_schema
 from nightjar.inference.records import Counts
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
@@ -74,7 +73,6 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         storage, job = request.storage, request.job
         audited = _last(engine.audit(storage, uri, job, table), writer, Audited())
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
-        _check_folders(audited)
         spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
         rescored, own, pairs = None, dict[str, AccumulatorFigures](), dict[str, gates.Repeated]()
         with watch.during("rescore"):
@@ -113,7 +111,6 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             results,
             rescored,
             discovery.left_out,
-            hive.types_of(job.output.partition_by, output_schema(job, discovery.schema)),
         )
         question = _ask(request, writer, Published(scored.revision, name, digest, request.date), results)
         verdict = Verdict(scored.revision, writer.epoch, results, shown, name, digest, listed, question=question)
@@ -208,14 +205,6 @@ def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited:
         raise AuditFailed(
             f"the files written do not prove the cover, {problems} findings: {'; '.join(findings)}{mend}", revoked
         )
-
-
-def _check_folders(audited: Audited) -> None:
-    """Check the number of folders of the whole night; workers only see their own shards."""
-    try:
-        hive.check_number(hive.folder_of(name) for name in outcomes.names_of(audited.files))
-    except FoldersInvalid as error:
-        raise RunFailed(str(error)) from None
 
 
 def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import FoldersInvalid
 from nightjar.inference.input.sources.rows import RowsRead, over_budget, selected, taken
 from nightjar.inference.metrics.profile import drawn, profiled
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
 from nightjar.inference.scoring.assignment import WorkerSpec
@@ -110,14 +108,13 @@ class Assembly:
     def name(self, kind: str) -> str:
         return sink.part_name(kind, self.shard.id, self.spec.epoch)
 
-    def add(self, joined: JoinedPieces, scored: ScoredRows) -> ScoredRows:
-        """Add pieces. Returns what was added: without the rows whose values cannot name a folder.
+    def add(self, joined: JoinedPieces, scored: ScoredRows) -> None:
+        """Add pieces.
 
         Raises:
-            OverBudget: With the rows whose values cannot name a folder, more rows failed than the whole run may lose.
+            OverBudget: More rows failed than the whole run may lose.
         """
         job, table = self.spec.job, joined.table
-        scored = self._with_folders(table, scored)
         self.rows_in += table.num_rows
         self.left_out += joined.left_out
         if scored.kept is None:
@@ -136,24 +133,6 @@ class Assembly:
                 self._drawn.append(before + low + found)
         if scored.failures:
             self._add_failures(joined, scored.failures, table.num_rows - kept.num_rows)
-        return scored
-
-    def _with_folders(self, table: pa.Table, scored: ScoredRows) -> ScoredRows:
-        """Without the rows whose values cannot name a folder of `output.partition_by`; they alone are lost."""
-        job, bad = self.spec.job, dict[int, str]()
-        outputs = dict(zip(job.output_types(), scored.outputs.columns, strict=True))
-        kept = np.arange(table.num_rows) if scored.kept is None else scored.kept
-        for name in job.output.partition_by:
-            column = outputs[name] if name in outputs else selected(table.select([name]), kept)[name]
-            bad |= hive.unfit(name, column)
-        if not bad:
-            return scored
-        lost = [RowFailure(int(kept[row]), FoldersInvalid.__name__, said, "") for row, said in bad.items()]
-        rows = {failure.row for failure in lost}
-        others = [failure for failure in scored.failures if failure.row not in rows]
-        good = np.delete(np.arange(len(kept)), sorted(bad))
-        failures = tuple(sorted([*others, *lost], key=lambda failure: failure.row))
-        return ScoredRows(selected(scored.outputs, good), kept[good], failures)
 
     def _add_failures(self, joined: JoinedPieces, failures: tuple[RowFailure, ...], lost: int) -> None:
         rows, lines = np.unique([failure.row for failure in failures], return_inverse=True)

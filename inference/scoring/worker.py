@@ -16,12 +16,9 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
-import pyarrow as pa
-
 from nightjar.inference import witness
 from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
-from nightjar.inference.output import hive
 from nightjar.inference.output import parts as sink
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.records import (
@@ -82,7 +79,6 @@ class ShardWorker(Worker):
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None
         self._measured_at = -math.inf
-        self._folders: set[str] = set()
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
@@ -233,21 +229,14 @@ class ShardWorker(Worker):
         storage = running.storage
         try:
             table = output.table()
-            metrics, division = output.metrics(table), self._divided(table)
+            metrics = output.metrics(table)
             self._check_epoch(storage)
             self._opened.check()
             witness.refuse(strict=self.spec.job.identity.strict)
             quarantine = output.write_quarantine(storage)
-            data = sink.write_data(
-                storage,
-                self.spec.revision,
-                output.name(sink.kind_of_data(self.spec.job)),
-                table,
-                running.started.shard,
-                metrics,
-                division,
-            )
-            self._check_epoch(storage, data, quarantine, folders=division.folders if division else ())
+            name = output.name(sink.DATA)
+            data = sink.write_data(storage, self.spec.revision, name, table, running.started.shard, metrics)
+            self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
         resident, proportional = self._measured()
@@ -297,19 +286,9 @@ class ShardWorker(Worker):
         self._measured_at = now
         return in_use()
 
-    def _divided(self, table: pa.Table) -> hive.Division | None:
-        """How `output.partition_by` divides a shard's rows, if it is there."""
-        if not self.spec.job.output.partition_by:
-            return None
-        division = hive.divide(table, self.spec.job.output.partition_by)
-        # A night that has too many folders should not be scored to its end before that is found.
-        hive.check_number(self._folders.union(division.folders))
-        self._folders.update(division.folders)
-        return division
-
-    def _check_epoch(self, storage: Storage, *written: Part | None, folders: Iterable[str] = ()) -> None:
+    def _check_epoch(self, storage: Storage, *written: Part | None) -> None:
         """Check, before and after a part is written, that the writer was not replaced, because a worker may stand still
-        in between for as long as its successor needs. folders: of the files of the data part, if it is divided.
+        in between for as long as its successor needs.
 
         Raises:
             Fenced: It was replaced. What was written is deleted.
@@ -319,7 +298,7 @@ class ShardWorker(Worker):
             return
         if newest.epoch > self.spec.epoch:
             beside = self.spec.job.companions
-            names = (sink.files_of(part.name, folders, beside) for part in written if part is not None)
+            names = (sink.files_of(part.name, beside) for part in written if part is not None)
             storage.delete(join(self.spec.revision, name) for name in chain.from_iterable(names))
             raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {newest.epoch}")
         # So that each look lists only what came since the last.

@@ -2,14 +2,13 @@
 
 For every shard it checks the size and checksum of the parts, their footers, and that data and quarantine together hold
 each planned row of each file exactly once. A row that only some of several models could score is in both, and counts
-as data. Of a divided part (`output.partition_by`) it checks the same of each file, and that each row lies in the folder
-of its values. Counters are not trusted; they are compared with what was found.
+as data. Counters are not trusted; they are compared with what was found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -23,17 +22,16 @@ from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import beside, hive
-from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
     MODEL,
     DataPart,
+    beside_in,
+    beside_name,
     checksum,
     expect,
     read_data,
     read_metrics,
     read_part,
-    read_quarantine_part,
 )
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage, join
@@ -132,8 +130,7 @@ class Audited:
     """What the audit of a block of shards found. size: of the data parts, in bytes.
 
     damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: as in `offenders.Finder`.
-    files: with `output.partition_by` the files of the data part of each shard that was audited, in order, as
-    `outcomes.FILES`. spills: the hashes of keys, for checks on keys.
+    spills: the hashes of keys, for checks on keys.
     """
 
     shards: int = 0
@@ -143,7 +140,6 @@ class Audited:
     damaged: dict[str, str] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
     offenders: Offenders = field(default_factory=dict)
-    files: list[pa.Array] = field(default_factory=list)
     spills: list[Spill] = field(default_factory=list)
 
     def merge(self, other: Audited) -> None:
@@ -151,7 +147,6 @@ class Audited:
         self.shards += other.shards
         self.counts += other.counts
         self.size += other.size
-        self.files += other.files
         self.spills += other.spills
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
@@ -162,13 +157,11 @@ class Audited:
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited(metrics=Metrics.for_job(job))
-    finder, files = Finder(job), list[list[dict[str, Any]]]()
-    noted = KeyNotes(job)
+    finder, noted = Finder(job), KeyNotes(job)
     for line in lines:
         try:
             part = _audit_shard(storage, revision, job, line, audited, finder)
             noted.look(line, part)
-            files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
@@ -176,8 +169,6 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
     audited.offenders = finder.found
     if not audited.problems:
         audited.spills = noted.written(storage, revision)
-    if job.output.partition_by:
-        audited.files.append(pa.array(files, FILES))
     return audited
 
 
@@ -185,12 +176,12 @@ def _audit_shard(
     storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
 ) -> DataPart:
     part = read_data(storage, revision, line["data"], line["shard"])
-    _prove_folders(part, job)
     states = _states(storage, revision, part.name, part.footer, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.several else LINEAGE
-        found = read_quarantine(job, read_quarantine_part(storage, revision, line["quarantine"], line["shard"], names))
+        lines = read_data(storage, revision, line["quarantine"], line["shard"]).table(names, dictionaries=names[:1])
+        found = read_quarantine(job, lines)
     lost = found.lost
     rows_in = line["rows_in"]
     if all(piece["rows"] != UNKNOWN for piece in line["pieces"]):
@@ -211,34 +202,16 @@ def _audit_shard(
     return part
 
 
-def _prove_folders(part: DataPart, job: Job) -> None:
-    """Check that each row lies in the folder of its values: that its name, as pyarrow reads it, gives these values.
-
-    The rows were divided by their values again when the part was read, and each file has as many rows as its folder.
-    That the files have the right ones of these follows from their lineage: with any other they are not in input order.
-    """
-    division = part.division
-    expect(f"columns of the folders of {part.name}", division.by if division else (), job.output.partition_by)
-    if division is None:
-        return
-    values = part.table(division.by)
-    schema = pa.schema([(each.name, hive.reader_type(each.type)) for each in values.schema])
-    for folder, rows in division.folders.items():
-        wanted = {name: values[name][int(rows[0])].as_py() for name in division.by}
-        if (read := hive.as_read(folder, schema)) != wanted:
-            raise AuditFailed(f"the folder {folder} of {part.name} is read as {read}, and its rows have {wanted}")
-
-
 def _states(
     storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], companions: Sequence[str]
 ) -> dict[str, bytes]:
     """Check the bytes of what lies beside a part by what its footer, which the receipt vouches for, says of them.
     Returns them, by kind.
     """
-    said, states = beside.named_in(footer), dict[str, bytes]()
+    said, states = beside_in(footer), dict[str, bytes]()
     expect(f"states of {part}", sorted(said), sorted(companions))
     for kind, found in said.items():
-        name = beside.name_of(part, kind)
+        name = beside_name(part, kind)
         states[kind] = read_part(storage, join(revision, name), found.size)
         expect(f"bytes of {name}", len(states[kind]), found.size)
         expect(f"checksum of {name}", checksum(states[kind]), found.checksum)

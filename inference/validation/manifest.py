@@ -83,8 +83,7 @@ class Manifest:
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
     loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries: versions where
     it was validated. validated_at: UTC, as ISO 8601. profile: of the columns that the job profiles, for comparing
-    nights. partitioned_by: with `output.partition_by` the columns that name the folders, outermost first, each with its
-    type.
+    nights.
     """
 
     job: str
@@ -111,7 +110,6 @@ class Manifest:
     metrics: Figures
     failed_attempts: int
     validated_at: str
-    partitioned_by: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
 
     def remarks(self) -> Remarks:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
@@ -209,13 +207,12 @@ def write_manifest(
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
     files_left_out: int = 0,
-    partitioned_by: Mapping[str, str] | None = None,
 ) -> tuple[str, str, str]:
     """Write `shards-<epoch>.parquet`, `profile-<epoch>` and `manifest-<epoch>.json`.
 
     Returns the manifest's name and checksum, and the name of the list of shards. Names are relative to the output."""
     storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
-    shards = outcomes.to_parquet(table, writer.state, audited.files)
+    shards = outcomes.to_parquet(table, writer.state)
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
     profile = write_profile(storage, uri, epoch, audited.metrics)
@@ -244,7 +241,6 @@ def write_manifest(
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
         validated_at=utc(),
-        partitioned_by=partitioned_by or {},
     )
     raw = json.dumps(to_json(manifest), indent=1).encode()
     name = f"manifest-{epoch:06d}.json"

@@ -24,7 +24,7 @@ from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.output.parts import MODEL, read_data, read_quarantine_part
+from nightjar.inference.output.parts import MODEL, read_data
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
@@ -107,7 +107,7 @@ def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _L
     if line["quarantine"] is None:
         return set()
     columns = (*LINEAGE, MODEL) if spec.job.several else LINEAGE
-    table = read_quarantine_part(storage, spec.revision, line["quarantine"], line["shard"], columns)
+    table = read_data(storage, spec.revision, line["quarantine"], line["shard"]).table(columns)
     files, rows = (table[name].to_pylist() for name in LINEAGE)
     models = table[MODEL].to_pylist() if spec.job.several else [""] * len(rows)
     return set(zip(files, rows, models, strict=True))
@@ -149,9 +149,9 @@ def _score(
                 found = drained(scored_in(orders, joined.table, score), lambda _: watchdog.calling())
         if found is None:
             found = drained(score(joined.table, lambda skip: skip), lambda _: watchdog.calling())
-        added = again.add(joined, found)
-        kept = np.arange(joined.table.num_rows) if added.kept is None else added.kept
-        newly = [each.row for each in added.failures if (*joined.place(each.row)[:2], "") not in lost]
+        again.add(joined, found)
+        kept = np.arange(joined.table.num_rows) if found.kept is None else found.kept
+        newly = [each.row for each in found.failures if (*joined.place(each.row)[:2], "") not in lost]
     return again, ~np.isin(np.union1d(kept, newly), newly)
 
 

@@ -385,12 +385,11 @@ def test_labels_beside_the_job_file_are_no_code_that_scores(tmp_path: Path) -> N
     assert evaluate(lake.job_path).joined.repeated_labels == 8
 
 
-def test_a_key_may_be_of_several_columns_and_of_those_that_name_folders(tmp_path: Path) -> None:
+def test_a_key_may_be_of_several_columns(tmp_path: Path) -> None:
     lake = flights(
         tmp_path,
         late_labels={"key": ["flight_id", "hour"], "label": "late"},
         carry=["flight_id", "hour"],
-        output={"uri": "out/", "partition_by": ["hour"]},
     )
     lake.run()
     hours = pa.concat_tables([pq.read_table(each) for each in sorted((lake.folder / "data").glob("*.parquet"))])["hour"]

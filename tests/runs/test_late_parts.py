@@ -11,7 +11,6 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.output.parts import checksum, part_name, stem_of
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join
-from partitioned import ready
 from s3 import S3Server, weed
 from support import Lake, data_files
 
@@ -34,7 +33,7 @@ def output(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def write_late(request: RunRequest) -> list[str]:
-    """As a worker that was cut off: another attempt at the first shard, whole, with its files in all folders."""
+    """As a worker that was cut off: another attempt at the first shard, whole."""
     storage = request.storage
     first = next(data_files(storage, request.output, NIGHT))
     shard, _, _ = stem_of(first).partition("-")
@@ -51,25 +50,18 @@ def data_of(request: RunRequest) -> list[str]:
     return [each.uri for each in request.storage.list(folder)]
 
 
-@pytest.mark.parametrize(
-    ("output", "by"),
-    [("disk", None), pytest.param("bucket", ["country"], marks=pytest.mark.s3)],
-    ids=["disk-flat", "bucket-hive"],
-    indirect=["output"],
-)
+@pytest.mark.parametrize("output", ["disk", pytest.param("bucket", marks=pytest.mark.s3)], indirect=True)
 def test_a_late_part_is_deleted_by_the_next_writer(
-    output: str, tmp_path: Path, by: list[str] | None, capsys: pytest.CaptureFixture[str]
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What readers are led to stays right meanwhile; the night's own files stay for good."""
-    lake = Lake(tmp_path, LOCAL)
-    ready(lake, by, output__uri=output) if by else lake.ready(output__uri=output)
+    lake = Lake(tmp_path, LOCAL).ready(output__uri=output)
     lake.run(date=NIGHT)
     request = lake.request(date=NIGHT)
     own = sorted(data_files(request.storage, request.output, None))
     rows = len(lake.published())
     late = write_late(request)
-    assert len(late) == (1 if by is None else 4)
-    files = "1 file" if by is None else "4 files"
+    assert len(late) == 1
     view = request.storage.read(join(request.output, "latest", "view.sql")).decode()
     assert sorted(uri for uri in data_of(request) if uri in view) == own
     assert len(lake.published()) == rows
@@ -82,7 +74,7 @@ def test_a_late_part_is_deleted_by_the_next_writer(
         if not late:
             late = write_late(request)
         said = write()
-        assert f"{files.replace(' ', ' late ')} of a worker had to be deleted: {late[0]}" in said
+        assert f"1 late file of a worker had to be deleted: {late[0]}" in said
         assert sorted(data_of(request)) == own
         late = []
 

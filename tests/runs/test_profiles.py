@@ -346,7 +346,7 @@ def test_a_run_that_was_not_described_or_is_not_there_cannot_be_compared(
         ({"profile": "outputs"}, ["score"]),
         ({"profile": ["id"], "carry": []}, ["id"]),
         ({"profile": "all", "carry": []}, ["score", "x"]),
-        ({"profile": "outputs", "output__partition_by": ["name"], "input__where": "id < 3"}, ["score"]),
+        ({"profile": "outputs", "input__where": "id < 3"}, ["score"]),
         (
             {
                 "profile": "all",

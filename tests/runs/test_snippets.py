@@ -119,16 +119,9 @@ def test_a_processor_of_ray_is_followed(tmp_path: Path) -> None:
     assert made.keys() == asked.models[0].outputs.keys()
 
 
-@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "in folders"])
-def test_published_rows_are_read_as_shown(lake: Lake, monkeypatch: pytest.MonkeyPatch, partitioned: bool) -> None:
-    code = snippets("import json, os, duckdb")[partitioned]
-    folders = {"output__partition_by": ["country"], "carry": ["id", "country"]} if partitioned else {}
-    lake.ready(name="flight-delays", **folders)
-    if partitioned:
-        for path in (lake.folder / "data").glob("*.parquet"):
-            table = pq.read_table(path)
-            country = pa.array(["de" if row % 2 else "fr" for row in range(len(table))])
-            pq.write_table(table.append_column("country", country), path)
+def test_published_rows_are_read_as_shown(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = snippets("import json, os, duckdb")
+    lake.ready(name="flight-delays")
     lake.run(engine=LOCAL)
     monkeypatch.chdir(lake.out)
     names = shown(code)

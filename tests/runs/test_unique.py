@@ -160,8 +160,8 @@ def test_a_check_that_is_new_scores_nothing_and_a_repaired_night_is_published(la
     assert (ran.scored.progress.reused_shards, ran.publication.number) == (2, 1)
 
 
-def test_divided_parts_and_outputs_are_compared_too(lake: Lake) -> None:
-    ready(lake, range(1000), output__partition_by=["name"], on="score", carry=["id", "name"])
+def test_outputs_are_compared_too(lake: Lake) -> None:
+    ready(lake, range(1000), on="score", carry=["id", "name"])
     write(lake, "part-0.parquet", range(1000), name=["a", "b"] * 500)
     assert lake.run().verdict.gates[-1].passed
     write(lake, "part-0.parquet", [*range(999), 5], name=["a", "b"] * 500)

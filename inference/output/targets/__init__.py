@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.ledger.lines import Published
@@ -50,7 +49,7 @@ _SAID = 20
 
 @dataclass(frozen=True)
 class TableNight:
-    """A published night for a table. columns: of its files, those that name their folders last; None without any file.
+    """A published night for a table. columns: of its files; None without any file.
 
     problem: why the night cannot be read; then there are no files.
     """
@@ -105,9 +104,8 @@ class TableShown:
 class Target(Protocol):
     """One table. Every method may raise `JobError` and `StorageError`."""
 
-    def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
-        """Check that the table can be written and can have these columns; changes nothing. by: as in
-        `output.partition_by`.
+    def check(self, columns: pa.Schema) -> None:
+        """Check that the table can be written and can have these columns; changes nothing.
 
         Raises:
             JobError: Something must be changed: the location, the columns, or a package that is not installed.
@@ -150,7 +148,7 @@ def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
     columns = readers_schema(output_schema(job, schema))
     for index, table in enumerate(job.output.tables):
         try:
-            opened(storage, job.output.uri, table).check(columns, job.output.partition_by)
+            opened(storage, job.output.uri, table).check(columns)
         except JobError as error:
             raise JobError(f"output.tables[{index}].{table.kind}: {error}") from error
 
@@ -249,8 +247,7 @@ def _read(storage: Storage, output: str, date: str, run: str, entry: Published) 
     try:
         files, columns = night_of(storage, output, 0, run, entry), None
         if files.uris:
-            by = ((name, arrow_type(kind)) for name, kind in files.partitioned_by.items())
-            columns = pa.schema([*_columns(storage, files.uris[0]), *by])
+            columns = _columns(storage, files.uris[0])
     except (Missing, JobError, pa.ArrowInvalid) as error:
         # Somebody deleted or changed it: no other night must suffer for that.
         folder, nothing = revision_in(output, run, entry.revision), Files(storage, 0)

@@ -6,11 +6,10 @@ by the store itself in a bucket. Nothing is rewritten, and a vacuum of the table
 
     <table>/_delta_log/
     <table>/date=2026-11-19/<run>/r1/<part>.parquet
-    <table>/date=2026-11-19/<run>/r1/country=de/<part>.parquet
 
-`date` is the first partition column: the night's logical date. The others are those of `output.partition_by`. None of
-them is a column of the parts, and polars reads them from the path, not from the log. A second name is made of the
-night's own names, so whoever repeats a commit that was killed finds what is there already.
+`date` is the partition column: the night's logical date. It is no column of the parts, and polars reads it from the
+path, not from the log. A second name is made of the night's own names, so whoever repeats a commit that was killed
+finds what is there already.
 
 The number of the snapshot is the version of an application transaction in the same commit; the application is the
 output. delta-rs accepts a version that is equal or lower.
@@ -36,7 +35,7 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.messages import counted, install
-from nightjar.inference.output import hive, outcomes
+from nightjar.inference.output import outcomes
 from nightjar.inference.output.targets import Change, LeftOut, TableNight
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
@@ -49,7 +48,7 @@ DATE = "date"
 
 _COPIES = 16
 
-_OWN = re.compile(rf"{DATE}=[^/]+/[^/]+/r\d+/(?:.*/)?[0-9a-f]+-\d{{6,}}-[0-9a-f]{{8}}\.parquet")
+_OWN = re.compile(rf"{DATE}=[^/]+/[^/]+/r\d+/[0-9a-f]+-\d{{6,}}-[0-9a-f]{{8}}\.parquet")
 """The path that `DeltaTarget` gives a part."""
 
 _OURS, _THEIRS = "ours", "theirs"
@@ -77,14 +76,14 @@ class DeltaTarget:
         self._storage, self._uri, self._output, self._owner = storage, uri, output, owner
         self._table: DeltaTable | None = None
 
-    def check(self, columns: pa.Schema, by: tuple[str, ...] = ()) -> None:
+    def check(self, columns: pa.Schema) -> None:
         if _bucket(self._uri) != _bucket(self._output):
             where = _bucket(self._output) or "a folder of this machine"
             raise JobError(f"{self._uri} must be where output.uri is ({where}), so that no part has to be read for it")
         self.committed()
         wanted = _delta_columns(columns)
         if self._table is not None:
-            self._check_columns(wanted, by)
+            self._check_columns(wanted)
 
     def committed(self) -> int:
         self._table = self._open()
@@ -143,8 +142,7 @@ class DeltaTarget:
             problem = night.problem
             if night.columns is not None and latest is not None:
                 try:
-                    self._check_columns(_delta_columns(night.columns), tuple(night.files.partitioned_by), latest)
-                    _check_values(night)
+                    self._check_columns(_delta_columns(night.columns), latest)
                 except JobError as error:
                     problem = str(error)
             if problem:
@@ -153,19 +151,17 @@ class DeltaTarget:
                 fitting.append(night)
         return fitting, left
 
-    def _check_columns(
-        self, wanted: dict[str, pa.DataType], by: tuple[str, ...], latest: TableNight | None = None
-    ) -> None:
-        """Whether the table has these columns and folders, or, before there is one, the latest night.
+    def _check_columns(self, wanted: dict[str, pa.DataType], latest: TableNight | None = None) -> None:
+        """Whether the table has these columns, or, before there is one, the latest night.
 
         Raises:
             JobError: it does not; names them.
         """
         if self._table:
-            has, divided = _columns_of(self._table.schema()), self._by(self._table)
+            has = _columns_of(self._table.schema())
         else:
             assert latest is not None
-            has, divided = _delta_columns(latest.columns), tuple(latest.files.partitioned_by)
+            has = _delta_columns(latest.columns)
         said = [f"it lacks {name}" for name in wanted if name not in has]
         said += [f"it has {name} too" for name in has if name not in wanted]
         said += [
@@ -173,15 +169,6 @@ class DeltaTarget:
         ]
         if said:
             raise JobError(f"the table {self._uri} has other columns: {', '.join(said)}; choose another place for it")
-        if by != divided:
-            raise JobError(
-                f"the table {self._uri} is partitioned by {', '.join((DATE, *divided))}, not by "
-                f"{', '.join((DATE, *by))}; choose another place for it"
-            )
-
-    def _by(self, table: DeltaTable) -> tuple[str, ...]:
-        """The columns besides the date by which the table is partitioned."""
-        return tuple(name for name in table.metadata().partition_columns if name != DATE)
 
     def _held(self, dates: set[str] | None) -> dict[str, tuple[str, int]]:
         """The files of these dates in the table with rows of this output, None for all: path → date and size.
@@ -266,7 +253,7 @@ class DeltaTarget:
                     self._uri,
                     _schema(_delta_columns(latest.columns)),
                     added,
-                    partition_by=[DATE, *latest.files.partitioned_by],
+                    partition_by=[DATE],
                     storage_options=self._storage.options(self._uri),
                     commit_properties=properties,
                 )
@@ -279,7 +266,7 @@ class DeltaTarget:
                     actions,
                     "append",
                     table.schema(),
-                    [DATE, *self._by(table)],
+                    [DATE],
                     commit_properties=properties,
                 )
             )
@@ -332,24 +319,8 @@ def _remove(path: str, size: int) -> RemoveAction:
 
 
 def _values(path: str) -> dict[str, str | None]:
-    """The values of the partition columns of a file, which its folders in the table name."""
-    return hive.texts_of("/".join(part for part in path.split("/")[:-1] if "=" in part))
-
-
-def _check_values(night: TableNight) -> None:
-    """Check that Delta Lake can tell the values of the partition columns from each other.
-
-    Raises:
-        JobError: It cannot. Names the column.
-    """
-    names = night.files.parts["name"].to_pylist() if night.files.partitioned_by else []
-    for folder in set(map(hive.folder_of, names)):
-        for name, value in hive.texts_of(folder).items():
-            if value == "":
-                raise JobError(
-                    f"a text of {name!r} is empty, which Delta Lake cannot tell from null; score the "
-                    "night again with null or another text there"
-                )
+    """The value of the partition column of a file, which its folder in the table names."""
+    return {DATE: path.removeprefix(f"{DATE}=").partition("/")[0]}
 
 
 def _now() -> int:

@@ -459,7 +459,6 @@ ALTERS: dict[str, Any] = {
     "carry": ["other"],
     "label": "late",
     "profile.columns": ["x"],
-    "output.partition_by": ["id"],
     "resources.gpus": 1,
     "resources.runtime_env.pip": ["a==1"],
     "resources.runtime_env.env_vars": {"A": "1"},
@@ -600,9 +599,9 @@ def test_the_limits_of_checks_are_no_identity_their_columns_are(tmp_path: Path) 
     assert scoring_keys(load(tmp_path, checks=own)) == scoring_keys(load(tmp_path))
 
 
-@pytest.mark.parametrize("key", ["model__features", "carry", "output__partition_by"])
+@pytest.mark.parametrize("key", ["model__features", "carry"])
 def test_the_order_of_columns_is_identity(tmp_path: Path, key: str) -> None:
-    """Features in another order are another input to the model; readers see that of carried columns and folders."""
+    """Features in another order are another input to the model; readers see that of carried columns."""
     assert scoring_keys(load(tmp_path, **{key: ["a", "b"]})) != scoring_keys(load(tmp_path, **{key: ["b", "a"]}))
 
 

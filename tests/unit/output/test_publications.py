@@ -550,13 +550,8 @@ def test_the_files_of_a_publication_are_those_its_snapshot_vouches_for(tmp_path:
     assert all("2026-11-20" in file for file in data_files(made.storage, made.uri, None))
     entry = made.now().runs[NIGHT]
     found = night_of(made.storage, made.uri, 0, NIGHT, entry)
-    assert (found.parts["name"].to_pylist(), found.partitioned_by) == (names, {})
+    assert found.parts["name"].to_pylist() == names
     manifest = folder / "manifest-000001.json"
-    divided = {"partitioned_by": {"country": "string"}}
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | divided))
-    entry = replace(entry, checksum=checksum(manifest.read_bytes()))
-    found = night_of(made.storage, made.uri, 0, NIGHT, entry)
-    assert found.partitioned_by == {"country": "string"}
     listed = folder / "shards-000001.parquet"
     listed.write_bytes(listed.read_bytes() + b"0")
     with pytest.raises(JobError) as refused:

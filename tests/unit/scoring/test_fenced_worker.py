@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import steps as run
-from faults import Fault, FaultyStorage, fail, pause
-from nightjar.inference.errors import StorageError
+from faults import Fault, FaultyStorage, pause
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -82,41 +81,4 @@ def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(l
     assert (failed.cause, failed.terminal) == ("Fenced", True)
     assert failed.message == "epoch 1 was replaced by epoch 2"
     left = [path for name in ("data", "states/profile", "quarantine") for path in (lake.revision() / name).glob("*")]
-    assert left == []
-
-
-DIVIDED = """
-def score(batch):
-    if 5 in batch["x"]:
-        raise ValueError("not this row")
-    return {"score": batch["x"], "digit": [int(x) % 10 for x in batch["x"]]}
-"""
-
-BY_DIGIT: dict[str, Any] = {
-    "source": DIVIDED,
-    "model__outputs": {"score": "float32", "digit": "int8"},
-    "output__partition_by": ["digit"],
-}
-
-
-def files_left(lake: Lake) -> list[str]:
-    """What lies in the revision, besides what the writer itself wrote."""
-    files = (path for path in lake.revision().rglob("*") if path.is_file())
-    return [path.name for path in files if path.parent.name != "ledger"]
-
-
-def test_a_replaced_worker_takes_back_every_file_of_a_divided_part(lake: Lake) -> None:
-    failed = score_first_shard(lake, "write", **BY_DIGIT)[-1]
-    assert isinstance(failed, Failed)
-    assert failed.cause == "Fenced"
-    assert files_left(lake) == []
-
-
-def test_a_worker_that_cannot_write_one_file_takes_back_the_others(lake: Lake) -> None:
-    """Its writer may have been replaced and the folder swept in the meantime: nobody would sweep it again."""
-    full = fail("write", "*/data/digit=7/*", error=StorageError("no space left"))
-    failed = score_first_shard(lake, "", faults=[full], **BY_DIGIT)[-1]
-    assert isinstance(failed, Failed)
-    assert failed.message == "no space left"
-    left = [path for name in ("data", "index", "states") for path in (lake.revision() / name).rglob("*.*")]
     assert left == []

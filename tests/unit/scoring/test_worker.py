@@ -34,8 +34,7 @@ from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import beside
-from nightjar.inference.output.parts import read_metrics
+from nightjar.inference.output.parts import beside_name, read_metrics
 from nightjar.inference.records import (
     Crumb,
     Event,
@@ -429,7 +428,7 @@ def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, b
     written = part.read()
     expected = Metrics.for_job(lake.request().job)
     expected.update(written, pa.chunked_array([[row % 3 == 0 for row in written["id"].to_pylist()]]))
-    slices = lake.revision() / beside.name_of(receipt.data.name, "slices")
+    slices = lake.revision() / beside_name(receipt.data.name, "slices")
     states = {"slices": slices.read_bytes()}
     assert read_metrics(part.metadata.metadata, states).to_bytes() == expected.to_bytes()
     assert expected.evaluation is not None
@@ -632,31 +631,6 @@ def test_what_the_runs_own_writer_adds_to_the_ledger_fences_no_worker(lake: Lake
         writer.stop(release=False)
     assert sum(isinstance(event, Receipt) for event in events) == 2
     assert segments == [1, 0, 0, 0]
-
-
-class Kinds(Doubling):
-    """Scores with a kind, which is too long for a row."""
-
-    def __call__(self, table: pa.Table) -> dict[str, pa.Array]:
-        kinds = ["k" * 300 if x == 7 else "short" for x in table["x"].to_pylist()]
-        return {**super().__call__(table), "kind": pa.array(kinds)}
-
-
-def test_values_that_cannot_name_a_folder_cost_their_rows_whatever_column_they_are_in(lake: Lake) -> None:
-    """A carried one or an output."""
-    path = lake.write_file("a.parquet", 0, 100)
-    table = pq.read_table(path)
-    names = ["n" * 300 if row == 5 else "all" for row in range(100)]
-    pq.write_table(table.set_column(2, "name", pa.array(names)), path)
-    lake.write_model()
-    outputs = {"score": "float32", "kind": "string"}
-    lake.write_job(output__partition_by=["name", "kind"], model__outputs=outputs)
-    receipt = list(worker(lake, Kinds()).process(assignments(lake)))[-1]
-    assert isinstance(receipt, Receipt)
-    assert (receipt.rows_out, receipt.rows_quarantined) == (98, 2)
-    lost = lake.quarantined()
-    assert lost[["_row", "error", "traceback"]].to_numpy().tolist() == [[row, "FoldersInvalid", ""] for row in (5, 7)]
-    assert [said.split("'")[1] for said in lost["message"]] == ["name", "kind"]
 
 
 def test_replay_commands_can_be_pasted_whatever_the_path(tmp_path: Path) -> None:

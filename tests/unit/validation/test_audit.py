@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import auditing
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.metrics.slices import Slices
-from nightjar.inference.output import beside, hive
 from nightjar.inference.output import parts as sink
-from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.records import UNKNOWN, Counts, Piece, Receipt, Shard
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
@@ -145,13 +143,10 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
         metrics=together.metrics,
         offenders=together.offenders,
     )
-    first_files, last_files = pa.array(["a"]), pa.array(["b"])
     one, other = (Spill("checks[0].unique", name, name, 1, b"") for name in "ab")
-    summed = Audited(counts=Counts(rows_left_out=1, rows_partial=2), files=[first_files], spills=[one])
-    summed.merge(Audited(counts=Counts(rows_left_out=10, rows_partial=20), files=[last_files], spills=[other]))
-    assert summed == Audited(
-        counts=Counts(rows_left_out=11, rows_partial=22), files=[first_files, last_files], spills=[one, other]
-    )
+    summed = Audited(counts=Counts(rows_left_out=1, rows_partial=2), spills=[one])
+    summed.merge(Audited(counts=Counts(rows_left_out=10, rows_partial=20), spills=[other]))
+    assert summed == Audited(counts=Counts(rows_left_out=11, rows_partial=22), spills=[one, other])
     assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
     counted = together.metrics
     assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
@@ -326,7 +321,7 @@ def test_what_lies_beside_a_part_is_what_the_part_says_of_it(tmp_path: Path) -> 
     first, second, third = scored.lines
     assert scored.audit(*scored.lines).damaged == {}
     folder = Path(scored.revision)
-    profile = beside.name_of(first["data"]["name"], "profile")
+    profile = sink.beside_name(first["data"]["name"], "profile")
     whole = (folder / profile).read_bytes()
     for damaged, said in (
         (whole[:-1], f"bytes of {profile}: found {len(whole) - 1}, the receipt says {len(whole)}"),
@@ -341,60 +336,6 @@ def test_what_lies_beside_a_part_is_what_the_part_says_of_it(tmp_path: Path) -> 
     scored.job = scored.job.model_copy(update={"label": "id"})
     said = f"states of {second['data']['name']}: found ['profile'], the receipt says ['profile', 'slices']"
     assert finding(scored.audit(second)) == said
-
-
-class Divided(Scored):
-    """Two thousand and two hundred rows in the folders of their `group`, of which there are two."""
-
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        def grouped(name: str, first: int, rows: int, row_group: int = 1000) -> Path:
-            path = write(name, first, rows, row_group)
-            with pq.ParquetFile(path) as file:
-                table = file.read()
-            groups = pa.array(["even" if i % 2 == 0 else "odd" for i in table["id"].to_pylist()])
-            pq.write_table(table.append_column("group", groups), path, row_group_size=row_group)
-            return path
-
-        with pytest.MonkeyPatch.context() as here:
-            write = Lake(folder).write_file
-            here.setattr(Lake, "write_file", lambda _, *given: grouped(*given))
-            keys = {"output__partition_by": ["group"], "carry": ["id", "group"], "model__features": ["x"], **changes}
-            super().__init__(folder, **keys)
-
-
-def test_each_row_lies_in_the_folder_of_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of each part are listed for readers, in the order of the shards."""
-    scored = Divided(tmp_path)
-    audited = scored.audit(*scored.lines)
-    assert audited.damaged == {}
-    (files,) = audited.files
-    assert files.type == FILES
-    assert [[(Path(file["name"]).parent.name, file["rows"]) for file in part] for part in files.to_pylist()] == [
-        [("group=even", 500), ("group=odd", 500)],
-        [("group=even", 499), ("group=odd", 500)],
-        [("group=even", 100), ("group=odd", 100)],
-    ]
-    first = scored.lines[0]
-    output = scored.job.output.model_copy(update={"partition_by": ("id",)})
-    other = audit_block(scored.storage, scored.revision, scored.job.model_copy(update={"output": output}), [first])
-    name = first["data"]["name"]
-    assert finding(other) == f"columns of the folders of {name}: found ('group',), the receipt says ('id',)"
-    monkeypatch.setattr(hive, "as_read", lambda folder, schema: {"group": f"{schema.names} {folder}"})
-    said = f"the folder group=even of {name} is read as {{'group': \"['group'] group=even\"}}, and its rows have "
-    assert finding(scored.audit(first)) == said + "{'group': 'even'}"
-
-
-def test_a_folder_may_have_one_row_and_a_divided_shard_none(tmp_path: Path) -> None:
-    """Of a shard that is damaged no files are listed."""
-    scored = Divided(tmp_path, input__where="id >= 1999")
-    first, second, third = scored.lines
-    assert [line["rows_out"] for line in scored.lines] == [0, 1, 200]
-    audited = scored.audit(first, second, {**third, "rows_in": 201})
-    assert list(audited.damaged) == [third["shard"]]
-    (files,) = audited.files
-    assert [[file["rows"] for file in part] for part in files.to_pylist()] == [[], [1]]
-    (none,) = scored.audit({**third, "rows_in": 201}).files
-    assert none.equals(pa.array([], FILES)), "of the type that the other blocks have"
 
 
 def test_rows_that_the_condition_left_out_are_rows_that_were_planned(tmp_path: Path) -> None:

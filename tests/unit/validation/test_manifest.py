@@ -26,7 +26,7 @@ from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import ColumnFigures, Figures, OutputFigures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output.outcomes import FILES, OUTCOMES
+from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile
 from nightjar.inference.records import Counts, Failed, Seen, Usage
@@ -158,24 +158,23 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     assert manifest.fingerprint == identity.fingerprint
     assert "numpy" in manifest.libraries
     assert "no-such-library" not in manifest.libraries
-    assert (manifest.snapshots, manifest.partitioned_by) == ((), {})
+    assert manifest.snapshots == ()
     assert manifest.totals == Totals(0, 0)
 
 
 def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: Lake) -> None:
-    """The smallest batches of all shards; the columns and files of a night that is divided into folders."""
-    job = lake.ready(output__partition_by=["name"]).request().job
+    """The smallest batches of all shards."""
+    job = lake.ready().request().job
     uri = str(lake.out / "runs/2026-11-19/r1")
     writer = open_epoch(LakeStorage(), uri, this_holder("validate"))
     writer.append([Planned(file="p", fingerprint="f", date="2026-11-19", snapshot="7")])
     lines = [{"shard": str(index), "ceilings": found} for index, found in enumerate([(0, 30), (20, 0), ()])]
     table = pa.Table.from_pylist(lines, schema=OUTCOMES)
-    parts = [pa.array([[{"name": f"{index}.parquet"}]], FILES) for index in range(3)]
     counts = Counts(rows_in=9, rows_out=8, rows_quarantined=1, rows_left_out=4, rows_partial=2)
-    audited = Audited(counts=counts, size=77, files=parts)
+    audited = Audited(counts=counts, size=77)
     figures = Metrics.for_job(job).results()
     night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), writer, uri)
-    name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5, {"name": "string"})
+    name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5)
     writer.stop(release=True)
     manifest = manifest_of((lake.out / name).read_bytes(), "manifest.json")
     assert manifest.totals == Totals(
@@ -185,17 +184,16 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
         ceilings=(20, 30),
         **counts.by_name,
     )
-    assert (manifest.snapshots, manifest.partitioned_by) == (("7",), {"name": "string"})
+    assert manifest.snapshots == ("7",)
     assert manifest.remarks().notes(0) == ("the input is snapshot 7 of its table",)
-    listed = pq.read_table(lake.out / shards)
-    assert [files[0]["name"] for files in listed["files"].to_pylist()] == ["0.parquet", "1.parquet", "2.parquet"]
+    assert pq.read_table(lake.out / shards)["shard"].to_pylist() == ["0", "1", "2"]
 
 
 def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_written(
     lake: Lake, tmp_path: Path
 ) -> None:
     """Each field with a value of its own: what language models took, a profile, gates, metrics, a second scoring."""
-    job = lake.ready(output__partition_by=["name"]).request().job
+    job = lake.ready().request().job
     uri, storage = str(lake.out / "runs/nightly/r2"), LakeStorage()
     writer = open_epoch(storage, uri, this_holder("validate"))
     seen, package = Seen("database", "/d.sqlite", "p.py:1"), "0.1"
@@ -211,9 +209,8 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     table = pa.Table.from_pylist(lines, schema=OUTCOMES)
     described = Profile.empty(["x"])
     described.update(pa.table({"x": [1.0, 2.0, None]}))
-    parts = [pa.array([[{"name": f"{shard}.parquet"}] for shard in ("one", "two", "three")], FILES)]
     counts = Counts(rows_in=100, rows_out=97, rows_quarantined=3, rows_left_out=11, rows_partial=2, batches_cut=5)
-    audited = Audited(shards=3, counts=counts, size=4321, files=parts, metrics=Metrics(profile=described))
+    audited = Audited(shards=3, counts=counts, size=4321, metrics=Metrics(profile=described))
     offender = Offender("one", "f.parquet", 7, "-1.0", "nightjar replay")
     gates = (
         GateResult("complete", True, "3 of 3 shards", "all", "All."),
@@ -230,9 +227,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     )
     night = (job, "nightly", "2026-11-18", 2, identity, writer, uri)
     before = utc()
-    name, said, listed = write_manifest(
-        *night, table, audited, figures, gates, rescored, files_left_out=6, partitioned_by={"name": "string"}
-    )
+    name, said, listed = write_manifest(*night, table, audited, figures, gates, rescored, files_left_out=6)
     after = utc()
     writer.stop(release=True)
     number = f"{writer.epoch:06d}"
@@ -273,7 +268,6 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         metrics=figures,
         failed_attempts=3,
         validated_at=manifest.validated_at,
-        partitioned_by={"name": "string"},
     )
     assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
     remarks = manifest.remarks()

@@ -15,7 +15,6 @@ from test_audit import Line, finding
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.hive import Division, divide
 from nightjar.inference.records import RowFailure, as_line
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored, rescore
@@ -49,12 +48,12 @@ class Night:
         with pq.ParquetFile(Path(self.revision) / self.line[kind]["name"]) as file:
             return file.read()
 
-    def with_data(self, table: pa.Table, division: Division | None = None, **receipt: int) -> Line:
+    def with_data(self, table: pa.Table, **receipt: int) -> Line:
         """The line as if this table had been written, and its receipt said so."""
         path = Path(self.revision) / self.line["data"]["name"]
         metrics = sink.read_metrics(pq.read_metadata(path).metadata, {})
-        name = sink.part_name("index" if division else "data", self.line["shard"], 1)
-        part = sink.write_data(self.storage, self.revision, name, table, self.line["shard"], metrics, division=division)
+        name = sink.part_name("data", self.line["shard"], 1)
+        part = sink.write_data(self.storage, self.revision, name, table, self.line["shard"], metrics)
         return {**self.line, "data": as_line(part), **receipt}
 
     def with_quarantine(self, rows: Rows, **receipt: int) -> Line:
@@ -127,11 +126,6 @@ def test_a_value_where_the_quarantine_says_null_is_found(night: Night) -> None:
         f"them row 3 of {line['pieces'][0]['uri']}"
     )
     assert finding(night.audit(line)) == said
-    bare = table.set_column(table.schema.get_field_index("name"), "name", pa.array(["one name"] * table.num_rows))
-    keys: dict[str, Any] = {"partition_by": ("name",)}
-    assert night.audit(night.with_data(bare, divide(bare, ["name"])), **keys).damaged == {}
-    wrong = bare.set_column(column, table.schema.field(column), pa.array(values, pa.float32()))
-    assert finding(night.audit(night.with_data(wrong, divide(wrong, ["name"])), **keys)) == said
 
 
 def test_the_nulls_of_a_shard_are_looked_for_in_each_of_its_files(tmp_path: Path) -> None:

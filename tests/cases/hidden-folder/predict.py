@@ -1,2 +1,0 @@
-def score(batch):
-    return batch["id"] * 1.0
