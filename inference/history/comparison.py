@@ -22,8 +22,7 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
-from nightjar.inference.output.nights import Files, deleted, night_of
-from nightjar.inference.output.reading import blocks
+from nightjar.inference.output.nights import Files, blocks, deleted, night_of
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
 from nightjar.inference.run.request import RunRequest

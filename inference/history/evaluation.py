@@ -27,7 +27,7 @@ from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.slices import Slices, check_slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import nights
-from nightjar.inference.output.reading import blocks
+from nightjar.inference.output.nights import blocks
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.run.request import RunRequest, storage_of
 from nightjar.inference.storage.protocol import Storage

@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import fs
 
-from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.errors import JobError, Missing, NightjarError, StorageError
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
@@ -18,11 +20,11 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import DATA, checksum, epoch_of, stem_of
 from nightjar.inference.output.revisions import RevisionFile, is_finished, read_verified, revision_in, run_folder
+from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
-    from pyarrow import fs
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Files:
     whatever is published meanwhile. Without a `run_id` nothing can be read, and `problem` says why.
 
     publication: the output's newest one at that moment. manifest: its URI. folder: the URI of the revision. parts: name
-    (relative to `folder`), rows, size and checksum of each data file.
-    data: the folder with the data files and nothing else; None until it has been swept.
+    (relative to `folder`), rows, size and checksum of each data file. data: the folder with the data files and nothing
+    else; None until it has been swept.
     """
 
     storage: Storage = field(repr=False, compare=False)
@@ -79,16 +81,7 @@ class Files:
 
     def filesystem(self) -> fs.FileSystem:
         """A read-only pyarrow file system over the job's storage, which opens `uris`."""
-        from nightjar.inference.output.reading import filesystem
-
-        return filesystem(self.storage)
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The part of a manifest that this room reads; `validation.manifest` reads all of it."""
-
-    shards: RevisionFile | None = None
+        return fs.PyFileSystem(_Reading(self.storage))
 
 
 def published(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> Files:
@@ -137,13 +130,14 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
     Raises:
         JobError, Missing: as of `published`.
     """
-    listed = of_json(_Listing, json.loads(read_verified(storage, output, entry)))
-    if listed.shards is None:
+    shards = json.loads(read_verified(storage, output, entry)).get("shards")
+    if shards is None:
         raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
+    listed = of_json(RevisionFile, shards)
     folder = revision_in(output, run, entry.revision)
-    file = join(folder, listed.shards.file)
+    file = join(folder, listed.file)
     raw = storage.read(file)
-    if checksum(raw) != listed.shards.checksum:
+    if checksum(raw) != listed.checksum:
         raise JobError(f"{file}: not the file that was published; restore it")
     data = join(folder, DATA) if is_finished(storage, run_folder(output, run), entry.revision) else None
     return Files(
@@ -170,3 +164,74 @@ def sweep_late(storage: Storage, night: Files) -> str:
         return ""
     storage.delete(late)
     return f"{counted(len(late), 'late file')} of a worker had to be deleted: {late[0]}"
+
+
+_BLOCK_ROWS, _BLOCK_BYTES = 1 << 17, 1 << 26
+"""The most rows, and about the most bytes, that are read at a time."""
+
+
+def blocks(rows: ds.Dataset, columns: list[str], folder: str) -> Iterator[pa.Table]:
+    """Some columns of a dataset, a bounded number of rows at a time. folder: where its files lie, for people.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    wide = row_bytes(pa.schema([rows.schema.field(name) for name in columns]))
+    many = int(max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(wide, 1))))
+    try:
+        # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
+        # And not far ahead, because blocks of wide rows are large.
+        batches = rows.to_batches(
+            columns=columns, batch_size=many, batch_readahead=1, fragment_readahead=1, use_threads=False
+        )
+        for batch in batches:
+            yield pa.Table.from_batches([batch])
+    except NightjarError:
+        raise
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    except pa.ArrowException as error:
+        raise StorageError(f"{folder}: a published file cannot be read: {error}; restore it") from error
+
+
+class _Reading(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+    """A storage as a file system for pyarrow. It only reads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reading) and other._storage is self._storage
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_type_name(self) -> str:
+        return "nightjar"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def _info(self, path: str) -> fs.FileInfo:
+        try:
+            return fs.FileInfo(path, fs.FileType.File, size=self._storage.stat(path).size)
+        except Missing:
+            return fs.FileInfo(path, fs.FileType.NotFound)
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        found = self._storage.list(selector.base_dir)
+        return [fs.FileInfo(entry.uri, fs.FileType.File, size=entry.size) for entry in found]
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return self._storage.open(path)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self._storage.open(path)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise PermissionError("published files are never rewritten: this file system only reads")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse

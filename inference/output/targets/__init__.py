@@ -51,7 +51,7 @@ _SAID = 20
 class TableNight:
     """A published night for a table. columns: of its files; None without any file.
 
-    problem: why the night cannot be read; then there are no files.
+    problem: why the table does not show the night: it cannot be read, and has no files, or does not fit.
     """
 
     date: str
@@ -72,18 +72,6 @@ class Change:
     number: int
     nights: Mapping[str, TableNight | None]
     only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A published night that a table does not show."""
-
-    date: str
-    run: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"the run {self.run!r} of {self.date} is not in it: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +109,7 @@ class Target(Protocol):
     def dates(self) -> set[str]:
         """The dates that the table has files of, as `committed` found it."""
 
-    def commit(self, change: Change) -> list[LeftOut] | None:
+    def commit(self, change: Change) -> list[TableNight] | None:
         """Change the table in one transaction, which also stores the number; none if the table has all of that already.
 
         Returns the nights that the table cannot show; or None if somebody else has committed since the call of
@@ -208,8 +196,8 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
     raise StorageError("others commit to the table faster than this command can; try again")
 
 
-def _sentences(left: list[LeftOut]) -> list[str]:
-    said = [str(each) for each in left[-_SAID:]]
+def _sentences(left: list[TableNight]) -> list[str]:
+    said = [f"the run {each.run!r} of {each.date} is not in it: {each.problem}" for each in left[-_SAID:]]
     more = len(left) - len(said)
     return [*said, f"{counted(more, 'earlier night')} not shown either"] if more else said
 

@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -36,7 +37,7 @@ from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.messages import counted, install
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.targets import Change, LeftOut, TableNight
+from nightjar.inference.output.targets import Change, TableNight
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class DeltaTarget:
         origins = self._origins(files)
         return {date for path, (date, _) in files.items() if _OURS in origins[path]}
 
-    def commit(self, change: Change) -> list[LeftOut] | None:
+    def commit(self, change: Change) -> list[TableNight] | None:
         nights, left = self._fitting(change)
         held = self._held(None if change.only else set(change.nights))
         wanted = {path: line for night in nights for path, line in self._linked(night)}
@@ -133,22 +134,20 @@ class DeltaTarget:
             except TableNotFoundError:
                 return None
 
-    def _fitting(self, change: Change) -> tuple[list[TableNight], list[LeftOut]]:
+    def _fitting(self, change: Change) -> tuple[list[TableNight], list[TableNight]]:
         """The nights that the table can show, and those that it cannot. A new table has the latest's columns."""
         nights = [night for night in change.nights.values() if night]
         latest = next((night for night in reversed(nights) if night.columns is not None), None)
         fitting, left = [], []
         for night in nights:
-            problem = night.problem
             if night.columns is not None and latest is not None:
                 try:
                     self._check_columns(_delta_columns(night.columns), latest)
+                    fitting.append(night)
                 except JobError as error:
-                    problem = str(error)
-            if problem:
-                left.append(LeftOut(night.date, night.run, problem))
-            elif night.columns is not None:
-                fitting.append(night)
+                    left.append(replace(night, problem=str(error)))
+            elif night.problem:
+                left.append(night)
         return fitting, left
 
     def _check_columns(self, wanted: dict[str, pa.DataType], latest: TableNight | None = None) -> None:
