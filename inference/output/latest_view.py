@@ -91,8 +91,7 @@ def _changed(storage: Storage, output: str, before: Snapshot | None, now: Snapsh
     """The dates that changed for readers since an earlier snapshot; all dates if that snapshot is not known."""
     if before is None:
         return {*now.nights(), *storage.subfolders(join(output, "dates"))}
-    old, new = ({(date, run, each.runs[run]) for date, run in each.nights().items()} for each in (before, now))
-    return {date for date, _, _ in old ^ new}
+    return now.dates_unlike(before)
 
 
 @dataclass(frozen=True)

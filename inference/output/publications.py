@@ -63,6 +63,11 @@ class Snapshot:
         runs = sorted(self.runs, key=lambda run: (self.runs[run].date, run == self.runs[run].date, run))
         return {self.runs[run].date: run for run in runs}
 
+    def dates_unlike(self, other: Snapshot) -> set[str]:
+        """The logical dates of which the other snapshot shows another run, another revision, or nothing."""
+        mine, theirs = ({(date, run, each.runs[run]) for date, run in each.nights().items()} for each in (self, other))
+        return {date for date, *_ in mine ^ theirs}
+
 
 def newest(storage: Storage, output: str) -> Snapshot:
     """What readers see now; number 0 before anything was published."""

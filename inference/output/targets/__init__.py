@@ -207,15 +207,14 @@ def change(storage: Storage, output: str, committed: int, now: Snapshot, missing
     no files of.
     """
     before = _said(storage, output, committed)
-    old, new = (_nights(each) if each else {} for each in (before, now))
-    dates = sorted({*missing, *(date for date in old.keys() | new.keys() if old.get(date) != new.get(date))})
+    nights, dates = now.nights(), sorted({*missing, *now.dates_unlike(before or Snapshot(0))})
 
     def read(date: str) -> TableNight | None:
-        return _read(storage, output, date, *new[date]) if date in new else None
+        run = nights.get(date)
+        return _read(storage, output, date, run, now.runs[run]) if run else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        nights = dict(zip(dates, pool.map(read, dates), strict=True))
-    return Change(now.number, nights, only=before is None)
+        return Change(now.number, dict(zip(dates, pool.map(read, dates), strict=True)), only=before is None)
 
 
 def _said(storage: Storage, output: str, number: int) -> Snapshot | None:
@@ -225,10 +224,6 @@ def _said(storage: Storage, output: str, number: int) -> Snapshot | None:
     with suppress(JobError, Damaged):
         return publish.snapshot(storage, output, number)
     return None
-
-
-def _nights(snapshot: Snapshot) -> dict[str, tuple[str, Published]]:
-    return {date: (run, snapshot.runs[run]) for date, run in snapshot.nights().items()}
 
 
 def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
