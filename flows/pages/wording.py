@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nightjar.inference.history.run_status import Metric
     from nightjar.inference.history.run_tables import Incident, ShardLine
     from nightjar.inference.ledger.progress import TokenRates
-    from nightjar.inference.metrics.figures import Distinct
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.language.languagemodel import TokenPrices
     from nightjar.inference.run.account import WorkersCost
@@ -247,15 +246,6 @@ def first_of(values: Sequence[str]) -> str:
     """The first values, and how many more there are."""
     more = f" and {len(values) - _SOME:,} more" if len(values) > _SOME else ""
     return ", ".join(values[:_SOME]) + more
-
-
-def distinct_text(found: Distinct | None) -> str:
-    """How many distinct values a column has, and how sure that is; empty if it is unknown."""
-    if found is None:
-        return ""
-    if not found.error:
-        return f"{found.count:,}"
-    return f"≈ {rounded(found.count)} ± {found.error:.1%}"
 
 
 def rounded(count: int) -> str:

@@ -13,8 +13,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.categories import LONGEST, as_text
-from nightjar.inference.metrics.columns import plain, plain_type
+from nightjar.inference.metrics.columns import LONGEST, as_text, plain, plain_type
 from nightjar.inference.metrics.encoding import Kept, State, merge_named
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.evaluators import TASKS, evaluator_of

@@ -31,7 +31,7 @@ from nightjar.inference.predictors import check_keys, input_columns, model_colum
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
-from nightjar.inference.validation.contradictions import check_label_and_gates
+from nightjar.inference.validation.gates.rules import check_label_and_gates
 
 
 def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa.Schema:

@@ -28,7 +28,6 @@ from nightjar.flows.pages.report.charts import (
 )
 from nightjar.flows.pages.wording import (
     details,
-    distinct_text,
     duration,
     first_of,
     late_table,
@@ -263,7 +262,6 @@ def templates() -> Environment:
     made.filters |= {
         "number": _number,
         "metric": metric_text,
-        "distinct": distinct_text,
         "short_list": first_of,
         "counted": counted,
         "minute": minute,

@@ -28,9 +28,8 @@ from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures, Ran
 from nightjar.inference.metrics.ranking import MOST_GROUPS, RankingState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, evaluate
-from nightjar.inference.validation.gates.rules import gates_of, late_gates_of
+from nightjar.inference.validation.gates.rules import check_label_and_gates, gates_of, late_gates_of
 
 ndcg_score = lazily("sklearn.metrics", "ndcg_score")
 
@@ -336,7 +335,7 @@ def test_a_group_of_a_type_that_names_none_is_refused_before_anything_is_scored(
 
 
 def test_the_state_lies_beside_the_parts_and_is_part_of_their_identity() -> None:
-    assert "slices" in JOB.companions
+    assert JOB.companions == ("metrics",)
     late = job_of(label=None, late_labels={"key": "market", "label": "grade"}, checks=[])
     assert late.companions == ()
     keys = [scoring_keys(job_of(evaluation={**CONTENT["evaluation"], **more})) for more in ({}, {"k": 4})]

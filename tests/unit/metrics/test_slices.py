@@ -19,14 +19,13 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.metrics.categories import LONGEST
+from nightjar.inference.metrics.columns import LONGEST
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.slices import MOST_VALUES, Slices, can_slice
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.audit import Audited
-from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
-from nightjar.inference.validation.gates.rules import gates_of
+from nightjar.inference.validation.gates.rules import check_label_and_gates, gates_of
 
 CONTENT = {
     "name": "delays",

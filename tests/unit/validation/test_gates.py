@@ -165,7 +165,6 @@ BIG = 2**53 + 4
         (pa.array([BIG]), BIG, BIG - 1, "9007199254740996"),
         (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1, 2**64 - 2, "18446744073709551615"),
         (pa.array([Decimal(BIG)], pa.decimal128(38, 2)), BIG, BIG - 1, "9007199254740996"),
-        (pa.array([Decimal(f"{BIG}.5")]), BIG + 1, BIG, "9007199254740996.5"),
         (pa.array([Decimal("0.10")]), 0.1, 0.09999999999999999, "0.1"),
         (pa.array([BIG]), float(BIG), float(BIG - 2), "9007199254740996"),
     ],
@@ -269,7 +268,7 @@ def test_a_column_without_values_fails_min_and_max_and_says_why(values: list[Any
 @pytest.mark.parametrize(
     ("values", "holds"),
     [
-        (pa.array([1], pa.timestamp("s")), "timestamps"),
+        (pa.array([1], pa.timestamp("s")), "values that are not numbers"),
         (pa.array(["a"]), "values that are not numbers"),
         (pa.array([[1.0]]), "lists"),
     ],
@@ -277,7 +276,7 @@ def test_a_column_without_values_fails_min_and_max_and_says_why(values: list[Any
 def test_min_and_max_of_what_is_no_number_are_an_error_not_a_pass(values: pa.Array, holds: str) -> None:
     result = gate(values, min=0)
     assert not result.passed
-    assert result.sentence == f"checks[0].min compares numbers, but 'score' holds {holds}. Remove checks[0].min."
+    assert result.sentence == f"checks[0].min asks for numbers, but 'score' holds {holds}. Remove checks[0].min."
 
 
 def test_finite_is_asked_of_the_items_of_a_list_and_refused_on_text() -> None:
@@ -578,19 +577,11 @@ TEXT = pa.array(["a"])
         ),
         (
             {"max": 0},
-            DAY,
-            False,
-            "1970-01-02",
-            "0",
-            "checks[0].max compares numbers, but 'score' holds dates. Remove checks[0].max.",
-        ),
-        (
-            {"max": 0},
             TEXT,
             False,
             "values that are not numbers",
             "0",
-            "checks[0].max compares numbers, but 'score' holds values that are not numbers. Remove checks[0].max.",
+            "checks[0].max asks for numbers, but 'score' holds values that are not numbers. Remove checks[0].max.",
         ),
         (
             {"nulls": 0.5},
@@ -616,14 +607,6 @@ TEXT = pa.array(["a"])
             "1 of 2 rows",
             "1 rows (0.5)",
             "'score' is null in 1 row; checks[0].nulls = 0.5 holds.",
-        ),
-        (
-            {"finite": True},
-            DAY,
-            True,
-            "0 not finite",
-            "0",
-            "Every value of 'score' is finite; checks[0].finite holds.",
         ),
         (
             {"finite": True},
@@ -656,7 +639,7 @@ def test_what_each_gate_on_a_column_says(
     judged = evaluate(
         gates_of(job_of(**check)), Evidence(INPUT, metrics=Metrics({"score": state}), offenders=offenders)
     )[-1]
-    where = () if passed else WHERE
+    where = () if passed or "asks for numbers" in sentence else WHERE
     assert judged == GateResult(f"score.{asked}", passed, observed, limit, sentence, where)
     without = evaluate(gates_of(job_of(**check)), Evidence(INPUT, metrics=Metrics({"score": state})))[-1]
     assert without.where == ()
@@ -664,13 +647,13 @@ def test_what_each_gate_on_a_column_says(
 
 def test_different_types_in_different_files_are_no_numbers() -> None:
     state = ColumnState()
-    for values in (DAY, TEXT):
+    for values in (pa.array([1]), TEXT):
         state.update(pa.chunked_array([values]))
-    for asked, value, does in (("min", 1, "compares"), ("finite", True, "asks for")):
+    for asked, value in (("min", 1), ("finite", True)):
         found = verdict(job_of(**{asked: value}), Evidence(INPUT, metrics=Metrics({"score": state})), f"score.{asked}")
         assert found[:2] == (False, "different types in different files")
         assert found[3] == (
-            f"checks[0].{asked} {does} numbers, but 'score' holds different types in different files. "
+            f"checks[0].{asked} asks for numbers, but 'score' holds different types in different files. "
             f"Remove checks[0].{asked}."
         )
 
