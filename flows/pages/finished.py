@@ -126,7 +126,7 @@ def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
     """What a person should know about how a finished run was scored and published, as (word, text). more: notes."""
     notes = (
         *run.scored.warnings,
-        *nonfinite_notes(run.verdict.metrics.outputs),
+        *nonfinite_notes(run.verdict.metrics.columns),
         *unfinished(run.publication),
         *_instead(run.request, run.publication),
         *more,

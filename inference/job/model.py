@@ -56,6 +56,9 @@ from nightjar.inference.messages import listed, nearest
 MOST_MODELS = 16
 """The most models of a job: a receipt says of each which micro-batches its memory allows."""
 
+STATES = "metrics"
+"""The file beside a part that has its metric states, where they are too large for its footer."""
+
 ALL = "*"
 """The pattern that every column matches; `carry: all` in a job file is `carry: ["*"]`."""
 
@@ -368,9 +371,8 @@ class Job(Section):
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The files beside each data part: exports, and the states of its columns and labels."""
-        states = {"profile": self.profiling, "slices": self.label}
-        return (*self.output.exports, *(kind for kind, asked in states.items() if asked))
+        """The files beside each data part: exports, and the states of columns and labels, which are large."""
+        return (*self.output.exports, *([STATES] if self.profiling or self.label else []))
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""

@@ -1,5 +1,5 @@
 """What is written beside a part: its exports, which are the same rows as CSV or JSON lines for readers who cannot read
-Parquet, and the states that `metrics.states.BESIDE` names.
+Parquet, and metric states that are too large for its footer.
 
 A worker writes them before the part, whose footer names the size and checksum of each. So the receipt, which has the
 part's checksum, vouches for them, too: they are committed, audited, published and taken back together with their part,
@@ -7,7 +7,7 @@ and neither the ledger nor a snapshot knows them.
 
     data/<base>.parquet
     exports/csv.gz/<base>.csv.gz
-    exports/profile/<base>.profile
+    exports/metrics/<base>.metrics
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def write(
     table: pa.Table,
     columns: pa.Schema,
     kinds: Sequence[str],
-    states: Mapping[str, bytes] | None = None,
+    states: Mapping[str, bytes],
 ) -> dict[bytes, bytes]:
     """Write what lies beside a part, and return what the part's footer must say of it.
 
@@ -87,7 +87,7 @@ def write(
     """
     found = {}
     for kind in kinds:
-        data = pa.py_buffer(states[kind]) if states and kind in states else encode(kind, table, columns)
+        data = pa.py_buffer(states[kind]) if kind in states else encode(kind, table, columns)
         storage.write(join(revision, name_of(part, kind)), data)
         found[kind] = to_json(Exported(data.size, xxhash.xxh3_128_hexdigest(data)))
     return {FOOTER_KEY: json.dumps(found).encode("ascii")} if found else {}

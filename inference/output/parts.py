@@ -34,7 +34,7 @@ import xxhash
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import AuditFailed, StorageError
 from nightjar.inference.input.sources.protocol import unbound
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.model import STATES, Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import utf8
@@ -180,8 +180,12 @@ def write_data(
     """Write a shard's predictions, with its metric states. companions: as of a `Job`. division: of the table, for a
     part that is divided. If one of its files cannot be written, the others are deleted.
     """
-    footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.footer()}
-    footer |= exports.write(storage, revision, name, table, readers_schema(table.schema), companions, metrics.beside())
+    footer, states = {SHARD_KEY: shard.encode()}, metrics.to_bytes()
+    if STATES not in companions:
+        # ASCII, because some Parquet readers refuse a footer whose values are not UTF-8.
+        footer[METRICS_KEY] = base64.b64encode(states)
+    columns = readers_schema(table.schema)
+    footer |= exports.write(storage, revision, name, table, columns, companions, {STATES: states})
     if division is None:
         return _write(storage, revision, name, table, footer)
 
@@ -324,9 +328,9 @@ def read_quarantine_part(
         return file.read(columns=columns, use_threads=False)
 
 
-def read_metrics(footer: Mapping[bytes, bytes], beside: Mapping[str, bytes]) -> Metrics:
-    """The metric states of a part. beside: the bytes of those beside it, by kind."""
-    return Metrics.of_part(footer[METRICS_KEY], beside)
+def read_metrics(footer: Mapping[bytes, bytes], beside: bytes) -> Metrics:
+    """The metric states of a part. beside: the bytes of those beside it; empty if its footer has them."""
+    return Metrics.from_bytes(beside or base64.b64decode(footer[METRICS_KEY]))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ of its values. Counters are not trusted; they are compared with what was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import AuditFailed, Missing
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.model import STATES, Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.states import BESIDE, Metrics
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports, hive
 from nightjar.inference.output.outcomes import FILES
 from nightjar.inference.output.parts import (
@@ -189,7 +189,7 @@ def _audit_shard(
 ) -> DataPart:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
-    beside = _beside(storage, revision, part.name, part.footer, job.companions)
+    beside = _beside(storage, revision, part, job.companions)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.several else LINEAGE
@@ -233,21 +233,18 @@ def _prove_folders(part: DataPart, job: Job) -> None:
             raise AuditFailed(f"the folder {folder} of {part.name} is read as {read}, and its rows have {wanted}")
 
 
-def _beside(
-    storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], companions: Sequence[str]
-) -> dict[str, bytes]:
+def _beside(storage: Storage, revision: str, part: DataPart, companions: Sequence[str]) -> bytes:
     """Check the bytes of what lies beside a part by what its footer, which the receipt vouches for, says of them.
-    Returns those of the states, by kind.
+    Returns those of its metric states.
     """
-    said, states = exports.named_in(footer), dict[str, bytes]()
-    expect(f"exports of {part}", sorted(said), sorted(companions))
+    said, states = exports.named_in(part.footer), b""
+    expect(f"exports of {part.name}", sorted(said), sorted(companions))
     for kind, export in said.items():
-        name = exports.name_of(part, kind)
+        name = exports.name_of(part.name, kind)
         raw = read_part(storage, join(revision, name), export.size)
         expect(f"bytes of {name}", len(raw), export.size)
         expect(f"checksum of {name}", checksum(raw), export.checksum)
-        if kind in BESIDE:
-            states[kind] = raw
+        states = raw if kind == STATES else states
     return states
 
 

@@ -134,12 +134,12 @@ def test_a_run_that_was_killed_has_the_same_profile(lake: Lake, tmp_path: Path, 
     assert metrics_of(lake, "killed") == metrics_of(lake, "undisturbed")
     beside = lake.revision(1, "killed")
     parts = {path.stem for path in (beside / "data").iterdir()}
-    assert {path.stem for path in (beside / "exports" / "profile").iterdir()} == parts
+    assert {path.stem for path in (beside / "exports" / "metrics").iterdir()} == parts
 
 
 def test_a_new_revision_copies_profiles_and_sweeps_those_of_no_part(lake: Lake) -> None:
     lake.ready(profile="outputs", output__exports=["csv"]).run()
-    stray = lake.revision(2) / "exports" / "profile" / f"{'0' * 20}-000001-00000000.profile"
+    stray = lake.revision(2) / "exports" / "metrics" / f"{'0' * 20}-000001-00000000.metrics"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"of an attempt that died before its part was there")
     lake.write_file("part-03.parquet", 9000, 1000)
@@ -157,7 +157,7 @@ def test_a_damaged_profile_is_found_by_the_audit_and_its_shard_scored_again(lake
     request = lake.request()
     found = steps.discover(request)
     scored = steps.score(request, found)
-    first = min((lake.revision() / "exports" / "profile").iterdir())
+    first = min((lake.revision() / "exports" / "metrics").iterdir())
     if harm == "gone":
         first.unlink()
     else:

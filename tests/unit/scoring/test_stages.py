@@ -85,7 +85,7 @@ def outcome(lake: Lake, events: list[Event]) -> tuple[list[Any], list[Any], list
     rows = [row for each in receipts if each.data for row in _rows(lake, each.data.name)]
     bad = [row for each in receipts if each.quarantine for row in _rows(lake, each.quarantine.name)]
     counts = [(each.shard, each.rows_in, each.rows_out, each.rows_quarantined, each.batches_cut) for each in receipts]
-    beside = [exports.name_of(each.data.name, "profile") for each in receipts if each.data]
+    beside = [exports.name_of(each.data.name, "metrics") for each in receipts if each.data]
     files = (lake.revision() / name for name in beside)
     return rows, bad, [*counts, *(file.read_bytes() for file in files if file.exists())]
 

@@ -429,9 +429,8 @@ def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, b
     written = part.read()
     expected = Metrics.for_job(lake.request().job)
     expected.update(written, pa.chunked_array([[row % 3 == 0 for row in written["id"].to_pylist()]]))
-    slices = lake.revision() / exports.name_of(receipt.data.name, "slices")
-    beside = {"slices": slices.read_bytes()}
-    assert read_metrics(part.metadata.metadata, beside).to_bytes() == expected.to_bytes()
+    states = lake.revision() / exports.name_of(receipt.data.name, "metrics")
+    assert read_metrics(part.metadata.metadata, states.read_bytes()).to_bytes() == expected.to_bytes()
     assert expected.evaluation is not None
 
 
