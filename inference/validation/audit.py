@@ -37,8 +37,9 @@ from nightjar.inference.output.parts import (
 )
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.validation.gates.rules import column_gates_of
 from nightjar.inference.validation.unique import KeyNotes, Spill
-from nightjar.inference.validation.violating_rows import Finder, Offenders
+from nightjar.inference.validation.violating_rows import Offenders, find
 from nightjar.inference.validation.violating_rows import join as join_offenders
 
 
@@ -134,7 +135,7 @@ _LINEAGE = pa.schema([(LINEAGE[0], pa.dictionary(pa.int32(), pa.string())), (LIN
 class Audited:
     """What the audit of a block of shards found. size: of the data parts, in bytes.
 
-    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: as in `offenders.Finder`.
+    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: rows that gates refuse.
     files: with `output.partition_by` the files of the data part of each shard that was audited, in order, as
     `outcomes.FILES`. spills: the hashes of keys, for checks on keys.
     """
@@ -165,18 +166,21 @@ class Audited:
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited(metrics=Metrics.for_job(job))
-    finder, files = Finder(job), list[list[dict[str, Any]]]()
-    noted = KeyNotes(job)
+    files, gates, noted = list[list[dict[str, Any]]](), column_gates_of(job), KeyNotes(job)
     for line in lines:
         try:
-            part = _audit_shard(storage, revision, job, line, audited, finder)
+            part, metrics = _audit_shard(storage, revision, job, line)
+            audited.shards += 1
+            audited.counts += of_json(Counts, line)
+            audited.size += line["data"]["size"]
+            audited.metrics.merge(metrics)
+            audited.offenders = find(gates, audited.offenders, line, metrics, part)
             noted.look(line, part)
             files.append([asdict(file) for file in part.files_by_name()])
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
-    audited.offenders = finder.found
     if not audited.problems:
         audited.spills = noted.written(storage, revision)
     if job.output.partition_by:
@@ -184,9 +188,7 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
     return audited
 
 
-def _audit_shard(
-    storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> DataPart:
+def _audit_shard(storage: Storage, revision: str, job: Job, line: dict[str, Any]) -> tuple[DataPart, Metrics]:
     part = read_data(storage, revision, line["data"], line["shard"])
     _prove_folders(part, job)
     beside = _beside(storage, revision, part, job.companions)
@@ -206,13 +208,7 @@ def _audit_shard(
     if job.output.lineage:
         _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])
     prove_nulls(job, found, part)
-    audited.shards += 1
-    audited.counts += of_json(Counts, line)
-    audited.size += line["data"]["size"]
-    metrics = read_metrics(part.footer, beside)
-    audited.metrics.merge(metrics)
-    finder.look(line, metrics, part)
-    return part
+    return part, read_metrics(part.footer, beside)
 
 
 def _prove_folders(part: DataPart, job: Job) -> None:

@@ -55,7 +55,6 @@ class Offender:
     """One row that a gate refuses. row: its index in its file; -1 if that is not known.
 
     value: its value, as text for people. replay: the command that scores it again; empty if the row is not known.
-    rank: as of `ColumnGate`, while rows are looked for.
     """
 
     shard: str
@@ -63,7 +62,6 @@ class Offender:
     row: int
     value: str
     replay: str = ""
-    rank: float = field(default=0.0, metadata=SELDOM)
 
     @property
     def holds(self) -> str:

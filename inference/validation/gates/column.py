@@ -70,10 +70,6 @@ class ColumnGate(Gate):
     def spares(self, state: ColumnState) -> bool:
         """Whether the gate refuses none of the rows behind these figures."""
 
-    def rank(self, state: ColumnState) -> float:
-        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
-        return 0.0
-
 
 def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
     """The gates of one check on a column. key: the check's place in the job, as `checks[0]`."""
@@ -103,12 +99,6 @@ class End(ColumnGate):
     def spares(self, state: ColumnState) -> bool:
         value = self._outermost(state)
         return not self.can_judge(state.kind) or not (state.nan or (value is not None and self._is_beyond(value)))
-
-    def rank(self, state: ColumnState) -> float:
-        value = self._outermost(state)
-        if value is None or not self._is_beyond(value):
-            return -math.inf  # NaN
-        return float(value) if self.end == "max" else -float(value)
 
     def judge_column(self, state: ColumnState) -> GateResult:
         value = self._outermost(state)
