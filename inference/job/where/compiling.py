@@ -17,7 +17,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.where.conditions import Build, Column, Condition, Part, compared_as, family, listed, scalar
+from nightjar.inference.job.where import Build, Column, Condition, Part, compared_as, family, scalar
 from nightjar.inference.messages import clip, nearest
 
 GRAMMAR = (
@@ -31,39 +31,26 @@ def parsed(text: str) -> exp.Expr:
     """The parsed text.
 
     Raises:
-        JobError: It is not SQL. Says where.
+        JobError: It is not SQL.
     """
     try:
         found = sqlglot.parse(text)
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
-        at = _offset(text, first.get("line") or 1, first.get("col") or 0) - len(first.get("highlight") or "")
-        said = str(first.get("description") or "it cannot be read").rstrip(".").removeprefix("Invalid expression / ")
+        said = str(first.get("description") or error).rstrip(".").removeprefix("Invalid expression / ")
         said = "a value or a condition is missing" if said.startswith("Required keyword") else said
-        raise _error(text, max(0, at), f"{said}; {GRAMMAR}") from None
+        raise refused(text, f"at {first.get('highlight') or ''!r}: {said}; {GRAMMAR}") from None
     except SqlglotError as error:
         said = clip(" ".join(str(error).split()))
-        raise _error(text, None, f"{said}: is a quote or a bracket left open? {GRAMMAR}") from None
+        raise refused(text, f"{said}: is a quote or a bracket left open? {GRAMMAR}") from None
     if len(found) != 1 or found[0] is None:
-        raise _error(text, None, f"this is not one condition; {GRAMMAR}")
+        raise refused(text, f"this is not one condition; {GRAMMAR}")
     return found[0]
 
 
-def _offset(text: str, line: int, column: int) -> int:
-    """The index in a text of a character that is named by its line and column, both from 1 on."""
-    before = text.split("\n")[: line - 1]
-    return sum(len(each) + 1 for each in before) + column
-
-
-def refused(text: str, node: exp.Expr, said: str) -> JobError:
-    """The error that says what is wrong with a node, and where in the text it begins."""
-    starts = [each.meta["start"] for each in node.walk() if "start" in each.meta]
-    return _error(text, min(starts, default=None), said)
-
-
-def _error(text: str, at: int | None, said: str) -> JobError:
-    where = "" if at is None else f"at character {min(at, len(text)) + 1}: "
-    return JobError(f"input.where: {where}{said} (in {clip(text)!r})")
+def refused(text: str, said: str) -> JobError:
+    """The error that says what is wrong with a condition."""
+    return JobError(f"input.where: {said} (in {clip(text)!r})")
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -134,7 +121,7 @@ class Compiler:
         return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
 
     def _incomparable(self, node: exp.Expr, error: pa.ArrowException) -> JobError:
-        return refused(self._text, node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
+        return refused(self._text, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
 
     def _as_it_is(self, name: str) -> bool:
         return bool(compared_as(kind := self._kind_named(name)) == kind)
@@ -146,7 +133,7 @@ class Compiler:
         parts = [part.name for part in node.parts]
         if len(parts) != 1:
             whole = ".".join(parts)
-            self._fail(node, f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
+            self._fail(f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
         return parts[0]
 
     def _kind_named(self, name: str) -> pa.DataType:
@@ -183,29 +170,29 @@ class Compiler:
             case exp.Column():
                 name, kind = self._column(node)
                 if kind is not None and not is_.is_boolean(kind):
-                    self._fail(node, f"{name!r} is {type_name(kind)}, so it is no condition by itself; compare it")
+                    self._fail(f"{name!r} is {type_name(kind)}, so it is no condition by itself; compare it")
                 return lambda column: column(name)
             case _:
-                return self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
+                return self._fail(f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
 
     def _check_understood(self, node: exp.Expr) -> None:
         known = _SAID.get(type(node).__name__, set(node.args))
         if any(value for key, value in node.args.items() if key not in known):
-            self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
+            self._fail(f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
 
     def _comparison(self, node: exp.Expr) -> Build:
         left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
         if not isinstance(left, exp.Column):
             left, right, key = right, left, _SWAPPED.get(key, key)
         if not isinstance(left, exp.Column):
-            self._fail(node, f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
+            self._fail(f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
         name, kind = self._column(left)
         compare = _OPERATORS[key]
         if isinstance(right, exp.Column):
             other, other_kind = self._column(right)
             if kind is not None and other_kind is not None and family(kind) != family(other_kind):
                 self._fail(
-                    node, f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
+                    f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
                 )
             return lambda column: compare(column(name), column(other))
         value = self._value(right, name, kind)
@@ -216,7 +203,9 @@ class Compiler:
         values = [self._value(each.unnest(), name, kind) for each in node.expressions]
         if kind is None:
             return lambda column: column(name)
-        wanted = listed(values, kind)
+        if any(value.as_py() == 0 for value in values if is_.is_floating(value.type)):
+            values += [pa.scalar(zero, values[0].type) for zero in (0.0, -0.0)]  # Arrow compares the bits of floats
+        wanted = pa.array(values, compared_as(kind))
 
         def build(column: Column) -> Any:
             given = column(name)
@@ -233,7 +222,7 @@ class Compiler:
         if isinstance(node.expression, exp.Null):
             return lambda column: pc.is_null(column(name))
         if not isinstance(node.expression, exp.Boolean):
-            self._fail(node, f"{clip(node.sql())!r}: write IS NULL, IS NOT NULL, IS TRUE or IS FALSE")
+            self._fail(f"{clip(node.sql())!r}: write IS NULL, IS NOT NULL, IS TRUE or IS FALSE")
         self._value(node.expression, name, kind)
         wanted = pa.scalar(bool(node.expression.this))
         return lambda column: pc.fill_null(pc.equal(column(name), wanted), False)
@@ -242,7 +231,7 @@ class Compiler:
         pattern, cased = node.expression.unnest(), isinstance(node, exp.Like)
         name, kind = self._subject(node, "LIKE 'text%'", fits=isinstance(pattern, exp.Literal))
         if not pattern.is_string or (kind is not None and not is_text(kind)):
-            self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
+            self._fail(f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
         text, negated = str(pattern.this), bool(node.args.get("negate"))
         regex = _as_regex(text)  # in Arrow's own LIKE a backslash is an escape
 
@@ -256,7 +245,7 @@ class Compiler:
         """The column that a condition is on. form: of what is written behind it, for the message if it is none."""
         column = node.this.unnest()
         if not isinstance(column, exp.Column) or not fits:
-            self._fail(node, f"{clip(node.sql())!r}: write column {form}")
+            self._fail(f"{clip(node.sql())!r}: write column {form}")
         return self._column(column)
 
     def _column(self, node: exp.Column) -> tuple[str, pa.DataType | None]:
@@ -267,13 +256,12 @@ class Compiler:
         if count != 1:
             told = nearest(name, self._schema.names) or f"; it has {', '.join(self._schema.names[:30])}"
             self._fail(
-                node,
                 f"{name!r} is {'not a column' if not count else 'there twice among the columns'} of the input{told}",
             )
         kind = self._kind_named(name)
         kind = kind.value_type if is_.is_dictionary(kind) else kind
         if family(kind) == "":
-            self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
+            self._fail(f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind
 
     def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
@@ -284,27 +272,21 @@ class Compiler:
         if isinstance(literal, exp.Cast) and literal.to.sql() in ("DATE", "TIMESTAMP", "TIMESTAMPTZ"):
             literal = literal.this
         if isinstance(literal, exp.Null):
-            self._fail(node, f"a comparison of {name!r} with NULL is never true; write {name} IS NULL")
+            self._fail(f"a comparison of {name!r} with NULL is never true; write {name} IS NULL")
         if not isinstance(literal, (exp.Literal, exp.Boolean)) or (negative and getattr(literal, "is_string", True)):
-            self._fail(
-                node, f"{clip(node.sql())!r} is no value; write a number, true, false, or a text in single quotes"
-            )
+            self._fail(f"{clip(node.sql())!r} is no value; write a number, true, false, or a text in single quotes")
         for each in node.walk():
             self._check_understood(each)
         if kind is None:
             return pa.scalar(None)
         written = f"-{literal.this}" if negative else literal.this
         try:
-            quoted = isinstance(literal, exp.Literal) and literal.is_string
-            found = scalar(written, quoted, kind)
-        except (ValueError, TypeError, ArithmeticError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            found = None
-        if found is None:
-            self._fail(node, f"{name!r} is {type_name(kind)}, and {clip(node.sql())} is no value of that type")
-        return found
+            return scalar(written, isinstance(literal, exp.Literal) and literal.is_string, kind)
+        except (ValueError, pa.ArrowNotImplementedError):
+            self._fail(f"{name!r} is {type_name(kind)}, and {clip(node.sql())} is no value of that type")
 
-    def _fail(self, node: exp.Expr, said: str) -> NoReturn:
-        raise refused(self._text, node, said)
+    def _fail(self, said: str) -> NoReturn:
+        raise refused(self._text, said)
 
 
 def _as_regex(pattern: str) -> str:
