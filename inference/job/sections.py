@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.messages import nearest
 

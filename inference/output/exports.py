@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import xxhash
 
-from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.arrow_types import is_list, is_text, type_name
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.storage.protocol import Storage, join
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.arrow_types import arrow_type, row_bytes
 from nightjar.inference.errors import Missing, NightjarError, StorageError
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from nightjar.inference import witness
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.engine import opened
 from nightjar.inference.errors import JobError, NightjarError, SchemaMismatch, ShardError, StorageError, Transient
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import read_sample
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema

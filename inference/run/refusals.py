@@ -24,7 +24,7 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
-from nightjar.inference.metrics.evaluators import TASKS
+from nightjar.inference.metrics.slices import TASKS
 from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.predictors import check_keys, input_columns, model_columns

@@ -26,7 +26,7 @@ from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.metrics.evaluators import evaluator_of
+from nightjar.inference.metrics.slices import evaluator_of
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.records import NO_USAGE, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec

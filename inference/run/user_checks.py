@@ -21,7 +21,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.assignment import aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.validation.judging import Judgement, NightEvidence
+from nightjar.inference.validation.gates import Judgement, NightEvidence
 
 
 def answers(request: RunRequest, night: NightEvidence) -> dict[str, Judgement | str]:

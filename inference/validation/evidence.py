@@ -14,10 +14,17 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
-from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, LastNight, evaluate
+from nightjar.inference.validation.gates import (
+    Baseline,
+    Evidence,
+    Found,
+    GateResult,
+    LastNight,
+    NightEvidence,
+    evaluate,
+)
 from nightjar.inference.validation.gates.drift import lacking
 from nightjar.inference.validation.gates.rules import input_gates
-from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated
 
 

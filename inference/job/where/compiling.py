@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
@@ -14,10 +17,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from nightjar.inference.arrow_types import is_text
+from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.where import Build, Column, Condition, Part, compared_as, family, scalar
 from nightjar.inference.messages import clip, nearest
 
 GRAMMAR = (
@@ -89,36 +90,111 @@ _PUSHED = {"And", "Or", "Paren", "EQ", "LT", "LTE", "GT", "GTE", "In", "Between"
 value do not say that it has others."""
 
 
+Column = Callable[[str], Any]
+Build = Callable[[Column], Any]
+"""Makes the condition's values of the columns' values: of arrays an array, of `pc.field` an expression."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the conditions that AND joins. names: its columns. pushed: whether statistics can rule it out. error: the
+    error for what Arrow says of values that it cannot compare.
+    """
+
+    build: Build
+    names: tuple[str, ...]
+    pushed: bool
+    error: Callable[[pa.ArrowException], JobError]
+
+    def takes(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which rows of a table it takes, as `Condition.mask`."""
+        columns = {name: _comparable(table[name]) for name in self.names}
+        try:
+            value = self.build(columns.__getitem__)
+        except (MemoryError, pa.ArrowCancelled):
+            raise
+        except pa.ArrowException as error:
+            # The file is read already, so it is not at fault.
+            raise self.error(error) from error
+        return np.asarray(pc.fill_null(value, False), dtype=bool)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in the type that `compared_as` gives it."""
+    kind = compared_as(column.type)
+    if is_.is_dictionary(column.type):
+        values = pa.dictionary(column.type.index_type, kind, column.type.ordered)
+        column = column.cast(values)  # Arrow cannot decode a dictionary of views
+    return column.cast(kind)
+
+
+def scalar(written: bool | str, quoted: bool, own: pa.DataType) -> pa.Scalar:
+    """A literal in the type that a column of type `own` is compared in.
+
+    Raises:
+        ValueError: The type has no such value.
+    """
+    kind = compared_as(own)
+    if is_.is_boolean(kind) != isinstance(written, bool):
+        raise ValueError("a bool is only true or false")
+    if isinstance(written, bool):
+        return pa.scalar(written)
+    if quoted == (family(kind) == "number"):
+        raise ValueError("numbers alone stand without quotes")
+    return pa.scalar(written).cast(own).cast(kind)
+
+
+def compared_as(kind: pa.DataType) -> pa.DataType:
+    """The type in which Arrow can compare the values of a column, each unchanged."""
+    kind = kind.value_type if is_.is_dictionary(kind) else kind
+    if is_.is_float16(kind):
+        return pa.float32()
+    if is_.is_decimal32(kind) or is_.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    return pa.large_string() if is_.is_string_view(kind) else kind
+
+
+def family(kind: pa.DataType) -> str:
+    """Types of one family compare with each other; empty for a type that does not compare."""
+    kind = compared_as(kind)
+    if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind):
+        return "number"
+    if is_text(kind):
+        return "text"
+    if is_.is_timestamp(kind):
+        return f"time {kind.tz}"  # Arrow compares no two time zones
+    if is_.is_date(kind):
+        return "date"
+    return "bool" if is_.is_boolean(kind) else ""
+
+
 class Compiler:
     """Makes a condition of a parsed text. schema: of the input; None if it is not known yet."""
 
     def __init__(self, text: str, schema: pa.Schema | None) -> None:
         self._text, self._schema = text, schema
 
-    def check(self) -> None:
-        """Check all that can be checked without the columns' types."""
-        self._build(parsed(self._text))
-
     def columns(self) -> tuple[str, ...]:
-        """The columns that the text names, each once, in its order."""
-        return tuple(self._named(parsed(self._text)))
+        """The columns that the text names, each once, in its order. All is checked that needs no types."""
+        whole = parsed(self._text)
+        self._build(whole)
+        return self._named(whole)
 
-    def condition(self, *, some: bool = False) -> Condition | None:
-        """some: leave out what names other columns than the schema's. None if nothing is left."""
+    def parts(self, of: Collection[str] | None = None) -> list[Part]:
+        """The conditions that AND joins. of: only those that name no other columns than these."""
         assert self._schema is not None
-        names, parts, whole = dict[str, None](), [], parsed(self._text).unnest()
+        found, whole = [], parsed(self._text).unnest()
         for node in whole.flatten() if isinstance(whole, exp.And) else [whole]:
-            mine = self._named(node)
-            if some and not set(mine) <= set(self._schema.names):
+            names = self._named(node)
+            if of is not None and not set(names) <= set(of):
                 continue
             build = self._build(node)
             # Of two columns Arrow may fail to cast the statistics, and then use none.
-            pushed = len(mine) == 1 and all(self._as_it_is(name) for name in mine) and _may_be_pushed(node)
-            part = Part(build, frozenset(mine), pushed, partial(self._incomparable, node))
+            pushed = len(names) == 1 and self._as_it_is(names[0]) and _may_be_pushed(node)
+            part = Part(build, names, pushed, partial(self._incomparable, node))
             part.takes(self._schema.empty_table())  # so that what Arrow cannot compare is known before the night
-            parts.append(part)
-            names |= mine
-        return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
+            found.append(part)
+        return found
 
     def _incomparable(self, node: exp.Expr, error: pa.ArrowException) -> JobError:
         return refused(self._text, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
@@ -126,8 +202,8 @@ class Compiler:
     def _as_it_is(self, name: str) -> bool:
         return bool(compared_as(kind := self._kind_named(name)) == kind)
 
-    def _named(self, node: exp.Expr) -> dict[str, None]:
-        return dict.fromkeys(self._name(each) for each in node.find_all(exp.Column, bfs=False))
+    def _named(self, node: exp.Expr) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._name(each) for each in node.find_all(exp.Column, bfs=False)))
 
     def _name(self, node: exp.Column) -> str:
         parts = [part.name for part in node.parts]

@@ -24,9 +24,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
 from nightjar.inference.ledger.lines import Published

@@ -27,9 +27,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted, listed
 from nightjar.inference.metrics.columns import ColumnState
-from nightjar.inference.metrics.evaluators import evaluator_of
 from nightjar.inference.metrics.profile import ColumnProfile
-from nightjar.inference.metrics.slices import check_slices
+from nightjar.inference.metrics.slices import check_slices, evaluator_of
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult, Rule
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates

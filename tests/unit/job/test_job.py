@@ -14,13 +14,13 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import CHECKS
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Model, NamedModel
-from nightjar.inference.job.outputtypes import arrow_type
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 
 JOB: dict[str, Any] = {

@@ -23,7 +23,7 @@ from nightjar.inference.history.run_status import figures_of
 from nightjar.inference.identity.identity import identify
 from nightjar.inference.input.discovery import discover
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.accumulators import (
     MOST_BYTES,

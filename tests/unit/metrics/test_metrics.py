@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazily import lazily
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.binary import _bins
 from nightjar.inference.metrics.figures import Bounded, ColumnFigures, Evaluation

@@ -21,7 +21,7 @@ from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics import keyhash
 from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures, RankedGroups

@@ -16,7 +16,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray import processes
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.output import exports
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
 from nightjar.inference.run.failures import Underway

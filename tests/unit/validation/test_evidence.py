@@ -33,8 +33,7 @@ from nightjar.inference.validation.evidence import (
     night_before,
     run_manifest,
 )
-from nightjar.inference.validation.gates import Found, GateResult, LastNight
-from nightjar.inference.validation.judging import NightEvidence
+from nightjar.inference.validation.gates import Found, GateResult, LastNight, NightEvidence
 from nightjar.inference.validation.manifest import manifest_of
 from outputs import FIRST_MANIFEST
 from support import Lake
