@@ -56,7 +56,7 @@ class RuntimeEnv(Section):
         """
         found = {}
         for name, value in self.env_vars.items():
-            source = _TAKEN.fullmatch(value.get_secret_value())
+            source = TAKEN.fullmatch(value.get_secret_value())
             if source and source[1] not in environment:
                 raise JobError(
                     f"resources.runtime_env.env_vars.{name}: the environment variable {source[1]} is not set where "
@@ -67,7 +67,7 @@ class RuntimeEnv(Section):
 
     def secret(self, name: str) -> bool:
         """Whether the value of a variable is taken from an environment, so that nobody must see it."""
-        return _TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
+        return TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
 
     @property
     def counted(self) -> dict[str, str]:
@@ -82,8 +82,8 @@ class RuntimeEnv(Section):
         return {key: value for key, value in named.items() if value}
 
 
-_TAKEN = re.compile(r"\$\{(\w+)\}")
-"""A variable's value that is taken from the environment."""
+TAKEN = re.compile(r"\$\{(\w+)\}")
+"""A value that is taken from a variable of the environment."""
 
 _READ_AT_START = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
@@ -93,9 +93,8 @@ _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
 class Resources(Section):
     """The actor pool; everything but `actors` and `concurrency_limit` is per actor.
 
-    memory_gb: in GiB. custom: amounts of resources that the cluster's owner has named. accelerator_type and labels: of
-    the nodes that will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that
-    share GPUs.
+    memory_gb: in GiB. custom: amounts of resources that the cluster's owner or Ray has named. labels: of the nodes that
+    will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that share GPUs.
     """
 
     actors: Annotated[
@@ -105,7 +104,6 @@ class Resources(Section):
     gpus: float = Field(default=0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
-    accelerator_type: str | None = Field(default=None, min_length=1)
     labels: dict[str, str] = Field(default={})
     runtime_env: RuntimeEnv = RuntimeEnv()
     concurrency_limit: str | None = Field(default=None, min_length=1)

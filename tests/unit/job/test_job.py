@@ -490,7 +490,6 @@ CANNOT: dict[str, Any] = {
     "resources.cpus": 3,
     "resources.memory_gb": 3,
     "resources.custom": {"licence": 1},
-    "resources.accelerator_type": "A100",
     "resources.labels": {"zone": "eu"},
     "resources.concurrency_limit": "gpus",
     "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"},
@@ -506,7 +505,7 @@ CANNOT: dict[str, Any] = {
     "approval.deadline_h": 12,
     "cost": {"cpu_hour": 0.05},
     "late_labels": {"key": "id", "label": "late", "input": {"uri": "truth/"}},
-    "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
+    "notify": {"on": ["failed"], "webhook": "${WEBHOOK}"},
     "identity.strict": True,
     "identity.packages": ["torch"],
 }
