@@ -15,7 +15,7 @@ from nightjar.inference.errors import JobError, NightjarError, raised
 from nightjar.inference.job.finding import find
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
-from nightjar.inference.metrics.accumulators import Broken, Kind, lacking, try_on
+from nightjar.inference.metrics.accumulators import Broken, Kind, try_on
 from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
 
@@ -58,8 +58,8 @@ class Accumulators:
 
 def _kind(name: str, uses: str, folder: Path) -> Kind:
     made = find(f"accumulators.{name}", uses, folder)
-    if lacks := lacking(made):
-        raise Broken(lacks)
+    if not isinstance(made, type):
+        raise Broken(f"is a {type(made).__name__}, not a class")
     return Kind(name, uses, made)
 
 

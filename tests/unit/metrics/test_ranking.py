@@ -177,9 +177,7 @@ FEW = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0.1, 0.2, 0.3])
 
 
 @given(FEW, st.integers(1, 6))
-def test_of_a_tie_the_least_relevant_rows_come_first(
-    rows: list[Row], k: int
-) -> None:
+def test_of_a_tie_the_least_relevant_rows_come_first(rows: list[Row], k: int) -> None:
     found, groups = figures(rows, k), grouped(rows)
     for name, of_order in (("mrr", reciprocal), ("map", average_precision), ("precision", precision)):
         each = [of_order(in_order(of), k) for of in groups.values()]
