@@ -79,7 +79,8 @@ class Tops(State):
 
     def _taken(self, rows: np.ndarray, ideals: np.ndarray) -> Tops:
         kept = [each[rows] for each in (self.groups, self.scores, self.grades)]
-        return Tops(*kept, self.ideal_groups[ideals], self.ideals[ideals])
+        kept += [each[ideals] for each in (self.ideal_groups, self.ideals)]
+        return Tops(*kept)
 
 
 def places(groups: np.ndarray) -> np.ndarray:
@@ -104,7 +105,7 @@ def means(tops: Tops, k: int) -> dict[str, float | None]:
     each, firsts, sizes = np.unique(tops.groups, return_index=True, return_counts=True)
     ranks, relevant = places(tops.groups) + 1, tops.grades > 0
     whole = np.cumsum(relevant)
-    so_far = whole - np.repeat((whole - relevant)[firsts], sizes)
+    so_far: np.ndarray = whole - np.repeat((whole - relevant)[firsts], sizes)
     of_rows = {
         "ndcg": tops.grades / np.log2(ranks + 1),
         "mrr": (relevant & (so_far == 1)) / ranks,
