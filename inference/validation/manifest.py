@@ -220,6 +220,7 @@ def write_manifest(
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
     profile = write_profile(storage, uri, epoch, audited.metrics)
+    cover = "every row index" if job.output.lineage else "row counts (output.lineage is false)"
     manifest = Manifest(
         job=job.name,
         run_id=run_id,
@@ -237,10 +238,17 @@ def write_manifest(
         again=about.again,
         snapshots=about.snapshots,
         libraries=_versions(),
-        totals=_totals(table, audited, files_left_out),
+        totals=Totals(
+            shards=len(table),
+            bytes=audited.size,
+            files_left_out=files_left_out,
+            ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
+            **audited.counts.by_name,
+            usage=outcomes.usage(table),
+        ),
         shards=RevisionFile(shards_name, checksum(shards), len(shards)),
         profile=profile,
-        audit=_proof(job, audited, rescored),
+        audit=Proof(cover, audited.shards, "xxh3-128", rescored),
         gates=gates,
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
@@ -253,22 +261,6 @@ def write_manifest(
     storage.create(join(uri, name), raw)
     folder = f"runs/{run_id}/r{revision}"
     return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
-
-
-def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
-    return Totals(
-        shards=len(table),
-        bytes=audited.size,
-        files_left_out=files_left_out,
-        ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
-        **audited.counts.by_name,
-        usage=outcomes.usage(table),
-    )
-
-
-def _proof(job: Job, audited: Audited, rescored: Rescored | None) -> Proof:
-    cover = "every row index" if job.output.lineage else "row counts (output.lineage is false)"
-    return Proof(cover, audited.shards, "xxh3-128", rescored)
 
 
 def _versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ If a new kind of check asks for a gate, add one line to `_GATES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,11 +118,6 @@ class Rescore(Gate):
         return GateResult("rescore", False, observed, limit, sentence)
 
 
-def answers_gates(check: AnswersCheck, key: str, _: Job) -> Iterator[Cut]:
-    """The gates of one check of answers. key: the check's place in the job, as `checks[0]`."""
-    yield Cut(f"{key}.answers.cut", check.answers.cut)
-
-
 @dataclass(frozen=True)
 class Cut(Gate):
     """At most the share `share` of the answers had the most tokens that they may have, so that they were cut.
@@ -147,11 +142,6 @@ class Cut(Gate):
         return GateResult("answers.cut", False, observed, limit, sentence)
 
 
-def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
-    """The gate of one check. key: the check's place in the job, as `checks[0]`."""
-    yield Called(f"{key}.call", check.call)
-
-
 @dataclass(frozen=True)
 class Called(Gate):
     """The function `spec` says yes. A function that fails, or returns something else, does not."""
@@ -168,11 +158,6 @@ class Called(Gate):
         verdict = f"{self.spec} says {'yes' if answer.passed else 'no'} ({self.key})"
         sentence = f"{verdict}: {answer.sentence}" if answer.sentence else f"{verdict}."
         return GateResult(name, answer.passed, observed, answer.limit or "yes", sentence)
-
-
-def unique_gates(check: UniqueCheck, key: str, _: Job) -> Iterator[Unique]:
-    """The gate of one check. key: the check's place in the job, as `checks[0]`."""
-    yield Unique(f"{key}.unique", check.unique)
 
 
 @dataclass(frozen=True)
@@ -205,9 +190,9 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     DriftCheck: drift_gates,
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
-    AnswersCheck: answers_gates,
-    CallCheck: call_gates,
-    UniqueCheck: unique_gates,
+    AnswersCheck: lambda check, key, _: [Cut(f"{key}.answers.cut", check.answers.cut)],
+    CallCheck: lambda check, key, _: [Called(f"{key}.call", check.call)],
+    UniqueCheck: lambda check, key, _: [Unique(f"{key}.unique", check.unique)],
 }
 """Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
 

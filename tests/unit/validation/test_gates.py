@@ -21,13 +21,14 @@ from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     GateResult,
-    LastNight,
+    NightEvidence,
     Offender,
     asking,
     enforce,
@@ -294,10 +295,14 @@ def test_a_column_that_nobody_measured_passes_no_check() -> None:
     assert results[2].sentence.startswith("'score' was not measured, so checks[0].nulls cannot be judged.")
 
 
-NIGHT = LastNight("2026-11-18", "2026-11-18", 50_000)
+def last_night(run_id: str, date: str, rows: int) -> NightEvidence:
+    return NightEvidence(job="j", run_id=run_id, date=date, shards=1, rows_in=rows, metrics=Figures({}))
 
 
-def input_gate(check: dict[str, Any], rows: int, files: int = 1, last: LastNight | None = None) -> GateResult:
+NIGHT = last_night("2026-11-18", "2026-11-18", 50_000)
+
+
+def input_gate(check: dict[str, Any], rows: int, files: int = 1, last: NightEvidence | None = None) -> GateResult:
     """The one gate on the input of a job with this check."""
     job = parse_job({**CONTENT, "checks": [check]}, JOB)
     (result,) = evaluate(input_gates(job), Evidence(Found(files, rows, 0, last)))
@@ -670,7 +675,7 @@ def test_a_column_that_was_not_measured_says_what_its_limit_is() -> None:
 
 
 CHANGE = {"rows": {"against": "last", "change": 0.3}}
-BEFORE = LastNight("trial", "2026-11-18", 4000)
+BEFORE = last_night("trial", "2026-11-18", 4000)
 AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
 
 
@@ -737,7 +742,7 @@ AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
         ),
         (
             CHANGE,
-            Found(1, 2000, last=LastNight("trial", "2026-11-18", 0)),
+            Found(1, 2000, last=last_night("trial", "2026-11-18", 0)),
             "rows.last",
             False,
             "2,000 rows",
@@ -749,7 +754,7 @@ AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
         ),
         (
             CHANGE,
-            Found(1, 0, last=LastNight("trial", "2026-11-18", 0)),
+            Found(1, 0, last=last_night("trial", "2026-11-18", 0)),
             "rows.last",
             True,
             "0 rows",
