@@ -12,7 +12,7 @@ from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.run import validating
-from nightjar.inference.validation.accumulated import accumulated
+from nightjar.inference.scoring.accumulating import accumulated
 from support import Lake, Ran
 from writers import BEFORE_RECEIPTS, die_at
 
