@@ -104,8 +104,8 @@ class End(ColumnGate):
         value = self._outermost(state)
         if value is None and not state.nan:
             sentence = (
-                f"{self.column!r} has no value to compare with {self.key} = {self.limit}: {_why_none(state)}. "
-                f"Mend the input or the model, or remove {self.key}."
+                f"{self.column!r} has no finite value in {counted(state.rows, 'row')} to compare with {self.key} = "
+                f"{self.limit}. Mend the input or the model, or remove {self.key}."
             )
             return GateResult(self.name, False, "no value", self.limit, sentence)
         passed = self.spares(state)
@@ -192,11 +192,3 @@ class Finite(ColumnGate):
             f"Mend the input or the model, or remove {self.key}."
         )
         return GateResult(self.name, False, observed, "0", sentence)
-
-
-def _why_none(state: ColumnState) -> str:
-    if not state.rows:
-        return "no row was scored"
-    if state.nulls == state.rows:
-        return "every row is null"
-    return "no value is finite" if not state.nulls else "every value is null or infinite"

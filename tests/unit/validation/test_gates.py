@@ -255,8 +255,8 @@ def test_a_state_of_before_the_kinds_were_told_apart_passes_no_gate_that_any_of_
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ([], ": no row was scored. "),
-        ([None], ": every row is null. "),
+        ([], "no finite value in 0 rows"),
+        ([None], "no finite value in 1 row"),
     ],
 )
 @pytest.mark.parametrize("end", ["min", "max"])
@@ -550,7 +550,7 @@ TEXT = pa.array(["a"])
             False,
             "no value",
             "0.5",
-            "'score' has no value to compare with checks[0].min = 0.5: every value is null or infinite. Mend the "
+            "'score' has no finite value in 2 rows to compare with checks[0].min = 0.5. Mend the "
             "input or the model, or remove checks[0].min.",
         ),
         (
@@ -568,7 +568,7 @@ TEXT = pa.array(["a"])
             False,
             "no value",
             "0",
-            "'score' has no value to compare with checks[0].min = 0: no value is finite. Mend the input or the model, "
+            "'score' has no finite value in 1 row to compare with checks[0].min = 0. Mend the input or the model, "
             "or remove checks[0].min.",
         ),
         (
@@ -577,7 +577,7 @@ TEXT = pa.array(["a"])
             False,
             "no value",
             "0",
-            "'score' has no value to compare with checks[0].min = 0: every row is null. Mend the input or the model, "
+            "'score' has no finite value in 3 rows to compare with checks[0].min = 0. Mend the input or the model, "
             "or remove checks[0].min.",
         ),
         (
