@@ -28,7 +28,6 @@ from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import (
     METRICS,
-    MOST_SLICED,
     Accumulators,
     Evaluating,
     LateLabels,
@@ -231,11 +230,6 @@ class Job(Section):
             )
         if self.evaluation.model_fields_set and self.label is None and self.late_labels is None:
             raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
-        if len(self.slicing) > MOST_SLICED:
-            raise ValueError(
-                f"evaluation.slices: with those of the checks these are {len(self.slicing)} columns, and "
-                f"{MOST_SLICED} are the most"
-            )
         return self
 
     @property

@@ -176,7 +176,6 @@ def job(**keys: Any) -> Job:
     [
         ({"accumulators": {"a b": "m:X"}}, "'a b' must be letters, digits and underscores"),
         ({"accumulators": {"lift": "Lift"}}, "lift must be \"module:Name\" of a class, not 'Lift'"),
-        ({"accumulators": {f"a{each}": "m:X" for each in range(17)}}, "are 17, and 16 are the most"),
         (
             {"checks": [{"metric": "lfit.top", "min": 1}]},
             r"checks\[0\].metric: lfit.top is of no accumulator that the job names; did you mean 'lift'",

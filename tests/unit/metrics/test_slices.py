@@ -177,11 +177,6 @@ def test_what_are_no_slices_is_refused(data: bytes) -> None:
         ({"evaluation": {"slices": ["day"]}, "label": None}, "evaluation: compares outputs with labels"),
         ({"checks": [{"metric": "auroc", "min": 0.5, "slices": ["x"]}]}, r"checks\[0\].slices: 'x' is neither"),
         ({"checks": [{"metric": "auroc", "min": 0.5, "min_rows": 5}]}, "min_rows: is for slices"),
-        (
-            {"carry": list("abcdefghi"), "evaluation": {"slices": list("abcdefgh")}}
-            | {"checks": [{"metric": "auroc", "min": 0.5, "slices": ["i"]}]},
-            "evaluation.slices: with those of the checks these are 9 columns, and 8 are the most",
-        ),
     ],
 )
 def test_slices_that_make_no_sense_are_named(keys: dict[str, Any], message: str) -> None:
