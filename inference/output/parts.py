@@ -77,7 +77,7 @@ _LOW_CARDINALITY = 0.05
 _AT_ONCE = 8
 """The number of files of one part that are written or read at once in a bucket."""
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|slices|(?:csv|jsonl)(?:\.gz)?)")
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|metrics|(?:csv|jsonl)(?:\.gz)?)")
 """The form that `part_name` gives a part's name, which what lies beside it has, too."""
 
 

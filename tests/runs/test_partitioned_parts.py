@@ -265,11 +265,11 @@ def test_a_folder_is_named_by_an_output_and_by_null_where_its_model_failed(lake:
     ]
 
 
-def test_a_gate_names_the_row_that_is_furthest_out(lake: Lake) -> None:
+def test_a_gate_names_a_row_that_it_refuses(lake: Lake) -> None:
     ready(lake, checks=[{"column": "score", "max": 500}])
     with pytest.raises(RunFailed) as failed:
         lake.run()
-    assert "--row 599" in str(failed.value), failed.value
+    assert "--row 251 " in f"{failed.value} ", failed.value
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------
